@@ -1,0 +1,1 @@
+"""The pre-flight check of a training run."""

@@ -1,0 +1,47 @@
+"""What rksp raises. A message says what is wrong, what was given and what to do.
+
+    RkspError
+    ├── InputError        the target, the recipe or an option cannot be used     (exit code 2)
+    │   └── NotCovered    a valid model that the method does not apply to        (exit code 2)
+    ├── ArtifactError     a stored file (classifier, report, collection) is bad  (exit code 2)
+    └── Incomplete        part of the work could not be finished                 (exit code 3)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RkspError(Exception):
+    """Root of every error that rksp raises on purpose."""
+
+    exit_code = 3
+
+
+class InputError(RkspError):
+    """What the user gave cannot be used as given."""
+
+    exit_code = 2
+
+
+class NotCovered(InputError):
+    """The model is valid but has no residual stream that rksp can read."""
+
+
+class ArtifactError(RkspError):
+    """A file that rksp reads back is damaged, of another schema, or not what it says."""
+
+    exit_code = 2
+
+
+class Incomplete(RkspError):
+    """Some of the work is done and kept; the rest could not be done."""
+
+    exit_code = 3
+
+
+def nearest(name: str, known: Iterable[str], *, count: int = 3) -> str:
+    """Returns `"; did you mean a, b?"` for the known names closest to `name`, or `""`."""
+    close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    return f"; did you mean {', '.join(close)}?" if close else ""
