@@ -1,1 +1,1 @@
-"""TODO"""
+"""The lab: labelled training runs, made in ladders of learning rates."""

@@ -1,0 +1,49 @@
+"""The bundled data: Shakespeare as bytes and as BPE tokens, scikit-learn's digits."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+import torch
+from torch import Tensor
+
+from rksp.errors import ArtifactError
+
+
+def shakespeare() -> bytes:
+    """The bundled text, 1.1 MB of plays in the public domain."""
+    return (files("rksp.datasets") / "text" / "shakespeare.txt").read_bytes()
+
+
+@cache
+def byte_tokens() -> Tensor:
+    """The bundled text, a token a byte, `[tokens]` int64."""
+    return torch.frombuffer(bytearray(shakespeare()), dtype=torch.uint8).long()
+
+
+@cache
+def bpe_tokens() -> tuple[Tensor, int]:
+    """The bundled text under the bundled BPE: tokens `[tokens]` int64, and the vocabulary size.
+
+    The byte-level BPE of 1,024 tokens was trained on this very text.
+    """
+    from tokenizers import Tokenizer  # arrives with transformers; only this task needs it
+
+    stored = (files("rksp.datasets") / "tokenizers" / "shakespeare-bpe-1k.json").read_text(encoding="utf-8")
+    try:
+        tokenizer = Tokenizer.from_str(stored)
+    except ValueError as error:
+        raise ArtifactError(f"The bundled tokenizer cannot be read: {error}") from error
+    encoded = tokenizer.encode(shakespeare().decode(), add_special_tokens=False)
+    return torch.tensor(encoded.ids), tokenizer.get_vocab_size()
+
+
+@cache
+def digit_images() -> tuple[Tensor, Tensor]:
+    """Images `[1797, 1, 8, 8]` float32 of zero mean and unit variance, and labels `[1797]`."""
+    from sklearn.datasets import load_digits  # two seconds of import that text tasks spare
+
+    bunch = load_digits()
+    images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1)
+    return (images - images.mean()) / images.std(), torch.tensor(bunch.target)

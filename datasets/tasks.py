@@ -1,0 +1,270 @@
+"""Tasks to train on: synthetic, textual and visual, each with the loss of a trivial answer."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
+from rksp.errors import InputError, nearest
+
+IGNORED = -100  # the label of a position that does not count, as in torch's cross-entropy
+Head = Literal["causal-lm", "classifier", "masked-lm", "image"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Model inputs (tokens `[batch, length]` int64, or images `[batch, 1, 8, 8]`) and labels.
+
+    Labels line up with the logits they judge: already shifted for a language model.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A stream of batches.
+
+    Attributes:
+        head: What the model must predict.
+        vocab_size: Size of the input vocabulary (0 for images).
+        num_classes: Number of distinct answers.
+        sequence_length: Tokens a sequence.
+        trivial_loss: Cross-entropy, in nats, of always answering with the label frequencies.
+        draw: (generator, batch size) → `Batch`.
+    """
+
+    name: str
+    head: Head
+    vocab_size: int
+    num_classes: int
+    sequence_length: int
+    trivial_loss: float
+    draw: Callable[[torch.Generator, int], Batch]
+
+    @property
+    def uniform_loss(self) -> float:
+        """Cross-entropy, in nats, of answering every class with equal probability."""
+        return math.log(self.num_classes)
+
+    def batches(self, count: int, batch_size: int, *, seed: int) -> list[Batch]:
+        """`count` batches that depend on nothing but the arguments."""
+        generator = torch.Generator().manual_seed(seed)
+        return [self.draw(generator, batch_size) for _ in range(count)]
+
+
+def _recall(
+    generator: torch.Generator, batch: int, *, length: int, vocab: int, pairs: int
+) -> Batch:
+    half = vocab // 2
+    order = torch.rand(batch, half - 1, generator=generator).argsort(-1)
+    keys = order[:, :pairs] + 1  # token 0 is the padding
+    values = torch.randint(half, vocab, (batch, pairs), generator=generator)
+    tokens = torch.zeros(batch, length, dtype=torch.long)
+    tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
+    asked = torch.randint(0, pairs, (batch, 1), generator=generator)
+    tokens[:, -1:] = keys.gather(1, asked)
+    labels = torch.full_like(tokens, IGNORED)
+    labels[:, -1:] = values.gather(1, asked)
+    return Batch(inputs=tokens, labels=labels)
+
+
+def associative_recall(*, length: int = 64, vocab: int = 256, pairs: int = 4) -> Task:
+    """Key–value pairs, padding, and a key last whose value is the answer at the last position.
+
+    Defaults are those of arXiv 2602.22988. Keys are distinct tokens of the lower half of the
+    vocabulary, values tokens of the upper half, so the trivial answer knows the half.
+    """
+    return Task(
+        name="recall",
+        head="causal-lm",
+        vocab_size=vocab,
+        num_classes=vocab,
+        sequence_length=length,
+        trivial_loss=math.log(vocab - vocab // 2),
+        draw=partial(_recall, length=length, vocab=vocab, pairs=pairs),
+    )
+
+
+def _segment(generator: torch.Generator, vocab: int) -> Tensor:
+    def integer(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    kind = integer(0, 2)
+    if kind == 0:
+        pattern = torch.randint(10, vocab, (integer(2, 5),), generator=generator)
+        return pattern.repeat(integer(2, 4))
+    if kind == 1:
+        count = integer(5, 15)
+        return integer(10, vocab - count) + torch.arange(count)
+    return torch.randint(10, vocab, (integer(5, 15),), generator=generator)
+
+
+def _synthetic(generator: torch.Generator, batch: int, *, length: int, vocab: int) -> Batch:
+    rows = torch.empty(batch, length + 1, dtype=torch.long)
+    for row in rows:
+        filled = 0
+        while filled < length + 1:
+            segment = _segment(generator, vocab)[: length + 1 - filled]
+            row[filled : filled + len(segment)] = segment
+            filled += len(segment)
+    return Batch(inputs=rows[:, :-1], labels=rows[:, 1:].contiguous())
+
+
+def synthetic_lm(*, length: int = 256, vocab: int = 10_000) -> Task:
+    """Segments of repeats, ascending runs and random tokens; defaults of arXiv 2602.22988."""
+    return Task(
+        name="synthetic",
+        head="causal-lm",
+        vocab_size=vocab,
+        num_classes=vocab,
+        sequence_length=length,
+        trivial_loss=math.log(vocab - 10),
+        draw=partial(_synthetic, length=length, vocab=vocab),
+    )
+
+
+def _crops(generator: torch.Generator, batch: int, *, tokens: Tensor, length: int) -> Batch:
+    starts = torch.randint(0, len(tokens) - length - 1, (batch, 1), generator=generator)
+    rows = tokens[starts + torch.arange(length + 1)]
+    return Batch(inputs=rows[:, :-1].contiguous(), labels=rows[:, 1:].contiguous())
+
+
+def _masked(generator: torch.Generator, batch: int, *, tokens: Tensor, length: int) -> Batch:
+    rows = _crops(generator, batch, tokens=tokens, length=length).inputs
+    hidden = torch.rand(rows.shape, generator=generator) < 0.15
+    hidden[:, 0] |= ~hidden.any(-1)  # at least one answer a sequence
+    return Batch(
+        inputs=rows.masked_fill(hidden, 0),  # byte 0 does not occur in text: the mask token
+        labels=rows.masked_fill(~hidden, IGNORED),
+    )
+
+
+def _entropy(tokens: Tensor) -> float:
+    counts = tokens.bincount().double()
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * share.log()).sum())
+
+
+def byte_lm(*, length: int = 64) -> Task:
+    """Next-byte prediction on the bundled Shakespeare."""
+    tokens = byte_tokens()
+    draw = partial(_crops, tokens=tokens, length=length)
+    return _text_task("bytes", "causal-lm", tokens, 256, length, draw)
+
+
+def masked_bytes(*, length: int = 64) -> Task:
+    """Masked-byte prediction (15 % hidden, all replaced by byte 0) on the bundled Shakespeare."""
+    tokens = byte_tokens()
+    draw = partial(_masked, tokens=tokens, length=length)
+    return _text_task("masked_bytes", "masked-lm", tokens, 256, length, draw)
+
+
+def bpe_lm(*, length: int = 64) -> Task:
+    """Next-token prediction on the bundled Shakespeare under the bundled 1,024-token BPE."""
+    tokens, vocab = bpe_tokens()
+    draw = partial(_crops, tokens=tokens, length=length)
+    return _text_task("bpe", "causal-lm", tokens, vocab, length, draw)
+
+
+def _text_task(name: str, head: Head, tokens: Tensor, vocab: int, length: int, draw) -> Task:
+    return Task(
+        name=name,
+        head=head,
+        vocab_size=vocab,
+        num_classes=vocab,
+        sequence_length=length,
+        trivial_loss=_entropy(tokens),
+        draw=draw,
+    )
+
+
+def wikitext(*, name: str = "wikitext-2-raw-v1", length: int = 64) -> Task:
+    """Next-byte prediction on WikiText-2 or -103 (`wikitext-103-raw-v1`) through `datasets`.
+
+    Raises:
+        InputError: Hugging Face's `datasets` is not installed, or has no local copy.
+    """
+    return _hub_text("wikitext", "Salesforce/wikitext", name, length)
+
+
+def openwebtext(*, length: int = 64) -> Task:
+    """Next-byte prediction on OpenWebText through `datasets`; raises as `wikitext` does."""
+    return _hub_text("openwebtext", "Skylion007/openwebtext", None, length)
+
+
+def _hub_text(task: str, path: str, name: str | None, length: int) -> Task:
+    if importlib.util.find_spec("datasets") is None:
+        raise InputError(
+            f"Task {task!r} needs Hugging Face's datasets, which is not installed; "
+            "pip install datasets, or use the bundled task 'bytes'."
+        )
+    from datasets import load_dataset  # optional and slow to import
+
+    try:
+        rows = load_dataset(path, name, split="train[:20000]")
+    except (OSError, ValueError, ConnectionError) as error:
+        raise InputError(
+            f"Task {task!r}: no local copy of {path} could be read ({type(error).__name__}); "
+            "download it with datasets.load_dataset first, or use the bundled task 'bytes'."
+        ) from error
+    data = "".join(row["text"] for row in rows).encode()
+    tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
+    draw = partial(_crops, tokens=tokens, length=length)
+    return _text_task(task, "causal-lm", tokens, 256, length, draw)
+
+
+def _pictures(generator: torch.Generator, batch: int, *, images: Tensor, labels: Tensor) -> Batch:
+    chosen = torch.randint(0, len(images), (batch,), generator=generator)
+    return Batch(inputs=images[chosen], labels=labels[chosen])
+
+
+def digits() -> Task:
+    """Classification of scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
+    images, labels = digit_images()
+    return Task(
+        name="digits",
+        head="image",
+        vocab_size=0,
+        num_classes=10,
+        sequence_length=16,
+        trivial_loss=_entropy(labels),
+        draw=partial(_pictures, images=images, labels=labels),
+    )
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "recall": associative_recall,
+    "synthetic": synthetic_lm,
+    "bytes": byte_lm,
+    "masked_bytes": masked_bytes,
+    "bpe": bpe_lm,
+    "wikitext": wikitext,
+    "openwebtext": openwebtext,
+    "digits": digits,
+}
+
+
+@cache
+def _make(name: str, options: tuple[tuple[str, object], ...]) -> Task:
+    return TASKS[name](**dict(options))
+
+
+def make_task(name: str, **options: object) -> Task:
+    """The task called `name`; made once per process for the same options.
+
+    Raises:
+        InputError: The task is unknown or its data are not at hand.
+    """
+    if name not in TASKS:
+        raise InputError(f"No task is called {name!r}{nearest(name, TASKS)}")
+    return _make(name, tuple(sorted(options.items())))

@@ -1,0 +1,174 @@
+"""Which ladders to train: a plan file, and the ladders it expands to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rksp.errors import InputError, nearest
+from rksp.models.zoo import FAMILIES
+from rksp.recipe import Recipe
+
+
+class LadderSpec(BaseModel):
+    """Everything that one ladder shares, and the rates it starts from.
+
+    A ladder is one model, task, seed and recipe at `count` rates, `step` decades apart from
+    `first_rate` up.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    family: str
+    shape: dict[str, bool | int | float | str | None]
+    task: str
+    task_options: dict[str, int] = {}
+    recipe: Recipe
+    seed: int
+    first_rate: float = Field(gt=0)
+    count: int = Field(default=8, ge=2)
+    step: float = Field(default=0.5, gt=0)
+
+    @property
+    def id(self) -> str:
+        """Hash of the content: the name under which a ladder is stored."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def rates(self) -> list[float]:
+        """The starting rates, ascending, rounded to six digits so that they print as they are."""
+        return [float(f"{self.first_rate * 10 ** (self.step * k):.6g}") for k in range(self.count)]
+
+
+class Plan(BaseModel):
+    """A random design, stratified over families: each family gets its share of the ladders.
+
+    `families` maps a family to its weight. The other fields are the values drawn from, uniformly;
+    one of the `budgets` bounds parameters-in-blocks × tokens × steps of a run, and a draw too
+    large for it is drawn again. `tasks` maps a task to its weight (encoders and vision models have their
+    own); rates start near `first_rates[optimizer]`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    seed: int = 0
+    ladders: int = Field(ge=1)
+    families: dict[str, float]
+    tasks: dict[str, float]
+    widths: list[int] = [32, 48, 64, 96, 128, 256]
+    depths: list[int] = [2, 3, 4, 6, 8, 12, 24]
+    batch_sizes: list[int] = [4, 8, 16]
+    sequence_lengths: list[int] = [16, 32, 64]
+    steps: list[int] = [80, 120, 200]
+    optimizers: dict[str, float] = {"adamw": 1.0}
+    first_rates: dict[str, float] = {"adamw": 1e-4}
+    budgets: list[float] = [4e9]
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Reads a YAML or JSON plan.
+
+        Raises:
+            InputError: The file is missing, is not a plan, or names an unknown family.
+        """
+        try:
+            plan = cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise InputError(f"The plan {path} cannot be read: {error.strerror}.") from None
+        except (yaml.YAMLError, ValidationError) as error:
+            first = str(error).splitlines()
+            raise InputError(f"The plan {path} is not valid: {' '.join(first[:3])}") from None
+        for family in plan.families:
+            if family not in FAMILIES:
+                raise InputError(
+                    f"The plan {path} names an unknown family {family!r}"
+                    f"{nearest(family, FAMILIES)}"
+                )
+        return plan
+
+    def expand(self) -> list[LadderSpec]:
+        """The ladders, always the same for the same plan; a longer plan begins with a shorter."""
+        share = np.array(list(self.families.values())) / sum(self.families.values())
+        given = np.zeros(len(share))
+        specs = []
+        for index in range(self.ladders):
+            # The family furthest behind its share goes next: stratified at every prefix.
+            chosen = int(np.argmax(share * (index + 1) - given))
+            given[chosen] += 1
+            specs.append(self._draw(list(self.families)[chosen], index))
+        return specs
+
+    def _draw(self, family: str, index: int) -> LadderSpec:
+        rng = np.random.default_rng((self.seed, index))
+        budget = float(rng.choice(self.budgets))
+        while True:
+            spec = self._candidate(rng, family, index)
+            width, depth = spec.shape["hidden_size"], spec.shape["num_hidden_layers"]
+            recipe = spec.recipe
+            tokens = recipe.batch_size * recipe.sequence_length * recipe.max_steps
+            if _COST.get(family, 1.0) * 12 * depth * width**2 * tokens <= budget:
+                return spec
+
+    def _candidate(self, rng: np.random.Generator, family: str, index: int) -> LadderSpec:
+        task = {"vit": "digits", "bert": "masked_bytes"}.get(family) or _weighted(rng, self.tasks)
+        length = 16 if task == "digits" else int(rng.choice(self.sequence_lengths))
+        width, steps = int(rng.choice(self.widths)), int(rng.choice(self.steps))
+        optimizer = _weighted(rng, self.optimizers)
+        vocab = {"synthetic": 512, "bpe": 1024}.get(task, 256)
+        options = {} if task == "digits" else {"length": length}
+        if task == "synthetic":
+            options["vocab"] = vocab
+        shape = {
+            "hidden_size": width,
+            "num_hidden_layers": int(rng.choice(self.depths)),
+            "num_attention_heads": max(2, width // int(rng.choice([8, 16, 32]))),
+            "vocab_size": vocab,
+            "max_position_embeddings": length,
+            "init_std": float(f"{10 ** rng.uniform(-2.3, -1.0):.3g}"),
+            "init_scheme": str(rng.choice(["normal", "normal", "normal", "fan_in", "torch"])),
+            "scale_residual_init": bool(rng.random() < 0.3),
+            "tie_word_embeddings": bool(rng.random() < 0.3),
+            "activation": str(rng.choice(["gelu", "swiglu"])),
+            "bias": bool(rng.random() < 0.5),
+            "num_experts": 4,
+            "num_experts_per_tok": int(rng.choice([1, 2])),
+            "router_aux_loss_coef": float(rng.choice([0.0, 0.01])),
+        }
+        recipe = Recipe(
+            optimizer=optimizer,
+            schedule=str(rng.choice(["constant", "cosine", "linear"])),
+            warmup_steps=int(rng.choice([0, 0, 0.05, 0.1, 0.25]) * steps),
+            max_steps=steps,
+            adam_beta1=float(rng.choice([0.9, 0.9, 0.95])),
+            adam_beta2=float(rng.choice([0.95, 0.99, 0.999])),
+            adam_epsilon=float(rng.choice([1e-8, 1e-8, 1e-6])),
+            weight_decay=float(rng.choice([0.0, 0.0, 0.1])),
+            max_grad_norm=[None, 1.0, 1.0, 0.5][int(rng.integers(4))],
+            batch_size=int(rng.choice(self.batch_sizes)),
+            sequence_length=length,
+        )
+        return LadderSpec(
+            family=family,
+            shape=shape,
+            task=task,
+            task_options=options,
+            recipe=recipe,
+            seed=index,
+            first_rate=float(f"{self.first_rates[optimizer] * 10 ** rng.uniform(-0.25, 0.25):.4g}"),
+        )
+
+
+# Measured cost of a training step relative to a dense transformer of the same shape.
+_COST = {"zoo_moe": 3.0, "zoo_kan": 5.0, "mamba": 10.0, "mixtral": 2.0, "qwen3_moe": 2.0}
+
+
+def _weighted(rng: np.random.Generator, weights: dict[str, float]) -> str:
+    share = np.array(list(weights.values()))
+    return str(rng.choice(list(weights), p=share / share.sum()))

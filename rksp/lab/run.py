@@ -1,0 +1,96 @@
+"""Running a plan: one process a core, resumable after any interruption."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from rksp.errors import Incomplete
+from rksp.lab.ladder import run_ladder
+from rksp.lab.plan import LadderSpec, Plan
+from rksp.lab.store import write_ladder
+
+Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What a call to `run_plan` did."""
+
+    planned: int
+    already_stored: int
+    newly_run: int
+
+
+def run_plan(
+    plan: Plan,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Tally:
+    """Trains the ladders of a plan that are not in `folder` yet.
+
+    A ladder's rows depend on its specification alone, so an interrupted plan that is run again
+    ends with the same rows as one that was never interrupted.
+
+    Args:
+        workers: Processes, each on one thread; default one a core.
+        progress: Called after every ladder.
+
+    Raises:
+        Incomplete: A worker process died; what is stored stays, and the same call continues.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob("*.partial"):
+        leftover.unlink()
+    specs = plan.expand()
+    missing = [spec for spec in specs if not (folder / f"{spec.id}.json").exists()]
+    done = len(specs) - len(missing)
+    progress(done, len(specs))
+    # spawn: a forked child would inherit torch's thread pools in an unknown state.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(
+        workers or os.cpu_count(), mp_context=context, initializer=_one_thread
+    )
+    try:
+        for future in as_completed([pool.submit(_run, spec, folder) for spec in missing]):
+            future.result()
+            done += 1
+            progress(done, len(specs))
+    except BrokenProcessPool:
+        raise Incomplete(
+            f"A worker died (out of memory, or killed) with {done} of {len(specs)} ladders stored; "
+            "run the same command again to continue, with fewer --workers if memory was short."
+        ) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return Tally(
+        planned=len(specs), already_stored=len(specs) - len(missing), newly_run=len(missing)
+    )
+
+
+def _one_thread() -> None:
+    import torch  # in the worker only: the parent needs no torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+
+
+def _run(spec: LadderSpec, folder: Path) -> None:
+    import torch
+    import transformers
+
+    provenance = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": platform.machine(),
+    }
+    write_ladder(folder, run_ladder(spec), provenance)

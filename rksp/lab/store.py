@@ -1,0 +1,77 @@
+"""Ladders on disk while a plan runs: one JSON file each, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from rksp.errors import ArtifactError
+from rksp.lab.ladder import LadderRun
+from rksp.lab.plan import LadderSpec
+from rksp.outcome import Curves
+
+SCHEMA = "rksp-ladder-1"
+
+
+def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) -> Path:
+    """Stores a ladder under its id; a crash at any moment leaves the old state or the new."""
+    path = folder / f"{run.spec.id}.json"
+    document = {
+        "schema": SCHEMA,
+        "spec": run.spec.model_dump(mode="json"),
+        "provenance": provenance,
+        "runs": [
+            {
+                "learning_rate": rate,
+                "seconds": round(seconds, 3),
+                "loss": _numbers(curves.loss),
+                "grad_norm": _numbers(curves.grad_norm),
+            }
+            for rate, curves, seconds in zip(run.rates, run.curves, run.seconds, strict=True)
+        ],
+    }
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def read_ladder(path: Path) -> LadderRun:
+    """Reads a stored ladder.
+
+    Raises:
+        ArtifactError: The file is not a ladder of this schema.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["schema"] != SCHEMA:
+            raise ArtifactError(f"{path.name} has schema {document['schema']!r}, not {SCHEMA!r}.")
+        spec = LadderSpec.model_validate(document["spec"])
+        runs = document["runs"]
+        return LadderRun(
+            spec=spec,
+            rates=tuple(run["learning_rate"] for run in runs),
+            seconds=tuple(run["seconds"] for run in runs),
+            curves=tuple(
+                Curves(
+                    loss=_array(run["loss"]),
+                    grad_norm=_array(run["grad_norm"]),
+                    planned_steps=spec.recipe.max_steps,
+                )
+                for run in runs
+            ),
+        )
+    except (json.JSONDecodeError, KeyError, ValueError) as error:
+        raise ArtifactError(f"{path.name} is not a stored ladder: {error}") from error
+
+
+def _numbers(values: np.ndarray) -> list[float | str]:
+    """Six significant digits; what JSON cannot hold is spelled out."""
+    return [float(f"{v:.6g}") if np.isfinite(v) else str(float(v)) for v in values]
+
+
+def _array(values: list[float | str]) -> np.ndarray:
+    return np.array([float(v) for v in values], dtype=np.float32)

@@ -1,0 +1,207 @@
+"""The families of the lab: the zoo's own and Hugging Face's, built by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from rksp.errors import InputError, nearest
+from rksp.models.zoo.config import ZooConfig
+from rksp.models.zoo.transformer import ZooTransformer
+
+Shape = Mapping[str, object]
+
+# The switches that make a zoo family; the rest of a member's configuration is free to vary.
+ZOO_FAMILIES: dict[str, dict[str, object]] = {
+    "zoo_pre_ln": {"norm": "pre_ln"},
+    "zoo_post_ln": {"norm": "post_ln"},
+    "zoo_rmsnorm": {"norm": "rmsnorm"},
+    "zoo_deepnorm": {"norm": "deepnorm"},
+    "zoo_subln": {"norm": "subln"},
+    "zoo_no_norm": {"norm": "none"},
+    "zoo_qk_norm": {"norm": "rmsnorm", "qk_norm": True},
+    "zoo_parallel": {"norm": "pre_ln", "parallel_blocks": True},
+    "zoo_zero_init": {"norm": "rmsnorm", "zero_init_branches": True},
+    "zoo_moe": {"norm": "pre_ln", "feed_forward": "moe"},
+    "zoo_kan": {"norm": "pre_ln", "feed_forward": "kan"},
+}
+
+
+def _decoder(shape: Shape) -> dict[str, object]:
+    heads = shape["num_attention_heads"]
+    return {
+        "hidden_size": shape["hidden_size"],
+        "num_hidden_layers": shape["num_hidden_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads if heads % 2 else heads // 2,
+        "head_dim": shape["hidden_size"] // heads,
+        "intermediate_size": int(shape["hidden_size"] * 2.75) // 8 * 8,
+        "vocab_size": shape["vocab_size"],
+        "max_position_embeddings": shape["max_position_embeddings"],
+        "initializer_range": shape["init_std"],
+        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
+        "pad_token_id": None,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+
+
+def _gpt2(shape: Shape) -> dict[str, object]:
+    return {
+        "n_embd": shape["hidden_size"],
+        "n_layer": shape["num_hidden_layers"],
+        "n_head": shape["num_attention_heads"],
+        "n_positions": shape["max_position_embeddings"],
+        "vocab_size": shape["vocab_size"],
+        "initializer_range": shape["init_std"],
+        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+
+
+def _opt_post(shape: Shape) -> dict[str, object]:
+    return {
+        "hidden_size": shape["hidden_size"],
+        "word_embed_proj_dim": shape["hidden_size"],
+        "num_hidden_layers": shape["num_hidden_layers"],
+        "num_attention_heads": shape["num_attention_heads"],
+        "ffn_dim": 4 * shape["hidden_size"],
+        "max_position_embeddings": shape["max_position_embeddings"],
+        "vocab_size": shape["vocab_size"],
+        "init_std": shape["init_std"],
+        "do_layer_norm_before": False,
+        "dropout": 0.0,
+        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
+        "pad_token_id": None,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+
+
+def _mamba(shape: Shape) -> dict[str, object]:
+    return {
+        "hidden_size": shape["hidden_size"],
+        "num_hidden_layers": shape["num_hidden_layers"],
+        "vocab_size": shape["vocab_size"],
+        "initializer_range": shape["init_std"],
+        "state_size": 8,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
+    }
+
+
+def _encoder(shape: Shape) -> dict[str, object]:
+    return {
+        "hidden_size": shape["hidden_size"],
+        "num_hidden_layers": shape["num_hidden_layers"],
+        "num_attention_heads": shape["num_attention_heads"],
+        "intermediate_size": 4 * shape["hidden_size"],
+        "initializer_range": shape["init_std"],
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+
+
+def _bert(shape: Shape) -> dict[str, object]:
+    return _encoder(shape) | {
+        "vocab_size": shape["vocab_size"],
+        "max_position_embeddings": shape["max_position_embeddings"],
+        "pad_token_id": 0,
+    }
+
+
+def _vit(shape: Shape) -> dict[str, object]:
+    return _encoder(shape) | {
+        "image_size": 8,
+        "patch_size": 2,
+        "num_channels": 1,
+        "num_labels": 10,
+    }
+
+
+def _with(base: Callable[[Shape], dict[str, object]], **extra: object):
+    return lambda shape: base(shape) | extra
+
+
+# Family → (model type, head, arguments of its configuration).
+HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = {
+    "gpt2": ("gpt2", "causal-lm", _gpt2),
+    "llama": ("llama", "causal-lm", _decoder),
+    "qwen3": ("qwen3", "causal-lm", _decoder),
+    "gemma": ("gemma", "causal-lm", _decoder),
+    "olmo2": ("olmo2", "causal-lm", _decoder),
+    "gpt_neox": (
+        "gpt_neox",
+        "causal-lm",
+        _with(_decoder, attention_dropout=0.0, hidden_dropout=0.0),
+    ),
+    "opt_post": ("opt", "causal-lm", _opt_post),
+    "mixtral": (
+        "mixtral",
+        "causal-lm",
+        _with(_decoder, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True),
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        "causal-lm",
+        _with(
+            _decoder,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=64,
+            output_router_logits=True,
+        ),
+    ),
+    "mamba": ("mamba", "causal-lm", _mamba),
+    "bert": ("bert", "masked-lm", _bert),
+    "vit": ("vit", "image-classification", _vit),
+}
+
+FAMILIES: tuple[str, ...] = (*ZOO_FAMILIES, *HF_FAMILIES)
+
+
+def build_member(family: str, shape: Shape, *, seed: int) -> nn.Module:
+    """A freshly initialized member of a family, in training mode, float32, on the CPU.
+
+    Args:
+        family: A name in `FAMILIES`.
+        shape: Fields of `ZooConfig`; a Hugging Face family reads the ones it has.
+        seed: Seeds the initialization; the global generator is left as found.
+
+    Raises:
+        InputError: The family is not known.
+    """
+    if family not in FAMILIES:
+        raise InputError(f"No family is called {family!r}{nearest(family, FAMILIES)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if family in ZOO_FAMILIES:
+            return ZooTransformer(ZooConfig(**{**shape, **ZOO_FAMILIES[family]})).train()
+        return _build_hf(family, ZooConfig(**shape).model_dump()).train()
+
+
+def _build_hf(family: str, shape: Shape) -> nn.Module:
+    # Imported here: transformers takes seconds, and the zoo's own families do without it.
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForImageClassification,
+        AutoModelForMaskedLM,
+    )
+
+    model_type, head, arguments = HF_FAMILIES[family]
+    auto = {
+        "causal-lm": AutoModelForCausalLM,
+        "masked-lm": AutoModelForMaskedLM,
+        "image-classification": AutoModelForImageClassification,
+    }[head]
+    config = AutoConfig.for_model(model_type, **arguments(shape))
+    return auto.from_config(config, attn_implementation="sdpa" if family != "mamba" else None)

@@ -1,0 +1,108 @@
+"""The training loop: plain, and honest about losses and gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rksp.datasets.tasks import IGNORED, Batch
+from rksp.outcome import Curves
+from rksp.recipe import Recipe
+from rksp.training.optimizers import make_optimizer
+
+Stop = Callable[[list[float], list[float]], bool]
+
+
+def task_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross-entropy in nats over the labels that count, plus the routers' own losses.
+
+    Works for the zoo and for Hugging Face models alike: both return `logits`, and an auxiliary
+    loss where they have routers.
+    """
+    output = model(batch.inputs)
+    logits = output.logits
+    loss = F.cross_entropy(
+        logits.flatten(0, -2).float(), batch.labels.flatten(), ignore_index=IGNORED
+    )
+    aux = getattr(output, "aux_loss", None)
+    if aux is None:
+        return loss
+    # Hugging Face returns the bare balance loss; the zoo's is already weighted.
+    coefficient = getattr(model.config, "router_aux_loss_coef", 0.0)
+    return loss + (aux if isinstance(output, tuple) else coefficient * aux)
+
+
+def hopeless(losses: list[float], norms: list[float]) -> bool:
+    """Stops a run whose outcome is certain: non-finite, or three losses in a row above 50."""
+    return not np.isfinite(losses[-1]) or not np.isfinite(norms[-1]) or min(losses[-3:]) > 50.0
+
+
+def train(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    recipe: Recipe,
+    *,
+    stop: Stop = hopeless,
+) -> Curves:
+    """Trains `model` in place for `recipe.max_steps` steps, or until `stop` says so.
+
+    Args:
+        model: In training mode, on any device; `batches` must be on the same.
+        batches: One per micro-step: `max_steps` times `gradient_accumulation_steps` of them.
+        recipe: With a learning rate.
+        stop: Called after every step with all losses and gradient norms so far.
+
+    Returns:
+        Raw losses and gradient norms before clipping. A step whose loss is not finite is
+        recorded and not applied.
+    """
+    optimizer = make_optimizer(model, recipe)
+    params = [p for p in model.parameters() if p.requires_grad]
+    device = params[0].device.type
+    low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)
+    cast = torch.autocast(device, dtype=low) if low else contextlib.nullcontext()
+    scaler = torch.amp.GradScaler(device, enabled=recipe.precision == "fp16")
+    micro_steps = recipe.gradient_accumulation_steps
+    losses: list[float] = []
+    norms: list[float] = []
+
+    for step in range(recipe.max_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate_at(step)
+        loss = 0.0
+        for batch in batches[step * micro_steps : (step + 1) * micro_steps]:
+            with cast:
+                part = task_loss(model, batch) / micro_steps
+            scaler.scale(part).backward()
+            loss += part.item()
+        losses.append(loss)
+        if not np.isfinite(loss):
+            norms.append(float("nan"))
+            break
+        scaler.unscale_(optimizer)
+        norm = gradient_norm(params)
+        norms.append(norm)
+        if recipe.max_grad_norm is not None and norm > recipe.max_grad_norm:
+            scale = recipe.max_grad_norm / (norm + 1e-6)
+            torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        if stop(losses, norms):
+            break
+    return Curves(
+        loss=np.array(losses, dtype=np.float32),
+        grad_norm=np.array(norms, dtype=np.float32),
+        planned_steps=recipe.max_steps,
+    )
+
+
+def gradient_norm(params: Sequence[Tensor]) -> float:
+    """Euclidean norm of all gradients together, in one reduction."""
+    norms = torch._foreach_norm([p.grad for p in params if p.grad is not None])
+    return float(torch.stack(norms).norm())
