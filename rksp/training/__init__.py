@@ -1,6 +1,5 @@
-"""Training for a few minutes: the loop, and the optimizers a recipe can name."""
+"""Training for a few minutes: the loop that the lab and the confirmation share."""
 
-from rksp.training.loop import gradient_norm, hopeless, task_loss, train
-from rksp.training.optimizers import Lion, make_optimizer
+from rksp.training.loop import gradient_norm, hopeless, train
 
-__all__ = ["Lion", "gradient_norm", "hopeless", "make_optimizer", "task_loss", "train"]
+__all__ = ["gradient_norm", "hopeless", "train"]

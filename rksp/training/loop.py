@@ -8,33 +8,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from rksp.datasets.tasks import IGNORED, Batch
+from rksp.datasets.tasks import Batch
+from rksp.objective import task_loss
+from rksp.optimizers import make_optimizer
 from rksp.outcome import Curves
 from rksp.recipe import Recipe
-from rksp.training.optimizers import make_optimizer
 
 Stop = Callable[[list[float], list[float]], bool]
-
-
-def task_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats over the labels that count, plus the routers' own losses.
-
-    Works for the zoo and for Hugging Face models alike: both return `logits`, and an auxiliary
-    loss where they have routers.
-    """
-    output = model(batch.inputs)
-    logits = output.logits
-    loss = F.cross_entropy(
-        logits.flatten(0, -2).float(), batch.labels.flatten(), ignore_index=IGNORED
-    )
-    aux = getattr(output, "aux_loss", None)
-    if aux is None:
-        return loss
-    # Hugging Face returns the bare balance loss; the zoo's is already weighted.
-    coefficient = getattr(model.config, "router_aux_loss_coef", 0.0)
-    return loss + (aux if isinstance(output, tuple) else coefficient * aux)
 
 
 def hopeless(losses: list[float], norms: list[float]) -> bool:

@@ -1,0 +1,33 @@
+"""The loss that a run minimizes, for the zoo's models and Hugging Face's alike."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rksp.datasets.tasks import IGNORED, Batch
+
+
+def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """Logits `[..., classes]` and the routers' weighted auxiliary loss, if there is one."""
+    inputs = batch.inputs
+    output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    aux = getattr(output, "aux_loss", None)
+    if aux is not None and not isinstance(output, tuple):
+        # Hugging Face returns the bare balance loss; the zoo's is already weighted.
+        aux = getattr(model.config, "router_aux_loss_coef", 0.0) * aux
+    return output.logits, aux
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy in nats over the labels that count."""
+    return F.cross_entropy(
+        logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED
+    )
+
+
+def task_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross-entropy plus the routers' own losses: what training minimizes."""
+    logits, aux = logits_of(model, batch)
+    loss = cross_entropy(logits, batch.labels)
+    return loss if aux is None else loss + aux

@@ -1,0 +1,104 @@
+"""The micro tier: a few dozen real steps at rising learning rates, weights restored afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from rksp.datasets.tasks import Batch
+from rksp.objective import task_loss
+from rksp.optimizers import make_optimizer
+from rksp.recipe import Recipe
+from rksp.response import untouched
+
+STEPS = 40
+_DECADES = 5.0
+_SMOOTHING = 3  # steps on either side
+_MARGIN = 0.25  # nats, the margin of the outcome policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeTest:
+    """What forty steps at exponentially rising rates showed.
+
+    Attributes:
+        rates: The rates, ascending, `[steps taken]`.
+        losses: The raw loss before each step, in nats, `[steps taken]`.
+        lowest_rate: Rate at which the smoothed loss was lowest.
+        rise_rate: Rate at which the smoothed loss had risen by 0.25 nats above its minimum; None
+            if it never did.
+        fall: Decrease of the smoothed loss from its start to its minimum, in nats.
+        rise: Increase from its minimum to its end, in nats; infinite after a non-finite loss.
+    """
+
+    rates: np.ndarray
+    losses: np.ndarray
+    lowest_rate: float
+    rise_rate: float | None
+    fall: float
+    rise: float
+
+
+def range_test(
+    model: nn.Module, batches: Sequence[Batch], recipe: Recipe, *, update_rms: float = 1.0
+) -> RangeTest:
+    """Trains for up to `len(batches)` steps (40 by default), the rate rising over five decades.
+
+    The idea is Smith's (2017, "Cyclical learning rates", §3.3); unlike there the optimizer is the
+    recipe's own, clipping included, and the rates are chosen so that the first update's RMS runs
+    from 10⁻⁵ to 1. Stops early once the loss is not finite or four times where it began. The
+    model is left bitwise as it was.
+
+    Args:
+        batches: One per step.
+        update_rms: RMS of the first update per unit rate (`ResponseProfile.update_rms`).
+    """
+    steps = len(batches)
+    first = 10**-_DECADES / update_rms
+    rates = [first * 10 ** (_DECADES * step / (steps - 1)) for step in range(steps)]
+    losses: list[float] = []
+    params = [p for p in model.parameters() if p.requires_grad]
+    with untouched(model, params):
+        model.train()
+        optimizer = make_optimizer(model, recipe.model_copy(update={"learning_rate": first}))
+        for rate, batch in zip(rates, batches, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = task_loss(model, batch)
+            losses.append(float(loss))
+            if not math.isfinite(losses[-1]) or losses[-1] > 4 * losses[0] + 4:
+                break
+            loss.backward()
+            if recipe.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(params, recipe.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    return summarize(np.array(rates[: len(losses)]), np.array(losses))
+
+
+def summarize(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
+    """Reads the curve; a non-finite loss counts as a rise without end."""
+    finite = np.isfinite(losses)
+    curve = losses[finite]
+    smooth = np.array(
+        [curve[max(0, i - _SMOOTHING) : i + _SMOOTHING + 1].mean() for i in range(len(curve))]
+    )
+    lowest = int(smooth.argmin())
+    risen = np.flatnonzero(smooth[lowest:] > smooth[lowest] + _MARGIN)
+    if len(risen):
+        rise_rate = float(rates[lowest + risen[0]])
+    else:
+        rise_rate = None if finite.all() else float(rates[~finite][0])
+    return RangeTest(
+        rates=rates,
+        losses=losses,
+        lowest_rate=float(rates[lowest]),
+        rise_rate=rise_rate,
+        fall=float(smooth[0] - smooth[lowest]),
+        rise=float(smooth[-1] - smooth[lowest]) if finite.all() else math.inf,
+    )
