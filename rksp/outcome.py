@@ -50,8 +50,11 @@ class OutcomePolicy:
     A run *diverged* if a loss or gradient norm was not finite, or passed `max_loss` or
     `max_grad_norm` (the thresholds of arXiv 2602.22988). The *final* loss is the mean over the
     last `final_share` of the planned steps. A run above the best rate of its ladder *failed* if
-    its final loss is more than `margin` nats above the best; so did a run, at any rate, that left
-    its running minimum by `spike_height` and ended more than `margin` above that minimum.
+    its final loss is more than `margin` nats above the best; so did a run below the best rate that
+    is worse by as much because of a spike: it left the running minimum of its smoothed loss by
+    `spike_height` and ended more than `margin` above that minimum. The loss is smoothed over
+    as many steps as the final loss is taken over: with a shorter window the noise of small
+    batches alone looked like spikes.
     """
 
     name: str = "ladder-1"
@@ -60,7 +63,6 @@ class OutcomePolicy:
     final_share: float = 0.1
     margin: float = 0.25
     spike_height: float = 0.5
-    spike_window: int = 5
 
     def has_diverged(self, curves: Curves) -> bool:
         """Whether the published label holds, non-finite values included."""
@@ -79,9 +81,10 @@ class OutcomePolicy:
     def spike(self, curves: Curves) -> tuple[bool, bool]:
         """(the smoothed loss left its running minimum by the spike height, and never came back)."""
         loss = curves.loss[np.isfinite(curves.loss)].astype(np.float64)
-        if len(loss) < 2 * self.spike_window:
+        window = max(1, round(self.final_share * curves.planned_steps))
+        if len(loss) < 2 * window:
             return False, False
-        smooth = np.convolve(loss, np.full(self.spike_window, 1 / self.spike_window), "valid")
+        smooth = np.convolve(loss, np.full(window, 1 / window), "valid")
         lowest = np.minimum.accumulate(smooth)
         left = bool((smooth > lowest + self.spike_height).any())
         return left, left and self.final_loss(curves) > lowest[-1] + self.margin
@@ -120,10 +123,9 @@ class OutcomePolicy:
         if diverged:
             return Outcome.DIVERGED
         spiked, lost = self.spike(run)
-        if lost or (above > 0 and excess > self.margin):
-            return Outcome.FAILED_PLATEAU
-        if above < 0 and excess > self.margin:
-            return Outcome.UNDERTRAINED
+        if excess > self.margin:
+            failed = above > 0 or lost
+            return Outcome.FAILED_PLATEAU if failed else Outcome.UNDERTRAINED
         return Outcome.SPIKED if spiked else Outcome.HEALTHY
 
 

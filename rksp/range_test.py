@@ -19,7 +19,6 @@ from rksp.response import untouched
 STEPS = 40
 _DECADES = 5.0
 _SMOOTHING = 3  # steps on either side
-_MARGIN = 0.25  # nats, the margin of the outcome policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +28,30 @@ class RangeTest:
     Attributes:
         rates: The rates, ascending, `[steps taken]`.
         losses: The raw loss before each step, in nats, `[steps taken]`.
+        smooth: Running mean of the finite losses over seven steps, `[finite losses]`.
         lowest_rate: Rate at which the smoothed loss was lowest.
-        rise_rate: Rate at which the smoothed loss had risen by 0.25 nats above its minimum; None
-            if it never did.
         fall: Decrease of the smoothed loss from its start to its minimum, in nats.
         rise: Increase from its minimum to its end, in nats; infinite after a non-finite loss.
     """
 
     rates: np.ndarray
     losses: np.ndarray
+    smooth: np.ndarray
     lowest_rate: float
-    rise_rate: float | None
     fall: float
     rise: float
+
+    def rate_of_rise(self, nats: float) -> float | None:
+        """Rate at which the smoothed loss had first risen by `nats` above its minimum.
+
+        A non-finite loss counts as a rise without end; None if the loss never rose that far.
+        """
+        lowest = int(self.smooth.argmin())
+        risen = np.flatnonzero(self.smooth[lowest:] > self.smooth[lowest] + nats)
+        if len(risen):
+            return float(self.rates[lowest + risen[0]])
+        ended = ~np.isfinite(self.losses)
+        return float(self.rates[ended][0]) if ended.any() else None
 
 
 def range_test(
@@ -82,23 +92,18 @@ def range_test(
 
 
 def summarize(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
-    """Reads the curve; a non-finite loss counts as a rise without end."""
+    """Reads the curve of a range test: rates and raw losses, `[steps taken]` each."""
     finite = np.isfinite(losses)
     curve = losses[finite]
     smooth = np.array(
         [curve[max(0, i - _SMOOTHING) : i + _SMOOTHING + 1].mean() for i in range(len(curve))]
     )
     lowest = int(smooth.argmin())
-    risen = np.flatnonzero(smooth[lowest:] > smooth[lowest] + _MARGIN)
-    if len(risen):
-        rise_rate = float(rates[lowest + risen[0]])
-    else:
-        rise_rate = None if finite.all() else float(rates[~finite][0])
     return RangeTest(
         rates=rates,
         losses=losses,
+        smooth=smooth,
         lowest_rate=float(rates[lowest]),
-        rise_rate=rise_rate,
         fall=float(smooth[0] - smooth[lowest]),
         rise=float(smooth[-1] - smooth[lowest]) if finite.all() else math.inf,
     )

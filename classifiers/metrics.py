@@ -1,0 +1,64 @@
+"""Ranking and calibration of probabilities, with bootstrap intervals over configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
+def auroc(y: np.ndarray, p: np.ndarray) -> float:
+    """Area under the ROC curve; NaN when only one class is present."""
+    return float(roc_auc_score(y, p)) if 0 < y.mean() < 1 else float("nan")
+
+
+def ece(y: np.ndarray, p: np.ndarray, *, bins: int = 15) -> float:
+    """Expected calibration error over bins of equal count (Nixon et al., 2019).
+
+    Naeini et al. (2015) use bins of equal width; equal counts leave no bin to chance.
+    """
+    order = np.argsort(p, kind="stable")
+    parts = [part for part in np.array_split(order, bins) if len(part)]
+    return float(sum(len(i) * abs(y[i].mean() - p[i].mean()) for i in parts) / len(y))
+
+
+METRICS: dict[str, Metric] = {
+    "auroc": auroc,
+    "average_precision": lambda y, p: float(average_precision_score(y, p)),
+    "brier": lambda y, p: float(brier_score_loss(y, p)),
+    "ece": ece,
+}
+
+
+def reliability(y: np.ndarray, p: np.ndarray, *, bins: int = 10) -> list[tuple[float, float, int]]:
+    """(mean predicted, share observed, runs) of bins of equal count, for a reliability diagram."""
+    order = np.argsort(p, kind="stable")
+    parts = [part for part in np.array_split(order, bins) if len(part)]
+    return [(float(p[i].mean()), float(y[i].mean()), len(i)) for i in parts]
+
+
+def bootstrap(
+    statistic: Callable[[np.ndarray], float], groups: np.ndarray, *, draws: int = 200, seed: int = 0
+) -> tuple[float, float]:
+    """2.5th and 97.5th percentile of a statistic when whole groups are drawn with replacement.
+
+    Args:
+        statistic: Takes row indices.
+        groups: Group of each row, `[rows]`: rows of one ladder are not independent.
+    """
+    rng = np.random.default_rng(seed)
+    names, inverse = np.unique(groups, return_inverse=True)
+    members = [np.flatnonzero(inverse == k) for k in range(len(names))]
+    values = []
+    for _ in range(draws):
+        drawn = rng.integers(0, len(members), len(members))
+        value = statistic(np.concatenate([members[k] for k in drawn]))
+        if np.isfinite(value):
+            values.append(value)
+    if not values:
+        return float("nan"), float("nan")
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)

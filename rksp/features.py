@@ -1,0 +1,279 @@
+"""What the classifier looks at: a named, ordered, versioned vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from rksp.forward import ForwardStats
+from rksp.range_test import RangeTest
+from rksp.recipe import Recipe
+from rksp.response import ResponsePoint, ResponseProfile
+from rksp.spectral_profile import SpectralProfile
+
+SCHEMA = "features-1"
+
+
+class Evidence(IntEnum):
+    """How much was spent on an answer; every tier includes the ones below it."""
+
+    CONFIG = 0  # the recipe and the shape: no forward pass
+    FORWARD = 1  # one forward pass: spectra, forward statistics, aligned response
+    RESPONSE = 2  # a backward pass and a few forward passes along the first update
+    MICRO = 3  # forty real steps at rising rates, weights restored
+
+    @classmethod
+    def parse(cls, name: str) -> Evidence:
+        return cls[name.upper()]
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One column of the vector.
+
+    Attributes:
+        tier: The cheapest evidence that measures it.
+        follows_rate: The value is log10(learning rate) plus something the rate does not change:
+            it rises with the rate, and so may the risk, never the other way.
+        meaning: What it says in a sentence about contributions.
+    """
+
+    name: str
+    tier: Evidence
+    meaning: str
+    follows_rate: bool = False
+
+
+def _config(name: str, meaning: str, **more: bool) -> Feature:
+    return Feature(name=name, tier=Evidence.CONFIG, meaning=meaning, **more)
+
+
+def _forward(name: str, meaning: str, **more: bool) -> Feature:
+    return Feature(name=name, tier=Evidence.FORWARD, meaning=meaning, **more)
+
+
+def _response(name: str, meaning: str, **more: bool) -> Feature:
+    return Feature(name=name, tier=Evidence.RESPONSE, meaning=meaning, **more)
+
+
+def _micro(name: str, meaning: str, **more: bool) -> Feature:
+    return Feature(name=name, tier=Evidence.MICRO, meaning=meaning, **more)
+
+
+FEATURES: tuple[Feature, ...] = (
+    _config("rate", "the learning rate", follows_rate=True),
+    _config("warmup_share", "the share of steps spent warming up"),
+    _config("warmup_steps", "the number of warm-up steps"),
+    _config("batch_tokens", "the tokens in a batch"),
+    _config("decay", "how far the schedule lowers the rate"),
+    _config("adam_memory", "the memory of Adam's second moment"),
+    _config("adam_epsilon", "Adam's epsilon"),
+    _config("weight_decay", "weight decay"),
+    _config("clipping", "gradient clipping"),
+    _config("is_sgd", "the optimizer (SGD)"),
+    _config("is_lion", "the optimizer (Lion)"),
+    _config("is_adafactor", "the optimizer (Adafactor)"),
+    _config("is_muon", "the optimizer (Muon)"),
+    _config("depth", "the number of blocks"),
+    _forward("near_unit_mass", "near-unit spectral mass"),
+    _forward("expansive_mass", "expansive spectral mass"),
+    _forward("spectral_radius", "the spectral radius of the blocks"),
+    _forward("eigenvector_condition", "the eigenvectors' condition"),
+    _forward("nonnormality", "the blocks' departure from normality"),
+    _forward("energy_gain", "the blocks' energy gain"),
+    _forward("nonlinearity", "how nonlinear the blocks are"),
+    _forward("update_ratio", "how far blocks move the residual stream"),
+    _forward("residual_growth", "growth of the residual stream with depth"),
+    _forward("excess_initial_loss", "the initial loss above a uniform guess"),
+    _forward("logit_std", "the spread of the output logits"),
+    _forward("attention_logit_std", "the spread of the attention logits"),
+    _forward("attention_entropy", "the entropy of attention"),
+    _forward("aligned_rate", "how far one aligned step moves the layers", follows_rate=True),
+    _response("update_rms_rate", "the size of the first update", follows_rate=True),
+    _response("critical_rate", "the rate beyond which one step raises the loss", follows_rate=True),
+    _response("rise_rate", "the rate at which one step raises the loss by 0.25", follows_rate=True),
+    _response("same_critical_rate", "the critical rate on the step's own batch", follows_rate=True),
+    _response("same_rise_rate", "the rise on the step's own batch", follows_rate=True),
+    _response("best_step_rate", "the rate at which one step helps most", follows_rate=True),
+    _response("output_rate", "how far the first step moves the output", follows_rate=True),
+    _response("grad_norm", "the gradient norm at initialization"),
+    _response("grad_rms", "the gradient's typical size"),
+    _response("overshoot", "the damage of one step far too large"),
+    _micro("lowest_rate", "the best rate of the range test", follows_rate=True),
+    _micro("early_rise_rate", "where the range test begins to rise", follows_rate=True),
+    _micro("range_rise_rate", "where the range test has risen by 0.25", follows_rate=True),
+    _micro("late_rise_rate", "where the range test has risen by one nat", follows_rate=True),
+    _micro("range_fall", "how far the range test falls"),
+    _micro("range_rise", "how far the range test rises"),
+)
+FEATURE_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureVector:
+    """Values in the order of `FEATURES`; NaN where not measured, never zero.
+
+    `values` is `[features]` float64. `tier` is the richest evidence that was gathered.
+    """
+
+    values: np.ndarray
+    tier: Evidence
+    schema: str = SCHEMA
+
+    def at(self, learning_rate: float) -> FeatureVector:
+        """The same run at another learning rate: what follows the rate moves with it."""
+        shift = math.log10(learning_rate) - self["rate"]
+        moved = self.values + shift * np.array([f.follows_rate for f in FEATURES])
+        return replace(self, values=moved)
+
+    def __getitem__(self, name: str) -> float:
+        return float(self.values[FEATURE_NAMES.index(name)])
+
+
+def columns(tier: Evidence) -> list[int]:
+    """Indices of the features that a tier measures."""
+    return [i for i, feature in enumerate(FEATURES) if feature.tier <= tier]
+
+
+def extract(
+    recipe: Recipe,
+    *,
+    depth: int,
+    forward: ForwardStats | None = None,
+    spectra: SpectralProfile | None = None,
+    response: ResponseProfile | None = None,
+    range_test: RangeTest | None = None,
+) -> FeatureVector:
+    """The features of one run.
+
+    Logarithms are decimal. Nothing depends on the width by itself, so that a classifier fitted at
+    width 64 means something at 4096.
+
+    Args:
+        recipe: With a learning rate; `FeatureVector.at` moves to another.
+        depth: Number of blocks.
+    """
+    rate = math.log10(recipe.learning_rate)
+    found: dict[str, float | None] = _of_recipe(recipe, depth) | {"rate": rate}
+    tier = Evidence.CONFIG
+    if forward is not None and spectra is not None:
+        tier = Evidence.FORWARD
+        found |= _of_spectra(spectra) | _of_forward(forward, rate)
+    if response is not None:
+        tier = Evidence.RESPONSE
+        found |= _of_response(response, rate)
+    if range_test is not None:
+        tier = Evidence.MICRO
+        found |= _of_range_test(range_test, rate)
+    values = [_number(found.get(name)) for name in FEATURE_NAMES]
+    return FeatureVector(values=np.array(values), tier=tier)
+
+
+def _of_recipe(recipe: Recipe, depth: int) -> dict[str, float]:
+    is_adam = recipe.optimizer in ("adamw", "muon")
+    end = recipe.min_lr_ratio
+    return {
+        "warmup_share": min(1.0, recipe.warmup_steps / recipe.max_steps),
+        "warmup_steps": math.log10(1 + recipe.warmup_steps),
+        "batch_tokens": math.log10(recipe.batch_size * recipe.sequence_length),
+        "decay": 0.0 if recipe.schedule == "constant" else 1 - end,
+        "adam_memory": -math.log10(1 - recipe.adam_beta2) if is_adam else math.nan,
+        "adam_epsilon": _log(recipe.adam_epsilon) if is_adam else math.nan,
+        "weight_decay": recipe.weight_decay,
+        "clipping": 0.0 if recipe.max_grad_norm is None else 1.0,
+        "is_sgd": float(recipe.optimizer == "sgd"),
+        "is_lion": float(recipe.optimizer == "lion"),
+        "is_adafactor": float(recipe.optimizer == "adafactor"),
+        "is_muon": float(recipe.optimizer == "muon"),
+        "depth": math.log10(depth),
+    }
+
+
+def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:
+    def mean(name: str) -> float | None:
+        return spectra.aggregates.get(name, {}).get("mean")
+
+    return {
+        "near_unit_mass": mean("near_unit_mass"),
+        "expansive_mass": mean("expansive_mass"),
+        "spectral_radius": _log(mean("spectral_radius")),
+        "eigenvector_condition": _log(mean("eigenvector_condition")),
+        "nonnormality": mean("nonnormality"),
+        "energy_gain": _log(mean("energy_gain")),
+        "nonlinearity": mean("nonlinearity"),
+        "update_ratio": _log(mean("update_ratio")),
+    }
+
+
+def _of_forward(forward: ForwardStats, rate: float) -> dict[str, float | None]:
+    return {}
+
+
+def _of_response(response: ResponseProfile, rate: float) -> dict[str, float | None]:
+    points = [p for p in response.points if math.isfinite(p.fresh)]
+    best = min(points, key=lambda p: p.fresh).rate if points else None
+    return {
+        "update_rms_rate": _plus(rate, _log(response.update_rms)),
+        "critical_rate": _over(rate, _crossing(response.points, "fresh", 0.0)),
+        "rise_rate": _over(rate, _crossing(response.points, "fresh", 0.25)),
+        "same_critical_rate": _over(rate, _crossing(response.points, "same", 0.0)),
+        "same_rise_rate": _over(rate, _crossing(response.points, "same", 0.25)),
+        "best_step_rate": _over(rate, _log(best)),
+        "output_rate": _plus(rate, _log(response.output_slope)),
+        "grad_norm": _log(response.grad_norm),
+        "grad_rms": _log(response.grad_rms),
+        "overshoot": response.overshoot,
+    }
+
+
+def _of_range_test(test: RangeTest, rate: float) -> dict[str, float | None]:
+    return {
+        "lowest_rate": _over(rate, _log(test.lowest_rate)),
+        "early_rise_rate": _over(rate, _log(test.rate_of_rise(0.1))),
+        "range_rise_rate": _over(rate, _log(test.rate_of_rise(0.25))),
+        "late_rise_rate": _over(rate, _log(test.rate_of_rise(1.0))),
+        "range_fall": test.fall,
+        "range_rise": test.rise,
+    }
+
+
+def _crossing(points: tuple[ResponsePoint, ...], change: str, level: float) -> float | None:
+    """log10 of the rate at which a change passes a level for the first time from below."""
+    for left, right in zip(points, points[1:], strict=False):
+        before, after = getattr(left, change), getattr(right, change)
+        if after < level:
+            continue
+        low, high = math.log10(left.rate), math.log10(right.rate)
+        if before >= level or not math.isfinite(after):
+            return low if before >= level else high
+        return low + (high - low) * (level - before) / (after - before)
+    return None
+
+
+def _log(value: float | None) -> float | None:
+    return math.log10(value) if value is not None and 0 < value < math.inf else None
+
+
+def _over(rate: float, log_limit: float | None) -> float | None:
+    return None if log_limit is None else rate - log_limit
+
+
+def _plus(rate: float, log_gain: float | None) -> float | None:
+    return None if log_gain is None else rate + log_gain
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None or not math.isfinite(value) else float(value)
+
+
+def describe(names: Mapping[str, float]) -> dict[str, str]:
+    """The meaning of each named feature."""
+    meanings = {feature.name: feature.meaning for feature in FEATURES}
+    return {name: meanings[name] for name in names}
