@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rksp.forward import ForwardStats
-from rksp.range_test import RangeTest
 from rksp.recipe import Recipe
-from rksp.response import ResponsePoint, ResponseProfile
-from rksp.spectral_profile import SpectralProfile
+
+if TYPE_CHECKING:  # the vector outlives the tensors it came from: classifiers need no torch
+    from rksp.forward import ForwardStats
+    from rksp.range_test import RangeTest
+    from rksp.response import ResponsePoint, ResponseProfile
+    from rksp.spectral_profile import SpectralProfile
 
 SCHEMA = "features-1"
 
@@ -271,9 +273,3 @@ def _plus(rate: float, log_gain: float | None) -> float | None:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None or not math.isfinite(value) else float(value)
-
-
-def describe(names: Mapping[str, float]) -> dict[str, str]:
-    """The meaning of each named feature."""
-    meanings = {feature.name: feature.meaning for feature in FEATURES}
-    return {name: meanings[name] for name in names}

@@ -80,7 +80,7 @@ def range_test(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             loss = task_loss(model, batch)
-            losses.append(float(loss))
+            losses.append(loss.item())
             if not math.isfinite(losses[-1]) or losses[-1] > 4 * losses[0] + 4:
                 break
             loss.backward()

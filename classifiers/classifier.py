@@ -1,0 +1,194 @@
+"""The shipped classifier: features in, calibrated probabilities with intervals out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from rksp.classifiers.additive import AdditiveModel
+from rksp.errors import ArtifactError
+from rksp.features import FEATURE_NAMES, FEATURES, SCHEMA, Evidence, FeatureVector
+
+ARTIFACT_SCHEMA = "rksp-classifier-1"
+_LARGEST_ARTIFACT = 8_000_000  # bytes; ours is a hundredth of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """One question at one tier of evidence.
+
+    Attributes:
+        model: Raw log-odds.
+        slope, offset: Calibration (Platt, 1999): log-odds = slope · raw + offset, fitted on
+            predictions for ladders that the model had not seen.
+        spread: Half-width of the interval in log-odds for a family of the collection: the 90th
+            percentile, over families left out of the fit one at a time, of the shift that would
+            have made the family's mean prediction right.
+    """
+
+    model: AdditiveModel
+    slope: float
+    offset: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A calibrated probability and a 90 % interval for a family that was not in the data."""
+
+    probability: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergenceClassifier:
+    """Heads for `failed` and `diverged` at every tier, with the ranges they were fitted on.
+
+    Attributes:
+        heads: Keyed by (question, tier).
+        ranges: For each feature, the 1st and 99th percentile of the fitted rows.
+        card: What it was fitted on and how well it does: data digest, families, metrics, limits.
+    """
+
+    heads: Mapping[tuple[str, Evidence], Head]
+    ranges: Mapping[str, tuple[float, float]]
+    card: Mapping[str, object]
+
+    def predict(self, features: FeatureVector, question: str = "failed") -> Prediction:
+        """Probability of one outcome at the rate that the features stand at.
+
+        Raises:
+            ArtifactError: The features follow another schema.
+        """
+        head = self._head(features, question)
+        row = self._row(head, features)
+        log_odds = head.slope * float(head.model.log_odds(row)[0]) + head.offset
+        reach = head.spread * (1 + self.distance(features))
+        return Prediction(
+            probability=_sigmoid(log_odds),
+            low=_sigmoid(log_odds - reach),
+            high=_sigmoid(log_odds + reach),
+        )
+
+    def contributions(
+        self, features: FeatureVector, question: str = "failed"
+    ) -> dict[str, float]:
+        """Each feature's exact share of the calibrated log-odds, relative to the average run."""
+        head = self._head(features, question)
+        shares = head.slope * head.model.contributions(self._row(head, features))[0]
+        return dict(zip(head.model.names, shares.tolist(), strict=True))
+
+    def outside(self, features: FeatureVector) -> dict[str, float]:
+        """Features outside the fitted range, and by how many times its width."""
+        beyond = {}
+        for name, (low, high) in self.ranges.items():
+            value = features[name]
+            over = max(low - value, value - high)
+            if math.isfinite(over) and over > 0 and high > low:
+                beyond[name] = over / (high - low)
+        return beyond
+
+    def distance(self, features: FeatureVector) -> float:
+        """Largest excess over a fitted range, in widths of it; the rate itself does not count.
+
+        What follows the rate leaves its range at very low and very high rates, where the answer
+        is sure in spite of it.
+        """
+        following = {feature.name for feature in FEATURES if feature.follows_rate}
+        beyond = self.outside(features)
+        return max((over for name, over in beyond.items() if name not in following), default=0.0)
+
+    def _head(self, features: FeatureVector, question: str) -> Head:
+        if features.schema != SCHEMA:
+            raise ArtifactError(
+                f"The features follow {features.schema!r}, the classifier {SCHEMA!r}; "
+                "use versions of rksp and of the classifier that belong together."
+            )
+        return self.heads[question, features.tier]
+
+    def _row(self, head: Head, features: FeatureVector) -> np.ndarray:
+        return np.array([[features[name] for name in head.model.names]])
+
+    def to_json(self) -> str:
+        """The artifact: sorted keys, no binary, the same bytes for the same fit."""
+        document = {
+            "schema": ARTIFACT_SCHEMA,
+            "features": SCHEMA,
+            "card": self.card,
+            "ranges": {name: list(pair) for name, pair in self.ranges.items()},
+            "heads": {
+                f"{question}/{tier}": {
+                    "model": head.model.to_dict(),
+                    "slope": head.slope,
+                    "offset": head.offset,
+                    "spread": head.spread,
+                }
+                for (question, tier), head in self.heads.items()
+            },
+        }
+        return json.dumps(document, sort_keys=True, allow_nan=False, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> DivergenceClassifier:
+        """Reads an artifact.
+
+        Raises:
+            ArtifactError: It is too large, damaged, or of another schema.
+        """
+        if len(text) > _LARGEST_ARTIFACT:
+            raise ArtifactError(f"The classifier has {len(text)} bytes, far more than any of ours.")
+        try:
+            document = json.loads(text)
+            if document["schema"] != ARTIFACT_SCHEMA or document["features"] != SCHEMA:
+                raise ArtifactError(
+                    f"The classifier follows {document['schema']!r} over {document['features']!r}; "
+                    f"this rksp reads {ARTIFACT_SCHEMA!r} over {SCHEMA!r}."
+                )
+            heads = {}
+            for key, parts in document["heads"].items():
+                question, tier = key.split("/")
+                # JSON sorts the features by name; a model keeps the order of the schema.
+                stored = parts["model"] | {
+                    "features": {
+                        name: parts["model"]["features"][name]
+                        for name in FEATURE_NAMES
+                        if name in parts["model"]["features"]
+                    }
+                }
+                heads[question, Evidence.parse(tier)] = Head(
+                    model=AdditiveModel.from_dict(stored),
+                    slope=float(parts["slope"]),
+                    offset=float(parts["offset"]),
+                    spread=float(parts["spread"]),
+                )
+            ranges = {name: (float(a), float(b)) for name, (a, b) in document["ranges"].items()}
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"The classifier cannot be read: {error!r}.") from error
+        return cls(heads=heads, ranges=ranges, card=document["card"])
+
+
+@cache
+def load_classifier(path: Path | None = None) -> DivergenceClassifier:
+    """The shipped classifier, or the one in a file.
+
+    Raises:
+        ArtifactError: There is none, or it cannot be read.
+    """
+    source = path or files("rksp.classifiers") / "fitted" / "default.json"
+    try:
+        text = source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ArtifactError(f"No classifier at {source.name}: {error.strerror}.") from None
+    return DivergenceClassifier.from_json(text)
+
+
+def _sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))

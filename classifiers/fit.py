@@ -1,0 +1,125 @@
+"""Fitting and calibrating the classifier on a table of labelled runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+
+from rksp.classifiers.additive import AdditiveModel, fit_additive
+from rksp.classifiers.classifier import DivergenceClassifier, Head
+from rksp.classifiers.table import Table
+from rksp.features import FEATURE_NAMES, FEATURES, Evidence, columns
+
+QUESTIONS = ("failed", "diverged")
+FOLDS = 8
+
+Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, list[int]], Callable[[np.ndarray], np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Platt's two numbers: calibrated log-odds = slope · raw + offset."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, raw: np.ndarray) -> np.ndarray:
+        return expit(self.slope * raw + self.offset)
+
+
+def labels(table: Table, question: str) -> np.ndarray:
+    """0 and 1 for one of `QUESTIONS`."""
+    return getattr(table, question).astype(int)
+
+
+def fit_raw(table: Table, question: str, tier: Evidence) -> AdditiveModel:
+    """The uncalibrated additive model of one head."""
+    chosen = columns(tier)
+    return fit_additive(
+        table.x[:, chosen],
+        labels(table, question),
+        names=[FEATURE_NAMES[i] for i in chosen],
+        increasing=[FEATURES[i].follows_rate for i in chosen],
+        weights=table.weights,
+    )
+
+
+def held_out(
+    table: Table, question: str, tier: Evidence, groups: np.ndarray, *, folds: int = FOLDS
+) -> np.ndarray:
+    """Raw log-odds of every row from a model that saw no row of its group, `[rows]`."""
+    raw = np.full(len(table), np.nan)
+    chosen = columns(tier)
+    splits = GroupKFold(min(folds, len(np.unique(groups)))).split(table.x, groups=groups)
+    for seen, unseen in splits:
+        model = fit_raw(table.take(seen), question, tier)
+        raw[unseen] = model.log_odds(table.x[unseen][:, chosen])
+    return raw
+
+
+def calibrate(raw: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Calibration:
+    """Fits slope and offset by unpenalized logistic regression."""
+    if y.min() == y.max():
+        return Calibration(slope=1.0, offset=0.0)
+    fit = LogisticRegression(C=1e6).fit(raw[:, None], y, sample_weight=weights)
+    return Calibration(slope=float(fit.coef_[0, 0]), offset=float(fit.intercept_[0]))
+
+
+def family_shift(p: np.ndarray, y: np.ndarray) -> float:
+    """The shift of log-odds after which the mean prediction equals the observed share.
+
+    The share is pulled towards one half by one run, so that a family without a failure has a
+    finite shift.
+    """
+    share = (y.sum() + 0.5) / (len(y) + 1)
+    z = logit(np.clip(p, 1e-9, 1 - 1e-9))
+    return float(brentq(lambda shift: expit(z + shift).mean() - share, -30, 30))
+
+
+def fit_head(table: Table, question: str, tier: Evidence) -> Head:
+    """Model, calibration on unseen ladders, and the spread over unseen families."""
+    y = labels(table, question)
+    by_ladder = held_out(table, question, tier, table.ladder)
+    calibration = calibrate(by_ladder, y, table.weights)
+    by_family = calibration(
+        held_out(table, question, tier, table.family, folds=len(np.unique(table.family)))
+    )
+    shifts = [
+        abs(family_shift(by_family[table.family == name], y[table.family == name]))
+        for name in np.unique(table.family)
+    ]
+    # Split conformal over families: the next one exceeds this with probability at most 0.1.
+    rank = min(1.0, np.ceil(0.9 * (len(shifts) + 1)) / len(shifts))
+    return Head(
+        model=fit_raw(table, question, tier),
+        slope=_short(calibration.slope),
+        offset=_short(calibration.offset),
+        spread=_short(float(np.quantile(shifts, rank, method="higher"))),
+    )
+
+
+def fit_classifier(table: Table, card: dict[str, object]) -> DivergenceClassifier:
+    """Fits every head. The same table gives the same classifier to the last byte."""
+    tiers = [tier for tier in Evidence if np.isfinite(table.x[:, columns(tier)[-1]]).any()]
+    heads = {
+        (question, tier): fit_head(table, question, tier)
+        for tier in tiers
+        for question in QUESTIONS
+    }
+    ranges = {}
+    for i, name in enumerate(FEATURE_NAMES):
+        measured = table.x[np.isfinite(table.x[:, i]), i]
+        if len(measured):
+            low, high = np.percentile(measured, [1, 99])
+            ranges[name] = (_short(low), _short(high))
+    return DivergenceClassifier(heads=heads, ranges=ranges, card=card | {"data": table.digest})
+
+
+def _short(value: float) -> float:
+    return float(f"{float(value):.9g}")

@@ -1,0 +1,142 @@
+"""`rksp lab`: make labelled runs, pack them, describe them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rksp.errors import InputError
+
+INTERRUPTED = 130
+SPARSE_SECONDS = 60.0  # between progress lines where stderr is no terminal
+
+Report = Callable[[int, int], None]
+
+app = typer.Typer(
+    name="lab",
+    help="Make labelled training runs, and the collection they form.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def run(
+    plan: Annotated[Path, typer.Argument(help="The plan: a YAML file, random or grid.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of the stored ladders; made if absent.")
+    ],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes of one thread each; default one a core.")
+    ] = None,
+) -> None:
+    """Trains the ladders of PLAN that the folder does not hold yet."""
+    from rksp.lab.grid import read_plan  # torch and transformers: seconds that --help spares
+    from rksp.lab.run import run_plan
+
+    design = read_plan(plan)
+    try:
+        with progress(f"plan {design.name}") as report:
+            tally = run_plan(design, output, workers=workers, progress=report)
+    except KeyboardInterrupt:
+        # The workers ignore the signal and would train their ladders to the end: minutes.
+        for child in multiprocessing.active_children():
+            child.terminate()
+        stored = sum(1 for _ in output.glob("*.json")) if output.is_dir() else 0
+        typer.echo(
+            f"Interrupted with {stored} ladders stored in {output}; "
+            "the same command continues there.",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    typer.echo(
+        f"{tally.planned} ladders planned, {tally.already_stored} were stored, "
+        f"{tally.newly_run} run now; all are in {output}."
+    )
+
+
+@app.command()
+def pack(
+    sources: Annotated[list[Path], typer.Argument(help="Folders that `rksp lab run` filled.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The Parquet file to write.")],
+) -> None:
+    """Packs stored ladders into one Parquet file, one labelled row per run."""
+    from rksp.lab.collection import build_collection
+
+    if output.suffix != ".parquet":
+        raise InputError(f"A collection is a .parquet file, got {output}; name it so.")
+    count = build_collection(sources, output)
+    typer.echo(f"{count} runs in {output}, {output.stat().st_size / 1e6:.2f} MB.")
+
+
+@app.command()
+def card(
+    collection: Annotated[
+        Path | None, typer.Argument(help="A packed collection; default the one that rksp ships.")
+    ] = None,
+) -> None:
+    """Prints the data card of a collection as Markdown."""
+    from rksp.lab.card import data_card
+    from rksp.lab.collection import read_collection
+
+    typer.echo(data_card(read_collection(collection)), nl=False)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Report]:
+    """Yields `report(done, total)`: a bar with ETA on a terminal, a line a minute elsewhere."""
+    if not sys.stderr.isatty():
+        yield _sparse(label, time.monotonic)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        # Ladders differ tenfold in cost: a short window would make the ETA jump about.
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=1800) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _sparse(label: str, clock: Callable[[], float]) -> Report:
+    start, shown, first = clock(), float("-inf"), None
+
+    def report(done: int, total: int) -> None:
+        nonlocal shown, first
+        now = clock()
+        first = done if first is None else first  # stored before this call: they cost no time
+        if done < total and now - shown < SPARSE_SECONDS:
+            return
+        shown = now
+        left = ""
+        if first < done < total:
+            seconds = (now - start) / (done - first) * (total - done)
+            left = f", about {_duration(seconds)} left"
+        typer.echo(f"{label}: {done} of {total} ladders{left}", err=True)
+
+    return report
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{max(1, minutes)} min"

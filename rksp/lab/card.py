@@ -1,0 +1,239 @@
+"""The data card: what the collection holds, how it was drawn, and what it does not cover."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from rksp.lab.grid import GridPlan, read_plan
+from rksp.lab.ladder import LadderRun
+from rksp.lab.plan import Plan
+from rksp.outcome import Outcome, OutcomePolicy
+
+# Table 1 of arXiv 2602.22988: runs, and the percentage that diverged.
+PUBLISHED_RECALL = {
+    "zoo_pre_ln": (25, 0.0),
+    "zoo_post_ln": (69, 0.0),
+    "zoo_rmsnorm": (12, 0.0),
+    "zoo_deepnorm": (12, 0.0),
+    "zoo_subln": (12, 0.0),
+    "zoo_no_norm": (84, 96.4),
+}
+_ORDER = tuple(Outcome)
+
+
+def shipped_plans() -> list[Plan | GridPlan]:
+    """The plans that come with rksp, by file name."""
+    folder = Path(str(files("rksp.datasets") / "plans"))
+    return [read_plan(path) for path in sorted(folder.glob("*.yaml"))]
+
+
+def data_card(
+    ladders: Sequence[LadderRun],
+    *,
+    plans: Sequence[Plan | GridPlan] | None = None,
+    policy: OutcomePolicy | None = None,
+) -> str:
+    """The Markdown card of a collection; every number in it is computed from the curves.
+
+    Args:
+        ladders: What `read_collection` returns.
+        plans: The plans that may have drawn them; default the shipped ones.
+        policy: Labels the runs.
+    """
+    policy = policy or OutcomePolicy()
+    plans = shipped_plans() if plans is None else plans
+    labels = {ladder.spec.id: ladder.judge(policy).outcomes for ladder in ladders}
+    outcomes = [outcome for ladder in ladders for outcome in labels[ladder.spec.id]]
+    failed = sum(outcome.is_failure for outcome in outcomes)
+    sections = [
+        "# The collection of labelled training runs",
+        f"{len(outcomes)} runs in {len(ladders)} ladders, {_percent(failed, len(outcomes))} % "
+        f"failed (diverged or on a bad plateau), labelled by policy `{policy.name}`.",
+        "## Outcomes\n\n" + _outcome_table(ladders, labels, "family", lambda s: s.family),
+        _outcome_table(ladders, labels, "task", lambda s: s.task),
+        _outcome_table(ladders, labels, "optimizer", lambda s: s.recipe.optimizer),
+        "## Where failure begins\n\nLearning rate of the first failing run at or above the best "
+        "rate; ladders without one are counted apart.\n\n"
+        + _edge_table(ladders, policy, "family", lambda s: s.family),
+        _edge_table(ladders, policy, "optimizer", lambda s: s.recipe.optimizer),
+        "## Ranges\n\n" + _ranges(ladders),
+        "## How it was drawn\n\n" + _origin(ladders, plans),
+        "## What it does not cover\n\n" + _limits(ladders),
+    ]
+    if recall := recall_table(ladders, plans=plans, policy=policy):
+        sections.insert(-1, "## The published associative-recall setting\n\n" + recall)
+    return "\n\n".join(sections) + "\n"
+
+
+def recall_table(
+    ladders: Sequence[LadderRun],
+    *,
+    plans: Sequence[Plan | GridPlan] | None = None,
+    policy: OutcomePolicy | None = None,
+) -> str:
+    """Divergence by the published thresholds per normalization and rate, beside Table 1.
+
+    Uses the ladders of the plan called `recall`; empty where there are none. Only the plan's
+    own rates count: bisection would fill the table with runs next to the edge.
+    """
+    policy = policy or OutcomePolicy()
+    plans = shipped_plans() if plans is None else plans
+    wanted = {s.id: s.rates for plan in plans if plan.name == "recall" for s in plan.expand()}
+    diverged: dict[tuple[str, float], list[bool]] = defaultdict(list)
+    for ladder in ladders:
+        planned = wanted.get(ladder.spec.id, [])
+        for rate, curves in zip(ladder.rates, ladder.curves, strict=True):
+            if rate in planned:
+                diverged[ladder.spec.family, rate].append(policy.has_diverged(curves))
+    if not diverged:
+        return ""
+    rates = sorted({rate for _, rate in diverged})
+    lines = []
+    for family, (runs, share) in PUBLISHED_RECALL.items():
+        cells = [diverged[family, rate] for rate in rates]
+        ours = [bad for cell in cells for bad in cell]
+        lines.append(
+            [family, *(f"{sum(cell)}/{len(cell)}" for cell in cells)]
+            + [f"{_percent(sum(ours), len(ours))} % of {len(ours)}", f"{share:g} % of {runs}"]
+        )
+    header = ["family", *(f"LR {rate:g}" for rate in rates), "ours", "published"]
+    return (
+        f"Diverged (loss above {policy.max_loss:g}, gradient norm above {policy.max_grad_norm:g}, "
+        "or not finite) of trained, at the plan's own rates; the published column pools sizes and "
+        "rates that are not stated run by run, so only the direction can be compared.\n\n"
+        + _table(header, lines)
+    )
+
+
+def _outcome_table(
+    ladders: Sequence[LadderRun], labels: dict, title: str, key: Callable[..., str]
+) -> str:
+    counts: dict[str, Counter] = defaultdict(Counter)
+    sizes: Counter = Counter()
+    for ladder in ladders:
+        counts[key(ladder.spec)].update(labels[ladder.spec.id])
+        sizes[key(ladder.spec)] += 1
+    lines = []
+    for name in sorted(counts):
+        runs = counts[name].total()
+        failed = sum(counts[name][o] for o in _ORDER if o.is_failure)
+        shares = [_percent(counts[name][o], runs) for o in _ORDER]
+        lines.append([name, str(sizes[name]), str(runs), *shares, _percent(failed, runs)])
+    names = [f"{'plateau' if o is Outcome.FAILED_PLATEAU else o} %" for o in _ORDER]
+    return _table([title, "ladders", "runs", *names, "all failed %"], lines)
+
+
+def _edge_table(
+    ladders: Sequence[LadderRun], policy: OutcomePolicy, title: str, key: Callable[..., str]
+) -> str:
+    edges: dict[str, list[float]] = defaultdict(list)
+    without: Counter = Counter()
+    for ladder in ladders:
+        name, judged = key(ladder.spec), ladder.judge(policy)
+        # All diverged: the first failure is the lowest rate that was tried.
+        first = min(ladder.rates) if judged.edge is None else judged.edge[1]
+        edges[name] += [] if first is None else [first]
+        without[name] += first is None
+    lines = []
+    for name in sorted(edges):
+        cells = ["—"] * 5
+        if found := edges[name]:
+            cells = [f"{v:.2g}" for v in np.quantile(found, [0, 0.1, 0.5, 0.9, 1])]
+        lines.append([name, str(len(edges[name])), *cells, str(without[name])])
+    header = [title, "ladders that fail", "lowest", "10 %", "median", "90 %", "highest"]
+    return _table([*header, "never failed"], lines)
+
+
+def _ranges(ladders: Sequence[LadderRun]) -> str:
+    specs = [ladder.spec for ladder in ladders]
+    recipes = [spec.recipe for spec in specs]
+    lines = [
+        ["learning rate", _span(rate for ladder in ladders for rate in ladder.rates)],
+        ["width", _span(spec.shape["hidden_size"] for spec in specs)],
+        ["depth", _span(spec.shape["num_hidden_layers"] for spec in specs)],
+        ["init std", _span(spec.shape.get("init_std", 0.02) for spec in specs)],
+        ["init scheme", _census(spec.shape.get("init_scheme", "normal") for spec in specs)],
+        ["steps", _span(recipe.max_steps for recipe in recipes)],
+        ["warm-up share", _span(recipe.warmup_steps / recipe.max_steps for recipe in recipes)],
+        ["schedule", _census(recipe.schedule for recipe in recipes)],
+        ["sequences a batch", _span(recipe.batch_size for recipe in recipes)],
+        ["tokens a sequence", _span(recipe.sequence_length for recipe in recipes)],
+        ["clipping", _census(recipe.max_grad_norm or "none" for recipe in recipes)],
+        ["weight decay", _census(recipe.weight_decay for recipe in recipes)],
+        ["Adam β1", _census(recipe.adam_beta1 for recipe in recipes)],
+        ["Adam β2", _census(recipe.adam_beta2 for recipe in recipes)],
+        ["Adam ε", _census(recipe.adam_epsilon for recipe in recipes)],
+        ["precision", _census(recipe.precision for recipe in recipes)],
+    ]
+    return _table(["", "range, or values with their ladders"], lines)
+
+
+def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | GridPlan]) -> str:
+    present = {ladder.spec.id for ladder in ladders}
+    lines = [
+        "Each ladder is one model, task, seed and recipe at rates half a decade apart; up to two "
+        "rates are added above while nothing fails, and the edge is bisected to a factor of 1.5. "
+        "Runs therefore crowd around the edge, and shares of outcomes are those of this design, "
+        "not of practice.",
+        "",
+    ]
+    for plan in plans:
+        planned = {spec.id for spec in plan.expand()}
+        if found := planned & present:
+            design = (
+                f"grid over {', '.join(plan.grid)}"
+                if isinstance(plan, GridPlan)
+                else f"random, stratified over {len(plan.families)} families, seed {plan.seed}"
+            )
+            lines.append(
+                f"- plan `{plan.name}` ({design}): {len(found)} of {len(planned)} ladders"
+            )
+            present -= found
+    if present:
+        lines.append(f"- no known plan: {len(present)} ladders")
+    return "\n".join(lines)
+
+
+def _limits(ladders: Sequence[LadderRun]) -> str:
+    widest = max(ladder.spec.shape["hidden_size"] for ladder in ladders)
+    longest = max(ladder.spec.recipe.max_steps for ladder in ladders)
+    tokens = max(
+        ladder.spec.recipe.batch_size * ladder.spec.recipe.sequence_length for ladder in ladders
+    )
+    return "\n".join(
+        [
+            f"- No model wider than {widest}, no run longer than {longest} steps, no batch above "
+            f"{tokens} tokens: slow instabilities and those of scale are not in it.",
+            "- One seed per ladder, which sets the initialization and the batches together: noise "
+            "between seeds shows between ladders only.",
+            "- No real failure of hardware or data: every run is a healthy program with a choice "
+            "of hyperparameters.",
+            "- No fine-tuning, no pretrained weights, no reinforcement learning.",
+            "- Below the best rate a bad final loss is called undertrained, above it failed: near "
+            "the best rate of a flat ladder that line is thin.",
+        ]
+    )
+
+
+def _span(values: Iterable[float]) -> str:
+    found = list(values)
+    return f"{min(found):.3g} to {max(found):.3g}"
+
+
+def _census(values: Iterable[object]) -> str:
+    counts = Counter(str(value) for value in values)
+    return ", ".join(f"{name} ({counts[name]})" for name in sorted(counts))
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f}" if whole else "—"
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *lines])

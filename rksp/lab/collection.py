@@ -1,0 +1,237 @@
+"""The collection: stored ladders packed into one compact, reproducible Parquet file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from rksp.errors import ArtifactError, InputError
+from rksp.lab.ladder import LadderRun
+from rksp.lab.plan import LadderSpec
+from rksp.lab.store import read_ladder
+from rksp.outcome import Curves, OutcomePolicy
+
+SCHEMA = "rksp-collection-1"
+_DROPPED_BITS = 8  # of 23: keeps 1 part in 65,536, and a byte of zeros that costs nothing
+_READ = ("ladder", "spec", "learning_rate", "seconds", "loss", "grad_norm")
+
+
+def shipped_collection() -> Path:
+    """Where the collection that comes with rksp lies."""
+    return Path(str(files("rksp.datasets") / "runs" / "collection.parquet"))
+
+
+def rows(
+    ladders: Iterable[LadderRun], policy: OutcomePolicy | None = None
+) -> list[dict[str, object]]:
+    """One labelled row per run, the curves included.
+
+    `excess` is infinite where a run has no final loss; `best_rate`, `edge_low` and `edge_high`
+    are None where the ladder has none (`rksp.outcome.Ladder`).
+    """
+    policy = policy or OutcomePolicy()
+    table = []
+    for ladder in ladders:
+        judged = ladder.judge(policy)
+        low, high = judged.edge or (None, None)
+        shared = {
+            "ladder": ladder.spec.id,
+            "family": ladder.spec.family,
+            "task": ladder.spec.task,
+            "optimizer": ladder.spec.recipe.optimizer,
+            "spec": json.dumps(ladder.spec.model_dump(mode="json"), sort_keys=True),
+            "seed": ladder.spec.seed,
+            "planned_steps": ladder.spec.recipe.max_steps,
+            "policy": judged.policy,
+            "best_rate": judged.best_rate,
+            "edge_low": low,
+            "edge_high": high,
+        }
+        for index, rate in enumerate(ladder.rates):
+            table.append(
+                shared
+                | {
+                    "learning_rate": rate,
+                    "outcome": str(judged.outcomes[index]),
+                    "excess": judged.excess[index],
+                    "seconds": ladder.seconds[index],
+                    "loss": ladder.curves[index].loss,
+                    "grad_norm": ladder.curves[index].grad_norm,
+                }
+            )
+    return table
+
+
+def build_collection(sources: Sequence[Path], output: Path) -> int:
+    """Packs stored ladders into one Parquet file, one row per run; the same input, the same bytes.
+
+    Curves keep 16 significant bits, and the labels are those of the kept curves, so that they
+    can be recomputed from the file. A ladder found twice is taken once, from the first source.
+
+    Args:
+        sources: Folders of a plan, or single ladder files.
+        output: Replaced whole or not at all.
+
+    Returns:
+        The number of runs written.
+
+    Raises:
+        InputError: pyarrow is missing, or the sources hold no ladder.
+        ArtifactError: A file is not a stored ladder.
+    """
+    pa, parquet = _pyarrow()
+    ladders: dict[str, LadderRun] = {}
+    provenance: dict[str, str] = {}
+    for path in _ladder_files(sources):
+        ladder = read_ladder(path)
+        if ladder.spec.id in ladders:
+            continue
+        ladders[ladder.spec.id] = _shortened(ladder)
+        stored = json.loads(path.read_text(encoding="utf-8")).get("provenance", {})
+        provenance[ladder.spec.id] = json.dumps(stored, sort_keys=True)
+    table = rows(ladders[key] for key in sorted(ladders))
+    for row in table:
+        row["provenance"] = provenance[row["ladder"]]
+    schema = _schema(pa)
+    columns = {name: [row[name] for row in table] for name in schema.names}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_suffix(".partial")
+    parquet.write_table(
+        pa.table(columns, schema=schema),
+        partial,
+        compression="zstd",
+        compression_level=19,
+        # Bytes of equal significance side by side: exponents repeat, the dropped byte vanishes.
+        use_dictionary=[f.name for f in schema if pa.types.is_string(f.type)],
+        use_byte_stream_split=["loss.list.element", "grad_norm.list.element"],
+        row_group_size=len(table),
+    )
+    partial.replace(output)
+    return len(table)
+
+
+def read_collection(path: Path | None = None) -> list[LadderRun]:
+    """The ladders of a collection, sorted by id; `path` None reads the one that rksp ships.
+
+    Raises:
+        InputError: pyarrow is missing, or there is no such file.
+        ArtifactError: The file is not a collection of this schema.
+    """
+    pa, parquet = _pyarrow()
+    path = path or shipped_collection()
+    if not path.is_file():
+        raise InputError(
+            f"There is no collection at {path}; make one with rksp lab run and rksp lab pack."
+        )
+    try:
+        stored = parquet.ParquetFile(path)
+        found = (stored.schema_arrow.metadata or {}).get(b"rksp")
+        if found != SCHEMA.encode():
+            raise ArtifactError(f"{path.name} has schema {found!r}, not {SCHEMA!r}.")
+        table = stored.read(columns=list(_READ))
+        return _ladders({name: _column(table, name) for name in _READ})
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise ArtifactError(f"{path.name} is not a collection: {error}") from error
+
+
+def _column(table, name: str) -> list:
+    values = table.column(name).combine_chunks()
+    if name not in ("loss", "grad_norm"):
+        return values.to_pylist()
+    flat = values.values.to_numpy(zero_copy_only=False)
+    return np.split(flat, values.offsets.to_numpy()[1:-1])
+
+
+def _ladders(columns: dict[str, list]) -> list[LadderRun]:
+    ids = columns["ladder"]
+    starts = [i for i, name in enumerate(ids) if i == 0 or name != ids[i - 1]]
+    ladders = []
+    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        spec = LadderSpec.model_validate_json(columns["spec"][start])
+        ladders.append(
+            LadderRun(
+                spec=spec,
+                rates=tuple(columns["learning_rate"][start:end]),
+                seconds=tuple(columns["seconds"][start:end]),
+                curves=tuple(
+                    Curves(loss=loss, grad_norm=norm, planned_steps=spec.recipe.max_steps)
+                    for loss, norm in zip(
+                        columns["loss"][start:end], columns["grad_norm"][start:end], strict=True
+                    )
+                ),
+            )
+        )
+    return ladders
+
+
+def _ladder_files(sources: Sequence[Path]) -> list[Path]:
+    found = []
+    for source in sources:
+        if not source.exists():
+            raise InputError(f"There is no folder or file {source}; give a folder of rksp lab run.")
+        found += sorted(source.glob("*.json")) if source.is_dir() else [source]
+    if not found:
+        raise InputError(
+            f"No stored ladder in {', '.join(map(str, sources))}; run rksp lab run first."
+        )
+    return found
+
+
+def _shortened(ladder: LadderRun) -> LadderRun:
+    curves = tuple(
+        Curves(
+            loss=_rounded(c.loss), grad_norm=_rounded(c.grad_norm), planned_steps=c.planned_steps
+        )
+        for c in ladder.curves
+    )
+    return LadderRun(
+        spec=ladder.spec, rates=ladder.rates, curves=curves, seconds=ladder.seconds
+    )
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """float32 rounded to 16 significant bits (relative error at most 2⁻¹⁶); NaN and ±inf stay."""
+    bits = values.astype(np.float32).view(np.uint32)
+    half, mask = np.uint32(1 << (_DROPPED_BITS - 1)), np.uint32(0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF)
+    rounded = ((bits + half) & mask).view(np.float32)
+    return np.where(np.isfinite(values), rounded, values).astype(np.float32)
+
+
+def _schema(pa):
+    text, number, curve = pa.string(), pa.float64(), pa.list_(pa.field("element", pa.float32()))
+    fields = {
+        "ladder": text,
+        "family": text,
+        "task": text,
+        "optimizer": text,
+        "spec": text,
+        "provenance": text,
+        "policy": text,
+        "seed": pa.int64(),
+        "planned_steps": pa.int32(),
+        "learning_rate": number,
+        "outcome": text,
+        "excess": number,
+        "best_rate": number,
+        "edge_low": number,
+        "edge_high": number,
+        "seconds": number,
+        "loss": curve,
+        "grad_norm": curve,
+    }
+    return pa.schema(list(fields.items()), metadata={"rksp": SCHEMA})
+
+
+def _pyarrow():
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(
+            "The collection is Parquet, which needs pyarrow; pip install 'rksp[lab]'."
+        ) from None
+    return pyarrow, parquet

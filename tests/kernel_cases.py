@@ -1,0 +1,160 @@
+"""Checks of the Triton launchers against float64, shared by the interpreter and the GPU.
+
+A launcher may err at most twice as much as the library call of the same precision, plus a floor
+of a few float32 roundings for results where the library happens to be exact.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rksp.kernels import covariance as cov
+from rksp.kernels import newton_schulz as newton
+from rksp.kernels import normal_fill as fill
+from rksp.kernels import power_iteration as power
+from rksp.kernels import router_statistics as router
+from rksp.kernels import row_cosine as cosine
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FLOOR = 4 * torch.finfo(torch.float32).eps
+
+by_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: str(dtype).split(".")[1])
+
+
+def states(*shape: int, seed: int = 0, device: str = "cpu", dtype=torch.float32) -> Tensor:
+    """Gaussian values that do not depend on the generator of any device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(device=device, dtype=dtype)
+
+
+def strided(x: Tensor, layout: str) -> Tensor:
+    """The same values in another memory layout of the last two dimensions."""
+    if layout == "transposed":
+        return x.mT.contiguous().mT
+    if layout == "sliced":
+        wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1] + 1), float("nan"))
+        wide[..., 1::2] = x
+        return wide[..., 1::2]
+    return x
+
+
+def assert_as_good(result: Tensor, library: Tensor, truth: Tensor) -> None:
+    """At most twice the library's relative Frobenius error against float64."""
+    assert torch.isfinite(result).all()
+    norm = truth.norm().clamp_min(1e-300)
+    own = ((result.double() - truth).norm() / norm).item()
+    other = ((library.double() - truth).norm() / norm).item()
+    assert own <= 2 * other + FLOOR, f"error {own:.2e}, library {other:.2e}"
+
+
+LAYOUTS = pytest.mark.parametrize("layout", ["contiguous", "transposed", "sliced"])
+
+
+def check_covariance(device: str, dtype, shape: tuple[int, int], layout: str) -> None:
+    # A mean of three spreads: centering after the product would lose a digit here.
+    x = strided(states(*shape, seed=1, device=device, dtype=dtype) + 3, layout)
+    y = strided(states(*shape, seed=2, device=device, dtype=dtype) - 2, layout)
+    result = cov.covariance_triton(x, y)
+    truth = cov.covariance_reference(x.double(), y.double())
+    fx, fy = (z.float() - z.float().mean(0) for z in (x, y))
+    assert_as_good(result.xx, fx.mT @ fx / shape[0], truth.xx)
+    assert_as_good(result.yx, fy.mT @ fx / shape[0], truth.yx)
+    assert torch.equal(result.xx, result.xx.mT)
+    torch.testing.assert_close(result.mean_x, truth.mean_x, rtol=0, atol=1e-12)
+    alone = cov.covariance_triton(x)
+    assert alone.yx is None and alone.mean_y is None
+    assert torch.equal(alone.xx, result.xx)
+
+
+def check_symmetric_product(device: str, dtype, shape: tuple[int, ...], layout: str) -> None:
+    a = strided(states(*shape, seed=3, device=device, dtype=dtype), layout)
+    result = newton.symmetric_product_triton(a)
+    assert result.dtype == dtype and torch.equal(result, result.mT)
+    assert_as_good(result, a @ a.mT, a.double() @ a.double().mT)
+    # The polynomial needs symmetric matrices, scaled so that both terms matter.
+    s = (result.double() / a.shape[-1]).to(dtype)
+    s = torch.tril(s) + torch.tril(s, -1).mT
+    truth = -2.5 * s.double() + 0.5 * s.double() @ s.double()
+    assert_as_good(newton.symmetric_product_triton(s, -2.5, 0.5), -2.5 * s + 0.5 * (s @ s), truth)
+
+
+def check_polar_factor(device: str, dtype, shape: tuple[int, ...]) -> None:
+    x = states(*shape, seed=4, device=device, dtype=dtype)
+    result = newton.polar_factor_triton(x)
+    u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
+    assert_as_good(result, newton.polar_factor_reference(x), u @ vh)
+
+
+def check_top_singular(device: str, dtype, shape: tuple[int, int], layout: str) -> None:
+    weights = []
+    for seed in range(3):
+        spike = states(shape[0], 1, seed=seed) @ states(1, shape[1], seed=seed + 9)
+        weight = states(*shape, seed=seed + 5) + spike
+        weights.append(strided(weight.to(device=device, dtype=dtype), layout))
+    result = power.top_singular_triton(weights, iterations=6)
+    library = power.top_singular_reference(weights, iterations=6)
+    truth = torch.stack([torch.linalg.svdvals(weight.double())[0] for weight in weights])
+    assert_as_good(result.sigma, library.sigma, truth)
+    torch.testing.assert_close(result.sigma.double(), truth, rtol=1e-3, atol=0)
+    for index, weight in enumerate(weights):
+        value = result.u[index].double() @ weight.double() @ result.v[index].double()
+        torch.testing.assert_close(value, result.sigma[index].double(), rtol=1e-4, atol=0)
+
+
+def check_row_cosine(device: str, dtype, shape: tuple[int, int], vectors: int, layout: str) -> None:
+    x = strided(states(*shape, seed=6, device=device, dtype=dtype) + 0.1, layout)
+    v = states(vectors, shape[1], seed=7, device=device)
+    if shape[0] > 3:
+        x[1] = 0
+        x[2] = float("nan")
+    result = cosine.row_cosine_triton(x, v)
+    truth = cosine.row_cosine_reference(x.double(), v.double())
+    library = cosine.row_cosine_reference(x.float(), v)
+    for name in ("total", "total_squares", "largest"):
+        assert_as_good(getattr(result, name), getattr(library, name), getattr(truth, name).double())
+    assert torch.equal(result.rows, truth.rows)
+    assert torch.equal(result.histogram.sum(1), result.rows)
+    # Counts may differ for rows within rounding of a bin edge or of zero: here, of none to one.
+    for name in ("positive", "negative", "histogram"):
+        moved = (getattr(result, name) - getattr(truth, name)).abs().sum()
+        assert moved <= 2, name
+
+
+def check_router_statistics(
+    device: str, dtype, shape: tuple[int, int], top_k: int, is_sigmoid: bool, layout: str
+) -> None:
+    logits = strided(3 * states(*shape, seed=8, device=device, dtype=dtype), layout)
+    if shape[0] > 3 and shape[1] > 3:
+        logits[0, 1] = -math.inf
+        logits[1, 2] = math.nan
+        logits[2] = -math.inf
+        logits[3] = 1.0  # all equal: the lower index is chosen
+    result = router.router_statistics_triton(logits, top_k, is_sigmoid=is_sigmoid)
+    truth = router.router_statistics_reference(logits.double(), top_k, is_sigmoid=is_sigmoid)
+    library = router.router_statistics_reference(logits.float(), top_k, is_sigmoid=is_sigmoid)
+    for name in ("entropy", "log_sum_exp", "top_probability", "margin"):
+        own, other, exact = (getattr(part, name) for part in (result, library, truth))
+        assert torch.equal(own.isnan(), exact.isnan()), name
+        assert_as_good(own.nan_to_num(), other.nan_to_num(), exact.nan_to_num().double())
+    assert torch.equal(result.load, truth.load)
+    assert_as_good(result.importance, library.importance, truth.importance.double())
+
+
+def check_normal_fill(device: str, dtype, count: int, seed: int, offset: int) -> None:
+    poisoned = torch.full((count,), float("nan"), device=device, dtype=dtype)
+    result = fill.normal_fill_triton(poisoned, seed, offset, 0.5, 2.0)
+    truth = fill.normal_fill_reference(torch.empty(count), seed, offset, 0.5, 2.0)
+    if dtype == torch.float32:
+        torch.testing.assert_close(result.cpu(), truth, rtol=1e-6, atol=2e-6)
+    else:
+        # One unit in the last place: the float32 values may round to different neighbors.
+        torch.testing.assert_close(
+            result.cpu().float(), truth.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-6
+        )
+    whole = fill.normal_fill_triton(torch.empty(count + 3, device=device, dtype=dtype), seed, offset)
+    part = fill.normal_fill_triton(torch.empty(count, device=device, dtype=dtype), seed, offset + 3)
+    assert torch.equal(whole[3:], part)

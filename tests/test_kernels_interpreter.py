@@ -1,0 +1,62 @@
+"""Runs tests/interpreted_kernels.py once, in its own process, and reports each test of it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).with_name("interpreted_kernels.py")
+NAMES = [
+    node.name
+    for node in ast.parse(FILE.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+]
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory) -> dict[str, list[tuple[str, str | None]]]:
+    """Test function → its cases, each with the failure's text or None."""
+    pytest.importorskip("triton", reason="triton is not installed, so nothing can interpret it")
+    report = tmp_path_factory.mktemp("interpreter") / "report.xml"
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONSAFEPATH": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    environment.pop("RKSP_KERNELS", None)
+    root = FILE.parent.parent
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", str(FILE), f"--rootdir={root}"),
+            *("-c", str(root / "pyproject.toml"), "-q", "-p", "no:cacheprovider"),
+            f"--junitxml={report}",
+        ],
+        env=environment,
+        cwd=report.parent,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert report.exists(), done.stdout + done.stderr
+    found: dict[str, list[tuple[str, str | None]]] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        failure = next((child for child in case if child.tag in ("failure", "error")), None)
+        skipped = case.find("skipped") is not None
+        text = "skipped" if skipped else None if failure is None else failure.text
+        found.setdefault(case.get("name").split("[")[0], []).append((case.get("name"), text))
+    assert found, done.stdout + done.stderr
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_interpreted(name, cases):
+    assert cases.get(name), f"{name} did not run: the file failed to load, or was renamed"
+    failed = [f"{case}\n{text}" for case, text in cases[name] if text is not None]
+    assert not failed, "\n\n".join(failed)

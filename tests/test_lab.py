@@ -1,0 +1,433 @@
+"""Plans expand the same way, interrupted plans end the same way, and files say when they are bad."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rksp.cli import lab as cli
+from rksp.datasets.tasks import make_task
+from rksp.errors import ArtifactError, Incomplete, InputError
+from rksp.lab import run as lab_run
+from rksp.lab.grid import GridPlan, read_plan
+from rksp.lab.ladder import LadderRun, run_ladder, run_once
+from rksp.lab.plan import LadderSpec, Plan
+from rksp.lab.run import run_plan
+from rksp.lab.store import read_ladder, write_ladder
+from rksp.outcome import Curves, Outcome
+from rksp.recipe import Recipe
+
+TINY = {
+    "name": "tiny",
+    "seed": 3,
+    "ladders": 4,
+    "families": {"zoo_pre_ln": 1.0, "zoo_no_norm": 1.0},
+    "tasks": {"recall": 1.0},
+    "widths": [32],
+    "depths": [2],
+    "batch_sizes": [4],
+    "sequence_lengths": [16],
+    "steps": [4],
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _plan(**fields: object) -> Plan:
+    return Plan.model_validate({**TINY, **fields})
+
+
+def _spec(**fields: object) -> LadderSpec:
+    defaults: dict[str, object] = {
+        "family": "zoo_pre_ln",
+        "shape": {
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "vocab_size": 32,
+            "max_position_embeddings": 8,
+        },
+        "task": "recall",
+        "task_options": {"length": 8, "vocab": 32, "pairs": 2},
+        "recipe": {"max_steps": 4, "batch_size": 2, "sequence_length": 8},
+        "seed": 5,
+        "first_rate": 1e-4,
+        "count": 3,
+        "step": 1.0,
+    }
+    return LadderSpec.model_validate({**defaults, **fields})
+
+
+# Plans
+
+
+def test_expansion_depends_on_the_plan_alone() -> None:
+    first, again = _plan(ladders=12).expand(), _plan(ladders=12).expand()
+    assert [spec.id for spec in first] == [spec.id for spec in again]
+    assert len({spec.id for spec in first}) == 12
+    assert [s.id for s in first] != [s.id for s in _plan(ladders=12, seed=4).expand()]
+
+
+def test_a_longer_plan_begins_with_a_shorter() -> None:
+    short, long = _plan(ladders=5).expand(), _plan(ladders=20).expand()
+    assert long[:5] == short
+
+
+def test_every_prefix_is_stratified() -> None:
+    weights = {"zoo_pre_ln": 1.0, "zoo_no_norm": 2.0, "zoo_moe": 0.5}
+    families = [spec.family for spec in _plan(ladders=35, families=weights).expand()]
+    for length in range(1, 36):
+        for family, weight in weights.items():
+            expected = length * weight / 3.5
+            assert abs(families[:length].count(family) - expected) <= 1.0
+
+
+def test_draws_stay_in_their_budget_and_their_lists() -> None:
+    budget = 2e8
+    plan = _plan(ladders=30, widths=[32, 64, 128], depths=[2, 4, 8], steps=[40], budgets=[budget])
+    for spec in plan.expand():
+        recipe, shape = spec.recipe, spec.shape
+        block = 12 * shape["num_hidden_layers"] * shape["hidden_size"] ** 2
+        assert block * recipe.batch_size * recipe.sequence_length * recipe.max_steps <= budget
+        assert shape["hidden_size"] in (32, 64, 128)
+        assert shape["hidden_size"] % shape["num_attention_heads"] == 0
+        assert shape["max_position_embeddings"] == recipe.sequence_length
+        assert recipe.learning_rate is None  # the rate is the ladder's
+
+
+def test_rates_span_three_and_a_half_decades_by_default() -> None:
+    spec = _plan().expand()[0]
+    rates = spec.rates
+    assert len(rates) == 8
+    assert math.log10(rates[-1] / rates[0]) == pytest.approx(3.5, abs=1e-4)
+    assert rates == sorted(rates)
+    assert all(float(f"{rate:.6g}") == rate for rate in rates)
+
+
+def test_the_id_is_the_content() -> None:
+    assert _spec().id == _spec().id
+    assert _spec().id != _spec(seed=6).id
+    assert _spec().id != _spec(first_rate=1.1e-4).id
+    assert LadderSpec.model_validate_json(_spec().model_dump_json()).id == _spec().id
+
+
+def test_the_shipped_plans_can_be_read() -> None:
+    from rksp.lab.card import shipped_plans
+
+    plans = {plan.name: plan for plan in shipped_plans()}
+    assert {"first", "recall"} <= set(plans)
+    recall = plans["recall"].expand()
+    assert len({spec.id for spec in recall}) == len(recall) == 18
+    assert {spec.seed for spec in recall[:6]} == {42}  # a plan cut short has all norms
+    assert len({spec.family for spec in recall[:6]}) == 6
+    assert {spec.task for spec in recall} == {"recall"}
+
+
+def _write(tmp_path: Path, document: object) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+GRID = {
+    "name": "grid",
+    "base": _spec().model_dump(mode="json"),
+    "grid": {"seed": [1, 2], "recipe.warmup_steps": [0, 2], "family": ["zoo_pre_ln", "zoo_kan"]},
+}
+
+
+def test_a_grid_is_every_combination_first_list_slowest(tmp_path: Path) -> None:
+    plan = read_plan(_write(tmp_path, GRID))
+    assert isinstance(plan, GridPlan)
+    found = [(s.seed, s.recipe.warmup_steps, s.family) for s in plan.expand()]
+    assert len(set(found)) == 8
+    assert found[:3] == [(1, 0, "zoo_pre_ln"), (1, 0, "zoo_kan"), (1, 2, "zoo_pre_ln")]
+    assert found[4][0] == 2
+    assert all(s.recipe.max_steps == 4 for s in plan.expand())  # the base holds elsewhere
+
+
+def test_a_random_plan_reads_as_before(tmp_path: Path) -> None:
+    path = _write(tmp_path, TINY)
+    assert read_plan(path) == Plan.read(path) == _plan()
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({**TINY, "families": {"zoo_preln": 1}}, "zoo_pre_ln"),
+        ({**TINY, "lader": 3}, "not valid"),
+        ({**TINY, "ladders": 0}, "not valid"),
+        ({**GRID, "grid": {"family": ["zoo_preln"]}}, "zoo_pre_ln"),
+        ({**GRID, "grid": {"sed": [1]}}, "not valid"),
+        ({**GRID, "grid": {"recipe.warmup": [1]}}, "not valid"),
+        ([1, 2], "not valid"),
+    ],
+)
+def test_a_bad_plan_is_one_sentence(tmp_path: Path, document: object, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        read_plan(_write(tmp_path, document))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_plan_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan(tmp_path / "nowhere.yaml")
+
+
+# Ladders
+
+
+def test_a_ladder_is_its_runs_and_brackets_the_edge() -> None:
+    spec = _spec(
+        family="zoo_no_norm", first_rate=1e-3, count=4, recipe={**_spec().recipe.model_dump(),
+        "max_steps": 12, "schedule": "constant"},
+    )  # fmt: skip
+    ladder = run_ladder(spec)
+    assert list(ladder.rates) == sorted(ladder.rates)
+    assert set(spec.rates) <= set(ladder.rates)
+    judged = ladder.judge()
+    low, high = judged.edge
+    assert high is not None
+    assert high / low <= 1.5
+    batches = make_task(spec.task, **spec.task_options).batches(12, 2, seed=spec.seed)
+    alone = run_once(spec, ladder.rates[1], batches)
+    assert np.array_equal(alone.loss, ladder.curves[1].loss)
+    starts = {float(curves.loss[0]) for curves in ladder.curves}
+    assert len(starts) == 1  # one initialization, one first batch
+
+
+def test_a_ladder_grows_upwards_while_nothing_fails() -> None:
+    ladder = run_ladder(_spec(first_rate=1e-7, count=2), max_extensions=2)
+    assert len(ladder.rates) == 4
+    assert max(ladder.rates) == pytest.approx(1e-4)
+    assert not any(outcome.is_failure for outcome in ladder.judge().outcomes)
+
+
+# Files
+
+
+def _ladder(losses: list[list[float]]) -> LadderRun:
+    spec = _spec(count=len(losses))
+    curves = tuple(
+        Curves(
+            loss=np.array(loss, dtype=np.float32),
+            grad_norm=np.array(loss, dtype=np.float32) * 2,
+            planned_steps=4,
+        )
+        for loss in losses
+    )
+    seconds = tuple(0.125 * (i + 1) for i in range(len(losses)))
+    return LadderRun(spec=spec, rates=tuple(spec.rates), curves=curves, seconds=seconds)
+
+
+def test_a_stored_ladder_comes_back_with_what_was_not_finite(tmp_path: Path) -> None:
+    stored = _ladder(
+        [[3.0, 2.5, 2.0, 1.23457], [3.0, math.inf, 1e30], [3.0, -math.inf], [3.0, math.nan]]
+    )
+    path = write_ladder(tmp_path, stored, {"torch": "x"})
+    assert path.name == f"{stored.spec.id}.json"
+    read = read_ladder(path)
+    assert (read.spec, read.rates, read.seconds) == (stored.spec, stored.rates, stored.seconds)
+    for ours, theirs in zip(read.curves, stored.curves, strict=True):
+        assert ours.loss.dtype == ours.grad_norm.dtype == np.float32
+        np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-5)
+        np.testing.assert_allclose(ours.grad_norm, theirs.grad_norm, rtol=1e-5)
+        assert ours.planned_steps == 4
+    assert read.judge().outcomes[1:] == (Outcome.DIVERGED,) * 3
+    assert json.loads(path.read_text())["provenance"] == {"torch": "x"}
+    assert list(tmp_path.iterdir()) == [path]  # no partial file stays
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace("rksp-ladder-1", "rksp-ladder-0"),
+        lambda text: text.replace('"runs"', '"walks"'),
+        lambda text: text.replace('"family"', '"famly"'),
+        lambda text: "",
+    ],
+    ids=["cut", "schema", "no runs", "bad spec", "empty"],
+)
+def test_a_damaged_file_is_an_artifact_error(tmp_path: Path, damage) -> None:
+    path = write_ladder(tmp_path, _ladder([[3.0, 2.0, 1.0, 1.0]] * 2), {})
+    read_ladder(path)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ArtifactError, match=path.name):
+        read_ladder(path)
+
+
+# Running
+
+
+def _rows(folder: Path) -> dict[str, object]:
+    """Everything stored, less the seconds."""
+    documents = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    for document in documents.values():
+        for run in document["runs"]:
+            del run["seconds"]
+    return documents
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny plan trained in this process, without any pool."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("whole")
+    for spec in _plan().expand():
+        lab_run._run(spec, folder)
+    return folder
+
+
+def test_a_plan_run_again_does_nothing(uninterrupted: Path, monkeypatch) -> None:
+    before = {path: path.stat().st_mtime_ns for path in uninterrupted.iterdir()}
+    seen = []
+    tally = run_plan(
+        _plan(), uninterrupted, workers=1, progress=lambda done, total: seen.append((done, total))
+    )
+    assert (tally.planned, tally.already_stored, tally.newly_run) == (4, 4, 0)
+    assert seen == [(4, 4)]
+    assert {path: path.stat().st_mtime_ns for path in uninterrupted.iterdir()} == before
+
+
+RUNNER = """
+    import sys
+    from pathlib import Path
+    from rksp.lab.plan import Plan
+    from rksp.lab.run import run_plan
+    if __name__ == "__main__":
+        run_plan(Plan.read(Path(sys.argv[1])), Path(sys.argv[2]), workers=2)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Path) -> None:
+    """The parent and its workers are killed once a ladder is stored; then the plan runs again."""
+    plan = _write(tmp_path, TINY)
+    script = tmp_path / "runner.py"
+    script.write_text(textwrap.dedent(RUNNER))
+    folder = tmp_path / "stored"
+    command = [sys.executable, "-P", str(script), str(plan), str(folder)]
+    process = subprocess.Popen(command, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("*.json")) and time.monotonic() < deadline:
+        assert process.poll() in (None, 0)
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    survived = len(list(folder.glob("*.json")))
+    assert 1 <= survived <= 4
+    (folder / "0123456789abcdef.4711.partial").write_text('{"schema": "rksp-lad')
+    tally = run_plan(_plan(), folder, workers=1)
+    assert tally.already_stored == survived
+    assert tally.newly_run == 4 - survived
+    assert not list(folder.glob("*.partial"))
+    assert _rows(folder) == _rows(uninterrupted)
+
+
+def _die(spec: LadderSpec, folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_dead_worker_is_incomplete_and_names_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forked(lab_run.ProcessPoolExecutor):
+        """A pool of one worker that dies on its first task, without paying for a spawn."""
+
+        def submit(self, fn, *args):
+            return super().submit(os.kill, os.getpid(), 0) if False else super().submit(os.abort)
+
+    monkeypatch.setattr(lab_run, "ProcessPoolExecutor", Forked)
+    with pytest.raises(Incomplete, match="run the same command again") as caught:
+        run_plan(_plan(), tmp_path, workers=1)
+    assert "0 of 4" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_leftovers_of_a_crash_are_cleaned(tmp_path: Path) -> None:
+    for spec in _plan(ladders=1).expand():
+        lab_run._run(spec, tmp_path)
+    leftover = tmp_path / "0123456789abcdef.4711.partial"
+    leftover.write_text("{")
+    run_plan(_plan(ladders=1), tmp_path, workers=1)
+    assert not leftover.exists()
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+# The command line
+
+
+def _invoke(*arguments: object):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_run_says_what_it_did(tmp_path: Path, uninterrupted: Path) -> None:
+    result = _invoke("run", _write(tmp_path, TINY), "-o", uninterrupted)
+    assert result.exit_code == 0
+    assert "4 ladders planned, 4 were stored, 0 run now" in result.stdout
+    assert "4 of 4" in result.stderr
+
+
+def test_an_interrupt_says_how_to_continue(
+    tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lab_run, "run_plan", interrupted)
+    result = _invoke("run", _write(tmp_path, TINY), "-o", uninterrupted)
+    assert result.exit_code == 130
+    assert result.stderr.strip().splitlines()[-1].startswith("Interrupted with 4 ladders stored")
+    assert "same command continues" in result.stderr
+    assert result.stdout == ""
+
+
+def test_sparse_progress_is_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    report = cli._sparse("plan x", lambda: now)
+    report(10, 100)  # ten were stored before
+    for now, done in [(10.0, 11), (59.0, 12), (61.0, 13), (90.0, 40), (190.0, 100)]:  # noqa: B007
+        report(done, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "plan x: 10 of 100 ladders"
+    # Three ladders in 61 s: 87 more take 1,769 s.
+    assert lines[1] == "plan x: 13 of 100 ladders, about 29 min left"
+    assert lines[2] == "plan x: 100 of 100 ladders"
+    assert len(lines) == 3
+    assert cli._duration(5400) == "1 h 30 min"
+
+
+def test_the_module_of_the_command_imports_no_torch() -> None:
+    code = "import sys, rksp.cli.lab; print(sorted({'torch', 'transformers', 'pyarrow'} & set(sys.modules)))"
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_recipes_of_a_plan_are_recipes() -> None:
+    assert all(isinstance(spec.recipe, Recipe) for spec in _plan().expand())
