@@ -106,7 +106,8 @@ def fit_head(table: Table, question: str, tier: Evidence) -> Head:
 
 def fit_classifier(table: Table, card: dict[str, object]) -> DivergenceClassifier:
     """Fits every head. The same table gives the same classifier to the last byte."""
-    tiers = [tier for tier in Evidence if np.isfinite(table.x[:, columns(tier)[-1]]).any()]
+    measured = np.isfinite(table.x).any(axis=0)
+    tiers = [tier for tier in Evidence if measured[_own(tier)].any()]
     heads = {
         (question, tier): fit_head(table, question, tier)
         for tier in tiers
@@ -119,6 +120,10 @@ def fit_classifier(table: Table, card: dict[str, object]) -> DivergenceClassifie
             low, high = np.percentile(measured, [1, 99])
             ranges[name] = (_short(low), _short(high))
     return DivergenceClassifier(heads=heads, ranges=ranges, card=card | {"data": table.digest})
+
+
+def _own(tier: Evidence) -> list[int]:
+    return [i for i, feature in enumerate(FEATURES) if feature.tier == tier]
 
 
 def _short(value: float) -> float:

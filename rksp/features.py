@@ -215,7 +215,22 @@ def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:
 
 
 def _of_forward(forward: ForwardStats, rate: float) -> dict[str, float | None]:
-    return {}
+    excess = None
+    if forward.loss is not None and forward.uniform_loss is not None:
+        excess = forward.loss - forward.uniform_loss
+    first, last = forward.blocks[0], forward.blocks[-1]
+    growth = None
+    if first.rms_in > 0 and last.rms_out > 0:
+        growth = math.log(last.rms_out / first.rms_in) / len(forward.blocks)
+    attention = forward.attention
+    return {
+        "residual_growth": growth,
+        "excess_initial_loss": excess,
+        "logit_std": _log(forward.logit_std),
+        "attention_logit_std": _log(max((a.logit_std for a in attention), default=None)),
+        "attention_entropy": min((a.entropy for a in attention), default=None),
+        "aligned_rate": _plus(rate, _log(forward.aligned_response)),
+    }
 
 
 def _of_response(response: ResponseProfile, rate: float) -> dict[str, float | None]:

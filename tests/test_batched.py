@@ -8,7 +8,8 @@ import torch
 
 from rksp.datasets.tasks import Batch, make_task
 from rksp.errors import InputError
-from rksp.lab.batched import train_replicas
+from rksp.lab import batched
+from rksp.lab.batched import _AdamW, train_replicas
 from rksp.models.zoo import ZooConfig, build_member
 from rksp.models.zoo.members import ZOO_FAMILIES
 from rksp.outcome import Curves
@@ -139,8 +140,6 @@ def test_a_bad_replica_leaves_the_others_bitwise_unchanged(family: str, poison: 
 
 def _with_nan_weights(config: ZooConfig, batches, *, replica: int) -> list[Curves]:
     """The replica's embedding of token 0 (the padding of every batch) is NaN from the start."""
-    from rksp.lab import batched
-
     build, calls = batched._build, []
 
     def planted(config: ZooConfig, seed: int):
@@ -154,6 +153,43 @@ def _with_nan_weights(config: ZooConfig, batches, *, replica: int) -> list[Curve
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batched, "_build", planted)
         return train_replicas(config, RECIPES, seeds=[0, 1, 2], batches=batches)
+
+
+def test_the_stacked_optimizer_is_torch_s_and_freezes_what_is_masked() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(3, 4, generator=generator)
+    gradients = torch.randn(STEPS, 3, 4, generator=generator)
+    decays = torch.tensor([1.0, 1.0, 0.0, 0.0])  # a matrix of two entries, a vector of two
+    flat = start.clone()
+    update = _AdamW(flat, decays, RECIPES)
+    frozen = None
+    for step, gradient in enumerate(gradients):
+        active = torch.tensor([True, step < 20, True])
+        frozen = flat[1].clone() if step == 20 else frozen
+        poisoned = gradient.clone()
+        poisoned[1] = poisoned[1] if step < 20 else float("nan")
+        update(step, poisoned, torch.linalg.vector_norm(poisoned, dim=1), active)
+    assert torch.equal(flat[1], frozen)
+    assert update.first[1].isfinite().all()
+    for row in (0, 2):
+        recipe = RECIPES[row]
+        parts = [torch.nn.Parameter(part.clone()) for part in start[row].split(2)]
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": parts[:1], "weight_decay": recipe.weight_decay},
+                {"params": parts[1:], "weight_decay": 0.0},
+            ],
+            betas=(recipe.adam_beta1, recipe.adam_beta2),
+            eps=recipe.adam_epsilon,
+        )
+        for step in range(STEPS):
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate_at(step)
+            for part, gradient in zip(parts, gradients[step, row].split(2), strict=True):
+                part.grad = gradient.clone()
+            torch.nn.utils.clip_grad_norm_(parts, recipe.max_grad_norm)
+            optimizer.step()
+        torch.testing.assert_close(flat[row], torch.cat(parts).detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_failing_replica_stops_where_it_would_alone() -> None:
@@ -170,8 +206,6 @@ def test_a_failing_replica_stops_where_it_would_alone() -> None:
 
 
 def test_the_program_ends_when_every_replica_is_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rksp.lab import batched
-
     taken = []
     update = batched._AdamW.__call__
 

@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 FILE = Path(__file__).with_name("interpreted_kernels.py")
@@ -22,7 +23,9 @@ NAMES = [
 @pytest.fixture(scope="session")
 def cases(tmp_path_factory) -> dict[str, list[tuple[str, str | None]]]:
     """Test function → its cases, each with the failure's text or None."""
-    pytest.importorskip("triton", reason="triton is not installed, so nothing can interpret it")
+    triton = pytest.importorskip("triton", reason="nothing can interpret without triton")
+    if triton.__version__ < "3.7" and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+        pytest.skip("the interpreter of triton 3.6 cannot loop to a bound with numpy 2.4 (#9171)")
     report = tmp_path_factory.mktemp("interpreter") / "report.xml"
     environment = os.environ | {
         "TRITON_INTERPRET": "1",

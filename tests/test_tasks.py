@@ -116,7 +116,8 @@ def test_bytes_are_the_text_itself() -> None:
 def test_bpe_tokens_decode_to_the_text() -> None:
     ids, vocab = bpe_tokens()
     assert vocab == 1024
-    assert 0 <= int(ids.min()) and int(ids.max()) < vocab
+    assert int(ids.min()) >= 0
+    assert int(ids.max()) < vocab
     assert len(ids) < 0.6 * len(byte_tokens())  # merges shorten the text, or nothing was merged
 
 
@@ -176,7 +177,8 @@ def test_labels_fit_the_classes(name: str) -> None:
     task = _task(name)
     batch = task.draw(torch.Generator().manual_seed(4), 64)
     asked = batch.labels[batch.labels != IGNORED]
-    assert 0 <= int(asked.min()) and int(asked.max()) < task.num_classes
+    assert int(asked.min()) >= 0
+    assert int(asked.max()) < task.num_classes
     if task.head != "image":
         assert int(batch.inputs.max()) < task.vocab_size
         assert batch.inputs.shape[1] == task.sequence_length

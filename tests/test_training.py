@@ -139,7 +139,11 @@ def test_clipping_is_torch_s() -> None:
 
 
 def test_gradient_norm_is_over_all_entries() -> None:
-    params = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.ones(1))]
+    params = [
+        nn.Parameter(torch.zeros(3)),
+        nn.Parameter(torch.zeros(2, 2)),
+        nn.Parameter(torch.ones(1)),
+    ]
     params[0].grad, params[1].grad = torch.full((3,), 2.0), torch.full((2, 2), 1.0)
     assert gradient_norm(params) == pytest.approx(4.0)
 
@@ -202,9 +206,7 @@ def test_hopeless(losses: list[float], norms: list[float], expected: bool) -> No
 def test_accumulation_equals_one_large_batch() -> None:
     small = _batches(8, 4)
     large = [
-        Batch(
-            inputs=torch.cat([a.inputs, b.inputs]), labels=torch.cat([a.labels, b.labels])
-        )
+        Batch(inputs=torch.cat([a.inputs, b.inputs]), labels=torch.cat([a.labels, b.labels]))
         for a, b in zip(small[::2], small[1::2], strict=True)
     ]
     ours, theirs = _member(), _member()

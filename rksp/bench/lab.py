@@ -107,9 +107,7 @@ def batching(replicas: Sequence[int], *, steps: int) -> list[Row]:
         torch.cuda.synchronize()
 
     def together(count: int) -> None:
-        train_replicas(
-            config, [recipe] * count, seeds=range(count), batches=batches, device=device
-        )
+        train_replicas(config, [recipe] * count, seeds=range(count), batches=batches, device=device)
         torch.cuda.synchronize()
 
     alone()  # the first call pays for the libraries
@@ -134,7 +132,13 @@ def batching(replicas: Sequence[int], *, steps: int) -> list[Row]:
 
 
 def _workload(steps: int) -> tuple[Recipe, list[Batch]]:
-    recipe = Recipe(learning_rate=1e-3, max_steps=steps, batch_size=_BATCH, sequence_length=_LENGTH)
+    recipe = Recipe(
+        learning_rate=1e-3,
+        schedule="constant",
+        max_steps=steps,
+        batch_size=_BATCH,
+        sequence_length=_LENGTH,
+    )
     return recipe, make_task("bytes", length=_LENGTH).batches(steps, _BATCH, seed=0)
 
 
@@ -144,7 +148,12 @@ def _model() -> nn.Module:
 
 def _bare_loop(model: nn.Module, batches: Sequence[Batch], recipe: Recipe) -> None:
     """What one writes by hand: the same arithmetic, one look at the loss a step, no records."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
     for batch in batches:
         logits = model(batch.inputs).logits
         loss = F.cross_entropy(logits.flatten(0, -2), batch.labels.flatten())

@@ -72,12 +72,11 @@ def train_replicas(
     """
     steps = _shared_steps(recipes, seeds)
     replicas = [_build(config, seed) for seed in seeds]
+    flat = torch.stack([torch.cat([p.flatten() for p in m.parameters()]) for m in replicas])
+    flat = flat.detach().to(device)  # one copy: a copy per parameter would cost more than a step
     template = replicas[0].to(device)
     named = dict(template.named_parameters())
     shape = _Shape(names=tuple(named), shapes=tuple(p.shape for p in named.values()))
-    flat = torch.stack(
-        [torch.cat([p.detach().flatten() for p in m.to(device).parameters()]) for m in replicas]
-    )
     decays = torch.cat([torch.full((p.numel(),), float(p.dim() >= 2)) for p in named.values()])
     inputs, labels, axis = _stacked(batches, len(recipes), steps, device)
 
@@ -135,9 +134,7 @@ class _AdamW:
         self.beta1 = column([r.adam_beta1 for r in recipes])
         self.beta2 = column([r.adam_beta2 for r in recipes])
         self.epsilon = column([r.adam_epsilon for r in recipes])
-        self.step_size = table(
-            lambda r, t: r.learning_rate_at(t) / (1 - r.adam_beta1 ** (t + 1))
-        )
+        self.step_size = table(lambda r, t: r.learning_rate_at(t) / (1 - r.adam_beta1 ** (t + 1)))
         self.root = table(lambda r, t: (1 - r.adam_beta2 ** (t + 1)) ** 0.5)
         self.decay = table(lambda r, t: r.learning_rate_at(t) * r.weight_decay)
         self.decays = decays

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rksp.lab.collection import trivial_loss
 from rksp.lab.grid import GridPlan, read_plan
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import Plan
@@ -61,6 +62,10 @@ def data_card(
         "rate; ladders without one are counted apart.\n\n"
         + _edge_table(ladders, policy, "family", lambda s: s.family),
         _edge_table(ladders, policy, "optimizer", lambda s: s.recipe.optimizer),
+        "## What was learned\n\nLadders whose best run ends more than "
+        f"{policy.margin:g} nats below the task's trivial loss (label frequencies). In the others "
+        "`healthy` means no worse than a model that learned nothing but frequencies.\n\n"
+        + _learned_table(ladders, policy),
         "## Ranges\n\n" + _ranges(ladders),
         "## How it was drawn\n\n" + _origin(ladders, plans),
         "## What it does not cover\n\n" + _limits(ladders),
@@ -97,10 +102,9 @@ def recall_table(
     for family, (runs, share) in PUBLISHED_RECALL.items():
         cells = [diverged[family, rate] for rate in rates]
         ours = [bad for cell in cells for bad in cell]
-        lines.append(
-            [family, *(f"{sum(cell)}/{len(cell)}" for cell in cells)]
-            + [f"{_percent(sum(ours), len(ours))} % of {len(ours)}", f"{share:g} % of {runs}"]
-        )
+        ratios = (f"{sum(cell)}/{len(cell)}" for cell in cells)
+        total = f"{_percent(sum(ours), len(ours))} % of {len(ours)}"
+        lines.append([family, *ratios, total, f"{share:g} % of {runs}"])
     header = ["family", *(f"LR {rate:g}" for rate in rates), "ours", "published"]
     return (
         f"Diverged (loss above {policy.max_loss:g}, gradient norm above {policy.max_grad_norm:g}, "
@@ -149,6 +153,26 @@ def _edge_table(
     return _table([*header, "never failed"], lines)
 
 
+def _learned_table(ladders: Sequence[LadderRun], policy: OutcomePolicy) -> str:
+    total, learned, unknown = Counter(), Counter(), Counter()
+    for ladder in ladders:
+        task, trivial = ladder.spec.task, trivial_loss(ladder.spec)
+        best = min(policy.final_loss(curves) for curves in ladder.curves)
+        total[task] += 1
+        unknown[task] += trivial is None
+        learned[task] += trivial is not None and best < trivial - policy.margin
+    lines = [
+        [
+            task,
+            str(total[task]),
+            "—" if unknown[task] else str(learned[task]),
+            "—" if unknown[task] else _percent(learned[task], total[task]),
+        ]
+        for task in sorted(total)
+    ]
+    return _table(["task", "ladders", "that learned", "%"], lines)
+
+
 def _ranges(ladders: Sequence[LadderRun]) -> str:
     specs = [ladder.spec for ladder in ladders]
     recipes = [spec.recipe for spec in specs]
@@ -190,9 +214,7 @@ def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | GridPlan]) -> s
                 if isinstance(plan, GridPlan)
                 else f"random, stratified over {len(plan.families)} families, seed {plan.seed}"
             )
-            lines.append(
-                f"- plan `{plan.name}` ({design}): {len(found)} of {len(planned)} ladders"
-            )
+            lines.append(f"- plan `{plan.name}` ({design}): {len(found)} of {len(planned)} ladders")
             present -= found
     if present:
         lines.append(f"- no known plan: {len(present)} ladders")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rksp.datasets.tasks import make_task
 from rksp.errors import ArtifactError, InputError
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
@@ -31,7 +32,8 @@ def rows(
     """One labelled row per run, the curves included.
 
     `excess` is infinite where a run has no final loss; `best_rate`, `edge_low` and `edge_high`
-    are None where the ladder has none (`rksp.outcome.Ladder`).
+    are None where the ladder has none (`rksp.outcome.Ladder`), `trivial_loss` where the task's
+    data are not at hand.
     """
     policy = policy or OutcomePolicy()
     table = []
@@ -50,6 +52,7 @@ def rows(
             "best_rate": judged.best_rate,
             "edge_low": low,
             "edge_high": high,
+            "trivial_loss": trivial_loss(ladder.spec),
         }
         for index, rate in enumerate(ladder.rates):
             table.append(
@@ -64,6 +67,14 @@ def rows(
                 }
             )
     return table
+
+
+def trivial_loss(spec: LadderSpec) -> float | None:
+    """Loss, in nats, of answering the task's label frequencies; None without the task's data."""
+    try:
+        return make_task(spec.task, **spec.task_options).trivial_loss
+    except InputError:
+        return None
 
 
 def build_collection(sources: Sequence[Path], output: Path) -> int:
@@ -188,15 +199,16 @@ def _shortened(ladder: LadderRun) -> LadderRun:
         )
         for c in ladder.curves
     )
-    return LadderRun(
-        spec=ladder.spec, rates=ladder.rates, curves=curves, seconds=ladder.seconds
-    )
+    return LadderRun(spec=ladder.spec, rates=ladder.rates, curves=curves, seconds=ladder.seconds)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
     """float32 rounded to 16 significant bits (relative error at most 2⁻¹⁶); NaN and ±inf stay."""
     bits = values.astype(np.float32).view(np.uint32)
-    half, mask = np.uint32(1 << (_DROPPED_BITS - 1)), np.uint32(0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF)
+    half, mask = (
+        np.uint32(1 << (_DROPPED_BITS - 1)),
+        np.uint32(0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF),
+    )
     rounded = ((bits + half) & mask).view(np.float32)
     return np.where(np.isfinite(values), rounded, values).astype(np.float32)
 
@@ -219,6 +231,7 @@ def _schema(pa):
         "best_rate": number,
         "edge_low": number,
         "edge_high": number,
+        "trivial_loss": number,
         "seconds": number,
         "loss": curve,
         "grad_norm": curve,

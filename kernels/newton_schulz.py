@@ -1,0 +1,187 @@
+"""Symmetric matrix products, and the polar factor that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rksp.errors import InputError
+from rksp.kernels import dispatch
+
+# Amsel et al. (2025), "The Polar Express" (arXiv:2505.16932): the composition of quintics
+# a s + b s^3 + c s^5 that is optimal for singular values in [1e-3, 1]. The last one repeats.
+_COEFFICIENTS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+    (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+    (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+    (1.875, -1.25, 0.375),
+)
+# Every triple but the last is damped by this, so that rounding above 1 cannot run away.
+_SAFETY = 1.01
+
+Product = Callable[[Tensor, float, float], Tensor]
+
+
+def symmetric_product(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
+    """`alpha A + beta A A'`, of which only one half is computed.
+
+    Args:
+        a: Matrices, `[..., m, n]`, floating. With `alpha` nonzero they must be square and
+            symmetric, because the half above the diagonal is copied from below it.
+        alpha: Factor of `A`.
+        beta: Factor of `A A'`.
+
+    Returns:
+        `[..., m, m]` in the dtype of `a`, with float32 sums or better.
+
+    Raises:
+        InputError: Not matrices, not floating, or `alpha` given for matrices that are not square.
+    """
+    _check(a, "symmetric_product")
+    if alpha != 0.0 and a.shape[-1] != a.shape[-2]:
+        raise InputError(
+            f"symmetric_product with alpha needs symmetric matrices, got {list(a.shape)}. "
+            "Set alpha to 0."
+        )
+    if dispatch.choose("symmetric_product", a).implementation == "triton":
+        return symmetric_product_triton(a, alpha, beta)
+    return symmetric_product_reference(a, alpha, beta)
+
+
+def symmetric_product_reference(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
+    """`symmetric_product` in plain torch, on any device."""
+    # The CPU has no fast half-precision product, and some of its builds sum it in half.
+    work = a.float() if a.device.type == "cpu" and a.dtype != torch.float64 else a
+    product = beta * (work @ work.mT)
+    if alpha != 0.0:
+        product = product + alpha * work
+    return product.to(a.dtype)
+
+
+def _launch(a: Tensor, alpha: float, beta: float) -> Tensor:
+    from rksp.kernels import programs  # triton is loaded only where it runs
+
+    m, n = a.shape[-2:]
+    # The interpreter cuts a float32 to bfloat16 where the hardware rounds; torch rounds here.
+    dtype = torch.float32 if dispatch.interpreting() else a.dtype
+    out = torch.empty(*a.shape[:-2], m, m, dtype=dtype, device=a.device)
+    if out.numel() == 0:
+        return out.to(a.dtype)
+    if n == 0:
+        return out.zero_().to(a.dtype)
+    stack = a.reshape(-1, m, n)
+
+    def grid(sizes: dict[str, int]) -> tuple[int]:
+        return (stack.shape[0] * -(-m // sizes["BLOCK_M"]) * -(-m // sizes["BLOCK_N"]),)
+
+    programs.symmetric_product[grid](
+        stack,
+        out,
+        m,
+        n,
+        float(alpha),
+        float(beta),
+        *stack.stride(),
+        ADD=alpha != 0.0,
+        INTERPRET=dispatch.interpreting(),
+    )
+    return out.to(a.dtype)
+
+
+# A custom operator, so that a compiled training step keeps its one graph. Its fake allocates as
+# the launcher does: contiguous.
+_operator = torch.library.custom_op(
+    "rksp::symmetric_product",
+    _launch,
+    mutates_args=(),
+    schema="(Tensor a, float alpha, float beta) -> Tensor",
+)
+
+
+@_operator.register_fake
+def _(a: Tensor, alpha: float, beta: float) -> Tensor:
+    return a.new_empty(*a.shape[:-1], a.shape[-2])
+
+
+def symmetric_product_triton(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
+    """`symmetric_product` in Triton: tiles on or below the diagonal, stored with their mirror."""
+    return _operator(a, alpha, beta)
+
+
+def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
+    """The nearest matrix with orthonormal rows or columns, `U V'` of `X = U S V'`.
+
+    Eight steps reach rounding for condition numbers up to 1e2 and leave singular values below
+    1e-4 of the largest partly suppressed; a zero matrix stays zero.
+
+    Args:
+        x: Matrices, `[..., m, n]`, wide or tall, floating.
+        steps: Quintic steps of the Polar Express, at least one.
+
+    Returns:
+        The factors, in the shape and dtype of `x`. On the CPU half precision is computed in
+        float32; on a GPU in the dtype of `x` with float32 sums.
+
+    Raises:
+        InputError: Not matrices, not floating, or fewer than one step.
+    """
+    _check(x, "polar_factor")
+    if steps < 1:
+        raise InputError(f"polar_factor needs at least one step, got {steps}. Use 8.")
+    # The matrices that are multiplied have the smaller dimension first.
+    wide = x if x.shape[-2] <= x.shape[-1] else x.mT
+    if dispatch.choose("symmetric_product", wide).implementation == "triton":
+        return polar_factor_triton(x, steps)
+    return polar_factor_reference(x, steps)
+
+
+def polar_factor_reference(x: Tensor, steps: int = 8) -> Tensor:
+    """`polar_factor` in plain torch, on any device."""
+    return _polar(x, steps, symmetric_product_reference)
+
+
+def polar_factor_triton(x: Tensor, steps: int = 8) -> Tensor:
+    """`polar_factor` with two of the three products of a step from the symmetric kernel."""
+    return _polar(x, steps, symmetric_product_triton)
+
+
+def _polar(x: Tensor, steps: int, product: Product) -> Tensor:
+    is_tall = x.shape[-2] > x.shape[-1]
+    work = x.mT if is_tall else x
+    if x.dtype != torch.float64:
+        work = work.float()
+    # By the largest entry first, since the squares of a norm overflow; then by the norm. Both
+    # leave a zero matrix alone.
+    largest = work.abs().amax((-2, -1), keepdim=True) if work.numel() else work.sum()
+    work = work / torch.where(largest > 0, largest, torch.ones_like(largest))
+    norm = torch.linalg.matrix_norm(work, keepdim=True)
+    work = work / (_SAFETY * torch.where(norm > 0, norm, torch.ones_like(norm)))
+    if x.device.type != "cpu":
+        work = work.to(x.dtype)
+    for step in range(steps):
+        a, b, c = _coefficients(step)
+        gram = product(work, 0.0, 1.0)
+        work = a * work + product(gram, b, c) @ work
+    work = work.to(x.dtype)
+    return work.mT if is_tall else work
+
+
+def _coefficients(step: int) -> tuple[float, float, float]:
+    if step >= len(_COEFFICIENTS) - 1:
+        return _COEFFICIENTS[-1]
+    a, b, c = _COEFFICIENTS[step]
+    return a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5
+
+
+def _check(x: Tensor, op: str) -> None:
+    if x.ndim < 2 or not x.is_floating_point():
+        raise InputError(
+            f"{op} needs floating matrices [..., m, n], got {list(x.shape)} {x.dtype}. "
+            "Reshape a vector or a convolution to a matrix first."
+        )

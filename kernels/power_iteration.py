@@ -1,0 +1,287 @@
+"""Top singular triplets of many weights at once, warm-started from the last call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rksp.errors import InputError
+from rksp.kernels import dispatch
+from rksp.kernels.normal_fill import normal_fill
+
+COLD_ITERATIONS = 24
+WARM_ITERATIONS = 2
+_MAX_BLOCK = 16
+_SEED = 0x726B7370  # of the first basis; the result depends on it only by its residual
+_STACK_BYTES = 1 << 26  # float32 copies of weights that are multiplied in one batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopSingular:
+    """The leading singular triplet of each weight, in the order they were given.
+
+    Attributes:
+        sigma: Largest singular values, `[weights]` float32. Block power iteration never
+            overestimates them, so a stable rank made of them errs upwards.
+        gap: Second over first singular value as the block sees it, `[weights]` float32, 0 for a
+            block of one; near 1 the vectors mean little.
+        u: Left vectors, a tensor `[m]` float32 each.
+        v: Right vectors, `[n]` float32 each, the sign kept from the warm start.
+        residual: `|W'W v - sigma^2 v| / sigma^2`, `[weights]` float32; accept below 1e-2.
+        is_finite: Whether the products stayed finite, `[weights]` bool. Where not, `sigma`, `gap`
+            and `residual` are NaN, the vectors zero, and the state starts afresh.
+        state: Orthonormal bases `[n, block]`, to be passed to the next call.
+    """
+
+    sigma: Tensor
+    gap: Tensor
+    u: tuple[Tensor, ...]
+    v: tuple[Tensor, ...]
+    residual: Tensor
+    is_finite: Tensor
+    state: tuple[Tensor, ...]
+
+
+def top_singular(
+    weights: Sequence[Tensor],
+    state: Sequence[Tensor] | None = None,
+    *,
+    iterations: int | None = None,
+    block: int = 4,
+) -> TopSingular:
+    """Top singular triplets by block power iteration with a Rayleigh-Ritz step at the end.
+
+    Weights of equal shape and dtype go together. Each iteration computes `Y = W V`, `Z = W' Y`
+    and orthonormalizes `Z`; the last one takes the triplet from the eigenvectors of `Y'Y`
+    (Halko, Martinsson and Tropp, 2011, section 5), and its residual costs no further product.
+
+    Args:
+        weights: Matrices `[m, n]`, floating, on one device.
+        state: The state of the previous call for the same weights; None starts cold.
+        iterations: Passes over each weight; None is 24 cold and 2 warm.
+        block: Vectors iterated together, 1 to 16, cut to the smaller dimension of a weight.
+
+    Returns:
+        The triplets and the state for the next call.
+
+    Raises:
+        InputError: Not matrices, an empty one, not floating, or a state of other shapes.
+    """
+    _check(weights, state, iterations, block)
+    if not weights:
+        return top_singular_reference(weights, state, iterations=iterations, block=block)
+    with torch.no_grad():  # weights that train are no obstacle: no gradient is ever returned
+        choice = dispatch.choose("top_singular", *weights)
+    if choice.implementation == "triton":
+        return top_singular_triton(weights, state, iterations=iterations, block=block)
+    return top_singular_reference(weights, state, iterations=iterations, block=block)
+
+
+@torch.no_grad()
+def top_singular_reference(
+    weights: Sequence[Tensor],
+    state: Sequence[Tensor] | None = None,
+    *,
+    iterations: int | None = None,
+    block: int = 4,
+) -> TopSingular:
+    """`top_singular` in plain torch, on any device; float64 weights are multiplied in float64."""
+    return _grouped(weights, state, iterations, block, _Stacked)
+
+
+@torch.no_grad()
+def top_singular_triton(
+    weights: Sequence[Tensor],
+    state: Sequence[Tensor] | None = None,
+    *,
+    iterations: int | None = None,
+    block: int = 4,
+) -> TopSingular:
+    """`top_singular` in Triton: one launch a group, weights read in place and in their dtype."""
+    return _grouped(weights, state, iterations, block, _Addressed)
+
+
+class _Stacked:
+    """Products with a group of weights, copied together to float32."""
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        double = weights[0].dtype == torch.float64
+        dtype = torch.float64 if double else torch.float32
+        if len(weights) == 1:
+            self._stack = weights[0].to(dtype)[None]
+        else:
+            self._stack = torch.stack([weight.to(dtype) for weight in weights])
+
+    def __call__(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        left = self._stack @ basis.to(self._stack.dtype)
+        return left, self._stack.mT @ left
+
+
+class _Addressed:
+    """Products with a group of weights that stay where they are."""
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        first = weights[0]
+        strides = first.stride()
+        self._weights = [w if w.stride() == strides else w.contiguous() for w in weights]
+        if any(weight.stride() != strides for weight in self._weights):
+            self._weights = [weight.contiguous() for weight in weights]
+        self._addresses = torch.tensor(
+            [weight.data_ptr() for weight in self._weights], dtype=torch.int64, device=first.device
+        )
+
+    def __call__(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        # triton is loaded only where it runs
+        import triton.language as tl
+
+        from rksp.kernels import programs
+
+        kinds = {
+            torch.float32: tl.float32,
+            torch.bfloat16: tl.bfloat16,
+            torch.float16: tl.float16,
+        }
+        first = self._weights[0]
+        m, n = first.shape
+        count, _, width = basis.shape
+        rows = 32
+        blocks = -(-m // rows)
+        left = torch.empty(count, m, width, dtype=torch.float32, device=first.device)
+        partial = torch.empty(count, blocks, n, width, dtype=torch.float32, device=first.device)
+        programs.power_pass[(count * blocks,)](
+            self._addresses,
+            basis.contiguous(),
+            left,
+            partial,
+            m,
+            n,
+            *first.stride(),
+            blocks,
+            DTYPE=kinds[first.dtype],
+            BLOCK=width,
+            PAD=_MAX_BLOCK,
+            BLOCK_M=rows,
+            BLOCK_N=64,
+        )
+        return left, partial.sum(1)
+
+
+def _grouped(weights, state, iterations, block, products) -> TopSingular:
+    passes = iterations or (COLD_ITERATIONS if state is None else WARM_ITERATIONS)
+    results: list[tuple[Tensor, ...] | None] = [None] * len(weights)
+    for members in _groups(weights):
+        group = [weights[index] for index in members]
+        basis = (
+            _first_basis(group, block)
+            if state is None
+            else torch.stack([state[index] for index in members])
+        )
+        for index, result in zip(members, _iterate(products(group), basis, passes), strict=True):
+            results[index] = result
+    if not results:
+        none = torch.empty(0)
+        return TopSingular(
+            sigma=none, gap=none, u=(), v=(), residual=none, is_finite=none.bool(), state=()
+        )
+    sigma, gap, residual, is_finite, u, v, bases = zip(*results, strict=True)
+    return TopSingular(
+        sigma=torch.stack(sigma),
+        gap=torch.stack(gap),
+        u=u,
+        v=v,
+        residual=torch.stack(residual),
+        is_finite=torch.stack(is_finite),
+        state=bases,
+    )
+
+
+def _iterate(product, basis: Tensor, passes: int) -> list[tuple[Tensor, ...]]:
+    """Runs `passes` products on `[group, n, block]` and splits the outcome by weight."""
+    previous = basis[..., 0]
+    for last in [False] * (passes - 1) + [True]:
+        left, right = product(basis.float())
+        is_finite = torch.isfinite(right).all(-1).all(-1) & torch.isfinite(left).all(-1).all(-1)
+        # The factorizations below refuse NaN; zeros keep the other weights of the group going.
+        left = torch.where(is_finite[:, None, None], left, torch.zeros_like(left)).double()
+        right = torch.where(is_finite[:, None, None], right, torch.zeros_like(right)).double()
+        if not last:
+            basis = _orthonormal(right, basis)
+    # Rayleigh-Ritz in float64: the Gram matrix squares the condition of the block.
+    scale = left.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    values, rotation = torch.linalg.eigh((left / scale).mT @ (left / scale))
+    values, rotation = values.flip(-1).clamp_min(0.0), rotation.flip(-1)
+    sigma = values[:, 0].sqrt() * scale[:, 0, 0]
+    second = values[:, 1] if values.shape[1] > 1 else torch.zeros_like(sigma)
+    gap = (second / torch.where(values[:, 0] > 0, values[:, 0], 1.0)).sqrt()
+    rotated = basis.double() @ rotation
+    v = rotated[..., 0]
+    sign = torch.where((v * previous.double()).sum(-1, keepdim=True) < 0, -1.0, 1.0)
+    safe = torch.where(sigma > 0, sigma, torch.ones_like(sigma))[:, None]
+    u = (left @ rotation[..., :1])[..., 0] / safe
+    image = (right @ rotation[..., :1])[..., 0] / safe
+    residual = torch.linalg.vector_norm(
+        image / safe - torch.where(safe == sigma[:, None], v, 0), dim=-1
+    )
+    bases = _orthonormal(right @ rotation, rotated)
+    turned = torch.where((bases[..., 0] * v).sum(-1) < 0, -1.0, 1.0)[:, None, None]
+    bases = bases * turned * sign[..., None]
+    undefined = torch.full_like(sigma, float("nan"))
+    sigma, gap, residual = (
+        torch.where(is_finite, value, undefined).float() for value in (sigma, gap, residual)
+    )
+    kept = is_finite[:, None].double()
+    u, v = (sign * u * kept).float(), (sign * v * kept).float()
+    return list(zip(sigma, gap, residual, is_finite, u, v, bases.float(), strict=True))
+
+
+def _orthonormal(image: Tensor, fallback: Tensor) -> Tensor:
+    """Orthonormal columns that span `image`; `fallback` for a weight whose image is zero."""
+    scale = image.abs().amax((-2, -1), keepdim=True)
+    image = torch.where(scale > 0, image / torch.where(scale > 0, scale, 1.0), fallback.double())
+    return torch.linalg.qr(image).Q
+
+
+def _first_basis(group: list[Tensor], block: int) -> Tensor:
+    m, n = group[0].shape
+    start = normal_fill((n, min(block, m, n)), _SEED).to(group[0].device)
+    return torch.linalg.qr(start).Q.expand(len(group), -1, -1)
+
+
+def _groups(weights: Sequence[Tensor]) -> list[list[int]]:
+    """Indices of weights that go together: equal shape and dtype, within 64 MiB of float32."""
+    open_groups: dict[tuple, list[int]] = {}
+    groups: list[list[int]] = []
+    for index, weight in enumerate(weights):
+        key = (weight.shape, weight.dtype)
+        group = open_groups.get(key)
+        if group is None or (len(group) + 1) * weight.numel() * 4 > _STACK_BYTES:
+            group = open_groups[key] = []
+            groups.append(group)
+        group.append(index)
+    return groups
+
+
+def _check(weights, state, iterations: int | None, block: int) -> None:
+    for weight in weights:
+        if weight.ndim != 2 or not weight.is_floating_point() or weight.numel() == 0:
+            raise InputError(
+                f"top_singular needs floating matrices that are not empty, got "
+                f"{list(weight.shape)} {weight.dtype}. Leave out vectors and embeddings of "
+                "size zero."
+            )
+    if not 1 <= block <= _MAX_BLOCK or (iterations is not None and iterations < 1):
+        raise InputError(
+            f"top_singular needs a block of 1 to {_MAX_BLOCK} and at least one iteration, got "
+            f"block={block}, iterations={iterations}. Use the defaults."
+        )
+    if state is not None:
+        wanted = [(w.shape[1], min(block, *w.shape)) for w in weights]
+        given = [tuple(basis.shape) for basis in state]
+        if wanted != given:
+            raise InputError(
+                "the state belongs to other weights or another block: its shapes differ from "
+                f"those of the {len(wanted)} weights. Pass state=None to start cold."
+            )

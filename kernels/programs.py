@@ -1,0 +1,393 @@
+"""The Triton programs. Only the launchers import this file, so that triton is loaded where used.
+
+Two habits hold in all of them. Sums over many programs are written as partials and reduced by
+torch in float64, never by atomics, so the same input gives the same bytes. And where Triton's
+interpreter runs (`INTERPRET`), bfloat16 is widened first: the interpreter does arithmetic on its
+bits as if they were integers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from rksp.kernels import dispatch
+
+
+def _tiles(*shapes: tuple[int, int, int, int, int]) -> list[triton.Config]:
+    """Configurations from `(rows, columns, depth, warps, stages)`.
+
+    With no driver, or in the interpreter, a list of two would start a benchmark and fail.
+    """
+    if dispatch.interpreting() or not torch.cuda.is_available():
+        return [triton.Config({"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}, num_warps=4)]
+    return [
+        triton.Config(
+            {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, num_warps=warps, num_stages=stages
+        )
+        for m, n, k, warps, stages in shapes
+    ]
+
+
+@triton.autotune(
+    configs=_tiles(
+        (64, 64, 32, 4, 3), (128, 64, 32, 4, 3), (64, 128, 32, 4, 3), (128, 128, 32, 8, 3)
+    ),
+    key=["rows", "width", "PAIR"],
+)
+@triton.jit
+def covariance(
+    x,
+    y,
+    mean_x,
+    mean_y,
+    xx,
+    yx,
+    rows,
+    width,
+    rows_per_split,
+    stride_xn,
+    stride_xd,
+    stride_yn,
+    stride_yd,
+    PAIR: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """One tile of both sums over one split of the rows; columns of `x` are loaded once for both."""
+    tiles = tl.cdiv(width, BLOCK_N)
+    tile_m = tl.program_id(0) // tiles
+    tile_n = tl.program_id(0) % tiles
+    split = tl.program_id(1)
+    at_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    at_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    in_m = at_m < width
+    in_n = at_n < width
+    shift_m = tl.load(mean_x + at_m, mask=in_m, other=0.0)
+    shift_n = tl.load(mean_x + at_n, mask=in_n, other=0.0)
+    shift_y = shift_m
+    if PAIR:
+        shift_y = tl.load(mean_y + at_m, mask=in_m, other=0.0)
+    below = (tile_m + 1) * BLOCK_M > tile_n * BLOCK_N
+    # int64: a column times its stride passes 2^31 in the transpose of a long sequence of states.
+    at_m64 = at_m.to(tl.int64)[:, None]
+    at_n64 = at_n.to(tl.int64)[None, :]
+    sum_xx = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    sum_yx = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    start = split * rows_per_split
+    stop = tl.minimum(start + rows_per_split, rows)
+    for first in range(start, stop, BLOCK_K):
+        row = first + tl.arange(0, BLOCK_K)
+        in_row = (row < stop)[:, None]
+        row = row.to(tl.int64)[:, None]
+        mask_m = in_row & in_m[None, :]
+        mask_n = in_row & in_n[None, :]
+        # Centered before the product: the mean may be far larger than the spread, and the
+        # padding rows must contribute zero, not minus the mean.
+        columns = tl.load(x + row * stride_xn + at_n64 * stride_xd, mask=mask_n, other=0.0)
+        columns = tl.where(mask_n, columns.to(tl.float32) - shift_n[None, :], 0.0)
+        if below:
+            left = tl.load(
+                x + row * stride_xn + tl.trans(at_m64) * stride_xd, mask=mask_m, other=0.0
+            )
+            left = tl.where(mask_m, left.to(tl.float32) - shift_m[None, :], 0.0)
+            sum_xx = tl.dot(tl.trans(left), columns, sum_xx, input_precision="tf32x3")
+        if PAIR:
+            after = tl.load(
+                y + row * stride_yn + tl.trans(at_m64) * stride_yd, mask=mask_m, other=0.0
+            )
+            after = tl.where(mask_m, after.to(tl.float32) - shift_y[None, :], 0.0)
+            sum_yx = tl.dot(tl.trans(after), columns, sum_yx, input_precision="tf32x3")
+    base = split.to(tl.int64) * width * width
+    inside = in_m[:, None] & in_n[None, :]
+    if below:
+        lower = inside & (at_m64 >= at_n64)
+        tl.store(xx + base + at_m64 * width + at_n64, sum_xx, mask=lower)
+        tl.store(xx + base + at_n64 * width + at_m64, sum_xx, mask=lower)
+    if PAIR:
+        tl.store(yx + base + at_m64 * width + at_n64, sum_yx, mask=inside)
+
+
+@triton.autotune(
+    configs=_tiles(
+        (64, 64, 64, 4, 3), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3)
+    ),
+    key=["m", "n"],
+)
+@triton.jit
+def symmetric_product(
+    a,
+    out,
+    m,
+    n,
+    alpha,
+    beta,
+    stride_ab,
+    stride_am,
+    stride_an,
+    ADD: tl.constexpr,
+    INTERPRET: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """One tile on or below the diagonal of `alpha A + beta A A'`, stored with its mirror image."""
+    tiles_n = tl.cdiv(m, BLOCK_N)
+    tiles = tl.cdiv(m, BLOCK_M) * tiles_n
+    # int64: a stack of 320 matrices of 2560 x 3072 passes 2^31 elements.
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    tile_m = tile // tiles_n
+    tile_n = tile % tiles_n
+    if (tile_m + 1) * BLOCK_M > tile_n * BLOCK_N:
+        a += batch * stride_ab
+        out += batch * m * m
+        at_m = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        at_n = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for first in range(0, n, BLOCK_K):
+            depth = (first + tl.arange(0, BLOCK_K)).to(tl.int64)
+            left = tl.load(
+                a + at_m * stride_am + depth[None, :] * stride_an,
+                mask=(at_m < m) & (depth[None, :] < n),
+                other=0.0,
+            )
+            right = tl.load(
+                a + at_n * stride_am + depth[:, None] * stride_an,
+                mask=(at_n < m) & (depth[:, None] < n),
+                other=0.0,
+            )
+            if INTERPRET:
+                left = left.to(tl.float32)
+                right = right.to(tl.float32)
+            total = tl.dot(left, right, total, input_precision="tf32x3")
+        lower = (at_m < m) & (at_n < m) & (at_m >= at_n)
+        total = beta * total
+        if ADD:
+            own = tl.load(a + at_m * stride_am + at_n * stride_an, mask=lower, other=0.0)
+            total += alpha * own.to(tl.float32)
+        total = total.to(out.dtype.element_ty)
+        tl.store(out + at_m * m + at_n, total, mask=lower)
+        tl.store(out + at_n * m + at_m, total, mask=lower)
+
+
+@triton.jit
+def power_pass(
+    addresses,
+    basis,
+    left,
+    partial,
+    m,
+    n,
+    stride_m,
+    stride_n,
+    blocks,
+    DTYPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """`Y = W V` for a block of rows of one matrix, then that block's share of `W' Y`.
+
+    The second loop reads the rows that the first has just brought into the L2 cache.
+    """
+    which = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
+    weight = tl.load(addresses + which).to(tl.pointer_type(DTYPE))
+    at_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    at_b = tl.arange(0, PAD)
+    in_b = at_b[None, :] < BLOCK
+    in_m = at_m[:, None] < m
+    basis += which * n * BLOCK
+    product = tl.zeros((BLOCK_M, PAD), tl.float32)
+    for first in range(0, n, BLOCK_N):
+        at_n = (first + tl.arange(0, BLOCK_N)).to(tl.int64)
+        rows = tl.load(
+            weight + at_m[:, None] * stride_m + at_n[None, :] * stride_n,
+            mask=in_m & (at_n[None, :] < n),
+            other=0.0,
+        ).to(tl.float32)
+        vectors = tl.load(
+            basis + at_n[:, None] * BLOCK + at_b[None, :],
+            mask=(at_n[:, None] < n) & in_b,
+            other=0.0,
+        )
+        product = tl.dot(rows, vectors, product, input_precision="tf32x3")
+    tl.store(left + (which * m + at_m[:, None]) * BLOCK + at_b[None, :], product, mask=in_m & in_b)
+    partial += (which * blocks + block) * n * BLOCK
+    for first in range(0, n, BLOCK_N):
+        at_n = (first + tl.arange(0, BLOCK_N)).to(tl.int64)
+        rows = tl.load(
+            weight + at_m[:, None] * stride_m + at_n[None, :] * stride_n,
+            mask=in_m & (at_n[None, :] < n),
+            other=0.0,
+        ).to(tl.float32)
+        share = tl.dot(tl.trans(rows), product, input_precision="tf32x3")
+        tl.store(
+            partial + at_n[:, None] * BLOCK + at_b[None, :],
+            share,
+            mask=(at_n[:, None] < n) & in_b,
+        )
+
+
+@triton.jit
+def row_cosine(
+    x,
+    vectors,
+    moments,
+    counts,
+    histogram,
+    rows,
+    width,
+    stride_xn,
+    stride_xd,
+    low,
+    high,
+    VECTORS: tl.constexpr,
+    PAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Cosines of a block of rows with every unit vector: partial moments, counts, histogram."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program * BLOCK_M + tl.arange(0, BLOCK_M)
+    which = tl.arange(0, PAD)
+    dots = tl.zeros((BLOCK_M, PAD), tl.float32)
+    squares = tl.zeros((BLOCK_M,), tl.float32)
+    for first in range(0, width, BLOCK_K):
+        depth = (first + tl.arange(0, BLOCK_K)).to(tl.int64)
+        tile = tl.load(
+            x + row[:, None] * stride_xn + depth[None, :] * stride_xd,
+            mask=(row[:, None] < rows) & (depth[None, :] < width),
+            other=0.0,
+        ).to(tl.float32)
+        units = tl.load(
+            vectors + which[None, :] * width + depth[:, None],
+            mask=(which[None, :] < VECTORS) & (depth[:, None] < width),
+            other=0.0,
+        )
+        squares += tl.sum(tile * tile, axis=1)
+        dots = tl.dot(tile, units, dots, input_precision="tf32x3")
+    # A NaN fails both comparisons, so such a row is not counted either.
+    valid = (row < rows) & (squares >= low) & (squares <= high)
+    norms = tl.sqrt(tl.where(valid, squares, 1.0))
+    cosines = tl.where(valid[:, None], dots, 0.0) / norms[:, None]
+    cosines = tl.minimum(tl.maximum(cosines, -1.0), 1.0)
+    inside = which < VECTORS
+    out = moments + program * 3 * VECTORS + which
+    tl.store(out, tl.sum(cosines, axis=0), mask=inside)
+    tl.store(out + VECTORS, tl.sum(cosines * cosines, axis=0), mask=inside)
+    tl.store(out + 2 * VECTORS, tl.max(tl.abs(cosines), axis=0), mask=inside)
+    out = counts + program * 3 * VECTORS + which
+    tl.store(out, tl.sum((cosines > 0).to(tl.int32), axis=0), mask=inside)
+    tl.store(out + VECTORS, tl.sum((cosines < 0).to(tl.int32), axis=0), mask=inside)
+    tl.store(out + 2 * VECTORS, tl.sum(valid.to(tl.int32), axis=0), mask=inside)
+    for vector in tl.static_range(VECTORS):
+        own = tl.sum(tl.where(which[None, :] == vector, cosines, 0.0), axis=1)
+        bins = tl.minimum(((own + 1.0) * 32.0).to(tl.int32), 63)
+        # Rows that do not count go to bin 64 of 128 and are dropped by the store below.
+        tally = tl.histogram(tl.where(valid, bins, 64), 128)
+        at = tl.arange(0, 128)
+        tl.store(histogram + (program * VECTORS + vector) * 64 + at, tally, mask=at < 64)
+
+
+@triton.jit
+def router_statistics(
+    logits,
+    per_token,
+    load,
+    importance,
+    tokens,
+    experts,
+    stride_t,
+    stride_e,
+    TOP_K: tl.constexpr,
+    RANKS: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    PAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Entropy, log-sum-exp, top probability and margin of a block of tokens; load, importance."""
+    program = tl.program_id(0).to(tl.int64)
+    token = program * BLOCK_M + tl.arange(0, BLOCK_M)
+    expert = tl.arange(0, PAD)
+    inside = (token[:, None] < tokens) & (expert[None, :] < experts)
+    scores = tl.load(
+        logits + token[:, None] * stride_t + expert[None, :] * stride_e,
+        mask=inside,
+        other=float("-inf"),
+    ).to(tl.float32)
+    if SIGMOID:
+        # log sigmoid; its softmax is the sigmoid divided by the sum of sigmoids. A masked expert
+        # (-inf) is kept apart, because |-inf| - inf is no number.
+        finite = tl.where(scores == float("-inf"), 0.0, scores)
+        soft = tl.minimum(finite, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(finite)))
+        scores = tl.where(scores == float("-inf"), scores, soft)
+    unreadable = (scores != scores) | (scores == float("inf"))
+    largest = tl.max(tl.where(unreadable, float("-inf"), scores), axis=1)
+    bad = (tl.sum(unreadable.to(tl.int32), axis=1) > 0) | (largest == float("-inf"))
+    good = (token < tokens) & (bad == 0)
+    scores = tl.where(good[:, None], scores, tl.where(expert[None, :] == 0, 0.0, float("-inf")))
+    largest = tl.where(good, largest, 0.0)
+    shifted = scores - largest[:, None]
+    weights = tl.exp(shifted)
+    total = tl.sum(weights, axis=1)
+    log_total = tl.log(total)
+    shares = weights / total[:, None]
+    entropy = log_total - tl.sum(shares * tl.where(weights > 0, shifted, 0.0), axis=1)
+    remaining = scores
+    chosen = tl.zeros((PAD,), tl.int32)
+    second = tl.zeros((BLOCK_M,), tl.float32)
+    # A loop, not unrolled: eight copies of the argmax took ptxas half a minute.
+    for rank in range(0, RANKS):
+        top = tl.max(remaining, axis=1)
+        second = tl.where(rank == 1, tl.exp(top - largest) / total, second)
+        best = tl.argmax(remaining, axis=1)
+        picked = (expert[None, :] == best[:, None]) & (remaining > float("-inf"))
+        chosen += tl.sum((picked & good[:, None] & (rank < TOP_K)).to(tl.int32), axis=0)
+        remaining = tl.where(picked, float("-inf"), remaining)
+    nothing = float("nan")
+    here = token < tokens
+    tl.store(per_token + token, tl.where(good, entropy, nothing), mask=here)
+    tl.store(per_token + tokens + token, tl.where(good, largest + log_total, nothing), mask=here)
+    tl.store(per_token + 2 * tokens + token, tl.where(good, 1.0 / total, nothing), mask=here)
+    margin = 1.0 / total - second
+    tl.store(per_token + 3 * tokens + token, tl.where(good, margin, nothing), mask=here)
+    sums = tl.sum(tl.where(good[:, None], shares, 0.0), axis=0)
+    tl.store(load + program * experts + expert, chosen, mask=expert < experts)
+    tl.store(importance + program * experts + expert, sums, mask=expert < experts)
+
+
+@triton.jit(do_not_specialize=["first_block", "seed", "skip"])
+def normal_fill(out, count, first_block, skip, seed, mean, std, BLOCK: tl.constexpr):
+    """Four normals from each Philox block; block `first_block` starts `skip` before element 0."""
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    counter = index + first_block
+    zero = (counter * 0).to(tl.uint32)
+    a, b, c, d = tl.philox(
+        seed, (counter & 0xFFFFFFFF).to(tl.uint32), (counter >> 32).to(tl.uint32), zero, zero
+    )
+    n0, n1 = _box_muller(a, b)
+    n2, n3 = _box_muller(c, d)
+    at = index * 4 - skip
+    kind = out.dtype.element_ty
+    tl.store(out + at, (mean + std * n0).to(kind), mask=(at >= 0) & (at < count))
+    tl.store(out + at + 1, (mean + std * n1).to(kind), mask=(at + 1 >= 0) & (at + 1 < count))
+    tl.store(out + at + 2, (mean + std * n2).to(kind), mask=(at + 2 >= 0) & (at + 2 < count))
+    tl.store(out + at + 3, (mean + std * n3).to(kind), mask=(at + 3 >= 0) & (at + 3 < count))
+
+
+@triton.jit
+def _box_muller(a, b):
+    """The two normals of two 32-bit words; see `rksp.kernels.normal_fill.box_muller`."""
+    radius = tl.sqrt(-2.0 * tl.log(_unit(a)))
+    angle = (_unit(b) - 0.5) * 6.283185307179586
+    return radius * tl.cos(angle), radius * tl.sin(angle)
+
+
+@triton.jit
+def _unit(words):
+    return ((words >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07

@@ -1,0 +1,177 @@
+"""What a router's logits say about its health, from one reading of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rksp.errors import InputError
+from rksp.kernels import dispatch
+
+_MAX_EXPERTS = 2048  # a row of experts must fit one tile of the program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterStatistics:
+    """Per-token and per-expert statistics of router probabilities over all experts.
+
+    Attributes:
+        entropy: `-sum p ln p` in nats, `[...]` float32. Log-sum-exp and the two below likewise.
+        log_sum_exp: `ln sum exp(z)`, whose square is the z-loss; for a sigmoid router z is
+            `ln sigmoid(logit)`.
+        top_probability: The largest probability.
+        margin: The largest minus the second largest probability.
+        load: How many tokens chose each expert among their `top_k`, `[experts]` int64.
+        importance: Sum of the probabilities over tokens, `[experts]` float32.
+    """
+
+    entropy: Tensor
+    log_sum_exp: Tensor
+    top_probability: Tensor
+    margin: Tensor
+    load: Tensor
+    importance: Tensor
+
+
+def router_statistics(
+    logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
+) -> RouterStatistics:
+    """Entropy, load, log-sum-exp and importance of router logits.
+
+    Args:
+        logits: `[..., experts]`, floating, before any top-k; -inf masks an expert.
+        top_k: Experts chosen per token; of equal logits the lower index is chosen.
+        is_sigmoid: Whether p is `sigmoid(z)` divided by its sum over the experts (DeepSeek-V3)
+            instead of `softmax(z)`.
+
+    Returns:
+        The statistics. A token with NaN, +inf or only -inf has NaN in the per-token values and
+        adds nothing to load and importance.
+
+    Raises:
+        InputError: No expert dimension, not floating, or `top_k` out of range.
+    """
+    if logits.ndim < 1 or not logits.is_floating_point() or logits.shape[-1] == 0:
+        raise InputError(
+            f"router_statistics needs floating logits [..., experts], got {list(logits.shape)} "
+            f"{logits.dtype}. Pass the router's output before top-k."
+        )
+    if not 1 <= top_k <= logits.shape[-1]:
+        raise InputError(
+            f"top_k must be between 1 and the {logits.shape[-1]} experts, got {top_k}. "
+            "Use the model's num_experts_per_tok."
+        )
+    choice = dispatch.choose("router_statistics", logits)
+    if choice.implementation == "triton" and logits.shape[-1] <= _MAX_EXPERTS:
+        return router_statistics_triton(logits, top_k, is_sigmoid=is_sigmoid)
+    return router_statistics_reference(logits, top_k, is_sigmoid=is_sigmoid)
+
+
+def router_statistics_reference(
+    logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
+) -> RouterStatistics:
+    """`router_statistics` in plain torch, on any device; differentiable."""
+    experts = logits.shape[-1]
+    scores = logits.reshape(-1, experts)
+    if scores.dtype != torch.float64:
+        scores = scores.float()
+    if is_sigmoid:
+        # The softmax of ln sigmoid(z) is sigmoid(z) / sum sigmoid(z).
+        scores = torch.nn.functional.logsigmoid(scores)
+    is_good = torch.isfinite(scores.amax(-1)) & ~torch.isnan(scores).any(-1)
+    if is_sigmoid:
+        is_good = is_good & (logits.reshape(-1, experts) != float("inf")).all(-1)
+    scores = torch.where(is_good[:, None], scores, torch.zeros_like(scores))
+    log_sum_exp = torch.logsumexp(scores, -1)
+    probabilities = torch.softmax(scores, -1)
+    # 0 times -inf is NaN, so a masked expert is replaced before the product.
+    shifted = torch.where(probabilities > 0, scores - log_sum_exp[:, None], 0.0)
+    entropy = -(probabilities * shifted).sum(-1)
+    ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+    chosen = (ordered[:, :top_k] > float("-inf")) & is_good[:, None]
+    load = torch.zeros(experts, dtype=torch.int64, device=logits.device)
+    load = load.scatter_add(0, order[:, :top_k].reshape(-1), chosen.reshape(-1).long())
+    importance = torch.where(is_good[:, None], probabilities, 0.0).sum(0)
+    top = torch.gather(probabilities, -1, order[:, :1])[:, 0]
+    second = torch.zeros_like(top)
+    if experts > 1:
+        second = torch.gather(probabilities, -1, order[:, 1:2])[:, 0]
+    shape = logits.shape[:-1]
+    entropy, log_sum_exp, top, margin = (
+        torch.where(is_good, value, float("nan")).float().reshape(shape)
+        for value in (entropy, log_sum_exp, top, top - second)
+    )
+    return RouterStatistics(
+        entropy=entropy,
+        log_sum_exp=log_sum_exp,
+        top_probability=top,
+        margin=margin,
+        load=load,
+        importance=importance.float(),
+    )
+
+
+def _launch(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor, Tensor]:
+    from rksp.kernels import programs  # triton is loaded only where it runs
+
+    tokens, experts = logits.shape
+    pad = max(2, 1 << (experts - 1).bit_length())
+    rows = max(1, min(64, 4096 // pad))
+    programs_run = -(-tokens // rows)
+    per_token = torch.empty(4, tokens, dtype=torch.float32, device=logits.device)
+    load = torch.empty(programs_run, experts, dtype=torch.int32, device=logits.device)
+    importance = torch.empty(programs_run, experts, dtype=torch.float32, device=logits.device)
+    if tokens:
+        programs.router_statistics[(programs_run,)](
+            logits,
+            per_token,
+            load,
+            importance,
+            tokens,
+            experts,
+            *logits.stride(),
+            TOP_K=top_k,
+            RANKS=max(2, top_k),  # the margin needs two
+            SIGMOID=is_sigmoid,
+            PAD=pad,
+            BLOCK_M=rows,
+        )
+    return per_token, load.sum(0), importance.sum(0, dtype=torch.float64).float()
+
+
+# A custom operator, so that a compiled training step keeps its one graph.
+_operator = torch.library.custom_op(
+    "rksp::router_statistics",
+    _launch,
+    mutates_args=(),
+    schema="(Tensor logits, int top_k, bool is_sigmoid) -> (Tensor, Tensor, Tensor)",
+)
+
+
+@_operator.register_fake
+def _(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor, Tensor]:
+    tokens, experts = logits.shape
+    return (
+        logits.new_empty(4, tokens, dtype=torch.float32),
+        logits.new_empty(experts, dtype=torch.int64),
+        logits.new_empty(experts, dtype=torch.float32),
+    )
+
+
+def router_statistics_triton(
+    logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
+) -> RouterStatistics:
+    """`router_statistics` in Triton: one read of the logits, at most 2048 experts."""
+    shape = logits.shape[:-1]
+    per_token, load, importance = _operator(logits.reshape(-1, logits.shape[-1]), top_k, is_sigmoid)
+    entropy, log_sum_exp, top, margin = (value.reshape(shape) for value in per_token)
+    return RouterStatistics(
+        entropy=entropy,
+        log_sum_exp=log_sum_exp,
+        top_probability=top,
+        margin=margin,
+        load=load,
+        importance=importance,
+    )

@@ -1,0 +1,1 @@
+"""Measurements of rksp on this machine: what `rksp bench` runs."""

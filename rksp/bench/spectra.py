@@ -1,0 +1,162 @@
+"""What one spectrum costs, stage by stage, against PyDMD on the same snapshots."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from rksp.dmd import blas_threads, fit
+from rksp.errors import InputError
+from rksp.operators import eigen_system, growth_norms, operator_norm
+from rksp.subspace import distinct_states, principal_subspace
+
+MAX_SECONDS = 1.0  # of one core, at width 768 and 2048 states
+MIN_SPEEDUP = 3.0  # over PyDMD
+ROUNDS = 3
+
+
+def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> dict[str, object]:
+    """Times `rksp.dmd.fit` and PyDMD's exact DMD at full rank on one snapshot pair.
+
+    Process-CPU seconds of one thread, medians of alternating rounds. PyDMD is given the centered
+    pair in float64, its own way: `DMD(svd_rank=-1, exact=True).fit(X, Y)`, which yields modes and
+    eigenvalues; ours adds kappa(V), residuals, norms, growth and held-out errors to them.
+
+    Args:
+        width: Of the residual stream.
+        states: Snapshot pairs; at least 1.5 times the width, so that the fit is at full rank.
+        seed: Of the synthetic block.
+
+    Returns:
+        `seconds` and `pydmd_seconds`; `speedup`, their ratio; `stages` and `pydmd_stages`, seconds
+        by name, run apart from the totals; `stage_shares` of ours; `eigenvalue_gap`, the largest
+        difference to PyDMD's eigenvalues after sorting; `within_budget` and `fast_enough`, None
+        where the size is not the one they are set for; and the arguments.
+
+    Raises:
+        InputError: PyDMD is missing, or the states are too few.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its own and its dependencies' deprecations
+            from pydmd import DMD
+            from pydmd.utils import compute_svd
+    except ImportError as error:
+        raise InputError(
+            "PyDMD is not installed, so there is nothing to compare with; "
+            'install it with pip install "rksp[peers]".'
+        ) from error
+    if states - 1 < 1.5 * width:
+        raise InputError(
+            f"{states} states are too few for a full fit at width {width}; "
+            f"give at least {int(1.5 * width) + 2}."
+        )
+    x, y = _block(width, states, seed)
+    sequence = torch.arange(states) * 32 // states
+    inputs, outputs = (_centered_columns(t) for t in (x, y))
+
+    def theirs() -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return DMD(svd_rank=-1, exact=True).fit(inputs, outputs).eigs
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with blas_threads(1):
+            own, peer = [], []
+            for _ in range(ROUNDS):  # alternating, so that a busy machine slows both alike
+                spectrum, seconds = _timed(lambda: fit(x, y, sequence=sequence))
+                own.append(seconds)
+                values, seconds = _timed(theirs)
+                peer.append(seconds)
+            stages = _own_stages(x, y)
+            peer_stages = _peer_stages(inputs, outputs, compute_svd)
+    finally:
+        torch.set_num_threads(threads)
+    total, peer_total = statistics.median(own), statistics.median(peer)
+    is_reference = (width, states) == (768, 2048)
+    return {
+        "width": width,
+        "states": states,
+        "seed": seed,
+        "seconds": total,
+        "pydmd_seconds": peer_total,
+        "speedup": peer_total / total,
+        "stages": stages,
+        "pydmd_stages": peer_stages,
+        "stage_shares": {name: seconds / total for name, seconds in stages.items()},
+        "eigenvalue_gap": _gap(spectrum.eigenvalues, values),
+        "within_budget": total <= MAX_SECONDS if is_reference else None,
+        "fast_enough": peer_total / total >= MIN_SPEEDUP if is_reference else None,
+    }
+
+
+def _block(width: int, states: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A residual block's worth of states in float32: identity, a linear and a saturating branch."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(states, width, generator=generator)
+    mix = torch.randn(width, width, generator=generator) * (0.5 / width**0.5)
+    return x, x + x @ mix + 0.3 * torch.tanh(2 * x)
+
+
+def _centered_columns(states: torch.Tensor) -> np.ndarray:
+    values = states.double().numpy()
+    return np.ascontiguousarray((values - values.mean(axis=0)).T)
+
+
+def _timed(call: Callable[[], object]) -> tuple[object, float]:
+    start = time.process_time()
+    result = call()
+    return result, time.process_time() - start
+
+
+def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+    """The parts of a fit, one after the other; what is left of the total is bookkeeping."""
+    seconds: dict[str, float] = {}
+    states, seconds["distinct states, float64, centering"] = _timed(lambda: distinct_states(x, y))
+    subspace, seconds["covariance and principal directions"] = _timed(
+        lambda: principal_subspace(states.x, floor=states.variance_floor)
+    )
+    n = len(states.x) - 1
+    (operator, covariance), seconds["operator and errors"] = _timed(
+        lambda: _project(states.x, states.y, subspace.basis, np.sqrt(subspace.variances), n)
+    )
+    system, seconds["eigenvalues, left vectors, kappa(V)"] = _timed(lambda: eigen_system(operator))
+    ones = np.ones(len(operator))
+    _, seconds["residuals"] = _timed(lambda: system.left_ratio(covariance, ones))
+    sigma, seconds["largest singular value"] = _timed(lambda: operator_norm(operator))
+    _, seconds["growth of powers"] = _timed(lambda: growth_norms(operator, sigma, system))
+    return seconds
+
+
+def _project(
+    x: np.ndarray, y: np.ndarray, basis: np.ndarray, root: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    white, outputs = (x @ basis) / root, (y @ basis) / root
+    operator = outputs.T @ white / n
+    errors = outputs - white @ operator.T
+    return operator, errors.T @ errors / n
+
+
+def _peer_stages(
+    inputs: np.ndarray, outputs: np.ndarray, compute_svd: Callable[..., tuple]
+) -> dict[str, float]:
+    """What PyDMD's fit is made of, with its own SVD and the same numpy calls otherwise."""
+    seconds: dict[str, float] = {}
+    (u, s, v), seconds["SVD"] = _timed(lambda: compute_svd(inputs, svd_rank=-1))
+    reduced, seconds["operator"] = _timed(lambda: u.T.conj() @ outputs @ v / s)
+    (_, vectors), seconds["eigenvalues and vectors"] = _timed(lambda: np.linalg.eig(reduced))
+    _, seconds["exact modes"] = _timed(lambda: outputs @ v / s @ vectors)
+    return seconds
+
+
+def _gap(first: np.ndarray, second: np.ndarray) -> float:
+    """Largest distance from an eigenvalue to the nearest of the other set, both ways."""
+    gaps = np.abs(first[:, None] - second[None, :])
+    return float(max(gaps.min(axis=0).max(), gaps.min(axis=1).max()))

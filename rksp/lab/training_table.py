@@ -1,0 +1,90 @@
+"""Ladders and their measurements, joined into the table that the classifier is fitted on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rksp.classifiers.table import Table
+from rksp.errors import Incomplete
+from rksp.features import FEATURE_NAMES, Evidence, FeatureVector
+from rksp.lab.ladder import LadderRun
+from rksp.outcome import Outcome, OutcomePolicy
+
+
+def training_table(
+    ladders: Iterable[LadderRun],
+    measurements: Mapping[str, Mapping[str, object]],
+    policy: OutcomePolicy | None = None,
+) -> Table:
+    """One row a run, sorted by ladder and rate.
+
+    Args:
+        ladders: With curves; labels are computed here, by `policy`.
+        measurements: By ladder id, as `rksp.lab.measure.read_measurement` returns them.
+
+    Raises:
+        Incomplete: A ladder has not been measured.
+    """
+    rows: list[dict[str, object]] = []
+    for run in sorted(ladders, key=lambda run: run.spec.id):
+        if run.spec.id not in measurements:
+            raise Incomplete(
+                f"Ladder {run.spec.id} has no measurement; run rksp lab measure on its folder first."
+            )
+        rows += _rows(run, measurements[run.spec.id], policy or OutcomePolicy())
+    numeric = {
+        name: np.array([row[name] for row in rows], dtype=np.float64)
+        for name in ("rate", "width", "depth", "parameters", "edge_low", "edge_high")
+    }
+    return Table(
+        x=np.array([row["x"] for row in rows]),
+        failed=np.array([row["outcome"].is_failure for row in rows]),
+        diverged=np.array([row["outcome"] is Outcome.DIVERGED for row in rows]),
+        ladder=np.array([row["ladder"] for row in rows]),
+        family=np.array([row["family"] for row in rows]),
+        task=np.array([row["task"] for row in rows]),
+        one_step_change=np.array([row["one_step_change"] for row in rows]),
+        **numeric,
+    )
+
+
+def _rows(
+    run: LadderRun, measured: Mapping[str, object], policy: OutcomePolicy
+) -> list[dict[str, object]]:
+    judged = run.judge(policy)
+    low, high = judged.edge or (None, None)
+    stored = measured["features"]
+    values = [math.nan if stored[name] is None else float(stored[name]) for name in FEATURE_NAMES]
+    features = FeatureVector(values=np.array(values), tier=Evidence.parse(measured["tier"]))
+    points = [(float(rate), float(change)) for rate, change in measured["points"]]
+    shared = {
+        "ladder": run.spec.id,
+        "family": run.spec.family,
+        "task": run.spec.task,
+        "width": run.spec.shape["hidden_size"],
+        "depth": run.spec.shape["num_hidden_layers"],
+        "parameters": measured["parameters"],
+        "edge_low": low if high is not None else math.nan,
+        "edge_high": high if high is not None else math.nan,
+    }
+    return [
+        shared
+        | {
+            "rate": rate,
+            "outcome": outcome,
+            "x": features.at(rate).values,
+            "one_step_change": _at(points, rate),
+        }
+        for rate, outcome in zip(run.rates, judged.outcomes, strict=True)
+    ]
+
+
+def _at(points: Sequence[tuple[float, float]], rate: float) -> float:
+    """The change of the loss at a rate, interpolated in its logarithm; held beyond the ends."""
+    finite = [(math.log10(r), change) for r, change in points if math.isfinite(change)]
+    if not finite:
+        return math.nan
+    return float(np.interp(math.log10(rate), *zip(*finite, strict=True)))

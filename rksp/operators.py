@@ -1,0 +1,225 @@
+"""What a square real operator does: eigenvalues, their condition, norms and growth.
+
+All in float64 LAPACK on the CPU. An eigenvector matrix `V` of a real operator is kept in LAPACK's
+packed real form `R` (one column per real eigenvalue; real and imaginary part, both times sqrt 2,
+per conjugate pair): `V = R Q` with `Q` unitary, so `R` has the condition of `V` and its inverse
+gives the left vectors at a third of the cost of complex arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import lapack
+
+GROWTH_POWERS = (1, 2, 4, 8, 12)  # four products instead of eleven reach the twelfth power
+_DENSE_NORM = 96  # below this an SVD is as fast as Lanczos
+_MAX_STEPS = 200
+_TRUSTED_BASIS = 1e8  # powers through the eigenbasis lose this many digits of sixteen
+_BREAKDOWN = 1e-10  # a residual this small is an invariant subspace; dividing by it is noise
+_SINGULAR = 1e-15  # reciprocal condition at which the inverse of V is noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EigenSystem:
+    """Eigenvalues of a real operator with its left vectors.
+
+    Attributes:
+        eigenvalues: `[n]` complex128, by descending modulus, then real, then imaginary part.
+        condition: kappa(V) = ||V|| ||V^-1|| for unit right eigenvectors; None if `V` is singular
+            to working precision (a defective operator).
+        left_rows: `[n, n]` float64. Row pairs of a conjugate pair are the real and imaginary
+            part of one left vector; a real eigenvalue has one row.
+        pair: `[n]` index of the row that completes row i, itself for a real eigenvalue.
+        order: `[n]` position in `left_rows` of each sorted eigenvalue.
+        right: Packed right vectors, `[n, n]`; None if singular.
+    """
+
+    eigenvalues: np.ndarray
+    condition: float | None
+    right: np.ndarray | None
+    left_rows: np.ndarray
+    pair: np.ndarray
+    order: np.ndarray
+
+    def left_ratio(self, numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+        """`(u* S u) / (u* diag(w) u)` for the left vector u of every eigenvalue, sorted.
+
+        Args:
+            numerator: Symmetric `S`, `[n, n]`.
+            denominator: Positive weights `w`, `[n]`.
+        """
+        rows = self.left_rows
+        above = np.einsum("ij,ij->i", rows @ numerator, rows)
+        below = np.einsum("ij,ij,j->i", rows, rows, denominator)
+        both = self.pair != np.arange(len(self.pair))
+        above = above + np.where(both, above[self.pair], 0.0)
+        below = below + np.where(both, below[self.pair], 0.0)
+        return (above / below)[self.order]
+
+
+def eigen_system(operator: np.ndarray) -> EigenSystem | None:
+    """Eigenvalues, left vectors and kappa(V) of a real `[n, n]` operator; None if geev fails."""
+    work = int(lapack.dgeev_lwork(len(operator), compute_vl=0, compute_vr=1)[0])  # 4n by default,
+    # with which LAPACK runs unblocked: 0.77 s instead of 0.50 s at n = 768.
+    real, imaginary, _, packed, info = lapack.dgeev(
+        operator, compute_vl=0, compute_vr=1, lwork=work
+    )
+    if info != 0:
+        return None
+    n = len(real)
+    index = np.arange(n)
+    first = imaginary > 0  # LAPACK puts the member with positive imaginary part first
+    second = imaginary < 0
+    pair = np.where(first, index + 1, np.where(second, index - 1, index))
+    packed[:, imaginary != 0] *= np.sqrt(2.0)
+    left, condition = _inverse(packed)
+    right = None if left is None else packed
+    if left is None:
+        left = _left_vectors(operator)
+    eigenvalues = real + 1j * imaginary
+    order = np.lexsort((-imaginary, -real, -np.abs(eigenvalues)))
+    return EigenSystem(
+        eigenvalues=eigenvalues[order],
+        condition=condition,
+        right=right,
+        left_rows=left,
+        pair=pair,
+        order=order,
+    )
+
+
+def _inverse(packed: np.ndarray) -> tuple[np.ndarray | None, float | None]:
+    factors, pivots, info = lapack.dgetrf(packed)
+    if info != 0:
+        return None, None
+    inverse, info = lapack.dgetri(factors, pivots, lwork=64 * len(packed))
+    if info != 0 or not np.isfinite(inverse).all():
+        return None, None
+    condition = operator_norm(packed, tolerance=1e-6) * operator_norm(inverse, tolerance=1e-6)
+    if not condition * _SINGULAR < 1.0:
+        return None, None
+    return inverse, float(condition)
+
+
+def _left_vectors(operator: np.ndarray) -> np.ndarray:
+    """Left vectors one by one, for an operator whose right vectors are dependent."""
+    return np.ascontiguousarray(lapack.dgeev(operator, compute_vl=1, compute_vr=0)[2].T)
+
+
+def operator_norm(operator: np.ndarray, *, tolerance: float = 1e-9) -> float:
+    """Largest singular value of `[n, m]`, by Golub-Kahan-Lanczos with full reorthogonalization.
+
+    Two matrix-vector products a step instead of an SVD: 10 to 40 times cheaper at n = 768. A lower
+    bound by construction; it stops when a step changes it by less than `tolerance` of itself,
+    three times in a row.
+    """
+    rows, columns = operator.shape
+    if min(rows, columns) == 0:
+        return 0.0
+    if not np.isfinite(operator).all():
+        return float("nan")
+    if min(rows, columns) <= _DENSE_NORM:
+        return float(np.linalg.norm(operator, 2))
+    # The heaviest row is a deterministic start that is never orthogonal to the leading vector of
+    # a matrix with one dominant row; the ramp breaks symmetries.
+    heaviest = operator[np.argmax(np.einsum("ij,ij->i", operator, operator))]
+    start = heaviest + np.linalg.norm(heaviest) / columns * np.cos(np.arange(columns))
+    return _lanczos_norm(
+        lambda v: operator @ v, lambda v: operator.T @ v, start, size=rows, tolerance=tolerance
+    )
+
+
+def _lanczos_norm(
+    forward: Callable[[np.ndarray], np.ndarray],
+    backward: Callable[[np.ndarray], np.ndarray],
+    start: np.ndarray,
+    *,
+    size: int,
+    tolerance: float,
+) -> float:
+    if not start.any():
+        return 0.0
+    limit = min(size, len(start), _MAX_STEPS)
+    right = np.zeros((limit + 1, len(start)))
+    left = np.zeros((limit, size))
+    right[0] = start / np.linalg.norm(start)
+    alphas, betas = np.zeros(limit), np.zeros(limit)
+    best, calm = 0.0, 0
+    for step in range(limit):
+        count = step + 1
+        vector = forward(right[step])
+        if step:
+            vector -= left[:step].T @ (left[:step] @ vector)
+        alphas[step] = np.linalg.norm(vector)
+        if alphas[step] <= _BREAKDOWN * alphas[:step].max(initial=0.0):
+            break
+        left[step] = vector / alphas[step]
+        vector = backward(left[step])
+        vector -= right[:count].T @ (right[:count] @ vector)
+        betas[step] = np.linalg.norm(vector)
+        if step % 2 or step == limit - 1:
+            value = _bidiagonal_norm(alphas[:count], betas[:count])
+            calm = calm + 1 if value - best <= tolerance * value else 0
+            best = max(best, value)
+            if calm == 3:
+                return best
+        if betas[step] <= _BREAKDOWN * alphas.max():
+            break
+        right[step + 1] = vector / betas[step]
+    return max(best, _bidiagonal_norm(alphas[:count], betas[:count]))
+
+
+def _bidiagonal_norm(diagonal: np.ndarray, above: np.ndarray) -> float:
+    matrix = np.diag(diagonal) + np.diag(above[:-1], 1)
+    return float(np.linalg.svd(matrix, compute_uv=False)[0])
+
+
+def growth_norms(
+    operator: np.ndarray, sigma_max: float, system: EigenSystem | None = None
+) -> tuple[float | None, ...]:
+    """`||A^j||_2` for j in `GROWTH_POWERS`, to 1e-4; None where a power overflows.
+
+    What `transient growth over depth` means, and a bracket of the Kreiss constant where rho < 1:
+    max ||A^j|| / (e n) <= K <= max ||A^j||. With an eigenbasis no power is formed: any `A^j v` is
+    two products with a vector.
+    """
+    norms: list[float | None] = []
+    powers = {1: operator}
+    has_basis = system is not None and system.right is not None
+    is_cheap = has_basis and system.condition < _TRUSTED_BASIS and len(operator) > _DENSE_NORM
+    with np.errstate(over="ignore", invalid="ignore"):
+        for power in GROWTH_POWERS:
+            if power == 1:
+                norm = sigma_max
+            elif is_cheap:
+                norm = _power_norm(system, power)
+            else:
+                part = max(p for p in powers if power - p in powers)
+                powers[power] = powers[part] @ powers[power - part]
+                norm = operator_norm(powers[power], tolerance=1e-4)
+            norms.append(float(norm) if np.isfinite(norm) else None)
+    return tuple(norms)
+
+
+def _power_norm(system: EigenSystem, power: int) -> float:
+    right, left, pair = system.right, system.left_rows, system.pair
+    values = np.empty_like(system.eigenvalues)
+    values[system.order] = system.eigenvalues
+    values = values**power
+    if not np.isfinite(values).all():
+        return float("inf")
+    stretch, turn = values.real, values.imag
+
+    def forward(vector: np.ndarray) -> np.ndarray:
+        inner = left @ vector
+        return right @ (stretch * inner + turn * inner[pair])
+
+    def backward(vector: np.ndarray) -> np.ndarray:
+        inner = right.T @ vector
+        return left.T @ (stretch * inner + (turn * inner)[pair])
+
+    start = np.cos(np.arange(len(pair)) ** 2)
+    return _lanczos_norm(forward, backward, start, size=len(pair), tolerance=1e-4)

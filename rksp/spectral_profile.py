@@ -1,0 +1,226 @@
+"""The spectra of all blocks of a model: aggregates over the layers that can be trusted."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+
+from rksp.dmd import (
+    VARIANTS,
+    LayerSpectrum,
+    Variant,
+    blas_threads,
+    check_rank,
+    prepare,
+    solve,
+)
+from rksp.errors import InputError
+from rksp.snapshots import LayerTransition
+from rksp.status import Status
+
+QUANTITIES = (
+    "near_unit_mass",
+    "expansive_mass",
+    "contractive_mass",
+    "middle_mass",
+    "soft_near_unit_mass",
+    "spectral_radius",
+    "eigenvector_condition",
+    "nonnormality",
+    "largest_singular_value",
+    "max_growth",
+    "energy_gain",
+    "nonlinearity",
+    "nonlinearity_whitened",
+    "update_ratio",
+    "update_ratio_centered",
+    "noise_radius",
+    "held_out_residual",
+    "condition",
+    "discarded_energy",
+    "kreiss",
+)
+MIN_COVERAGE = 0.5  # fewer trusted layers than this do not speak for the model
+
+Aggregates = Mapping[str, Mapping[str, float | int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpectralProfile:
+    """One spectrum per block, and what they say together.
+
+    Attributes:
+        layers: By position in the chain, whatever their status.
+        variant: Name of the definition that all of them follow.
+        aggregates: For each quantity of `QUANTITIES` measured on at least one OK layer, its `mean`,
+            `max`, `min`, `std` (population) and `count` over the OK layers.
+        aggregates_without_first: The same without block 0, which maps embeddings to the stream's
+            own scale and often dominates (post-norm models above all).
+        coverage: OK layers over layers.
+        published_score: Layer mean of the near-unit mass, over the layers that the variant counts;
+            None if none has one.
+        reading: `"measured"`, or `"indeterminate"` where the profile must not be read as risk.
+        reason: Why it is indeterminate, with numbers and a remedy; empty otherwise.
+    """
+
+    layers: tuple[LayerSpectrum, ...]
+    variant: str
+    aggregates: Aggregates
+    aggregates_without_first: Aggregates
+    coverage: float
+    published_score: float | None
+    reading: str
+    reason: str
+
+    @classmethod
+    def of(cls, layers: Iterable[LayerSpectrum], variant: Variant) -> SpectralProfile:
+        """Orders the layers and aggregates them.
+
+        Raises:
+            InputError: There are no layers, or one follows another variant.
+        """
+        ordered = tuple(sorted(layers, key=lambda s: s.layer))
+        if not ordered:
+            raise InputError("No block handed over its states; give a model with at least one.")
+        others = sorted({s.variant for s in ordered} - {variant.name})
+        if others:
+            raise InputError(
+                f"Layers follow {', '.join(others)} beside {variant.name}; fit all of them alike."
+            )
+        trusted = [s for s in ordered if s.status is Status.OK]
+        counted = trusted if variant.layers == "ok" else ordered
+        masses = [s.near_unit_mass for s in counted if s.near_unit_mass is not None]
+        reason = _reason(ordered, len(trusted))
+        return cls(
+            layers=ordered,
+            variant=variant.name,
+            aggregates=_aggregate(trusted),
+            aggregates_without_first=_aggregate(s for s in trusted if s.layer > 0),
+            coverage=len(trusted) / len(ordered),
+            published_score=statistics.fmean(masses) if masses else None,
+            reading="indeterminate" if reason else "measured",
+            reason=reason,
+        )
+
+
+def _aggregate(layers: Iterable[LayerSpectrum]) -> Aggregates:
+    trusted = list(layers)
+    found: dict[str, dict[str, float | int]] = {}
+    for quantity in QUANTITIES:
+        values = [v for s in trusted if (v := getattr(s, quantity)) is not None]
+        if values and all(map(math.isfinite, values)):
+            found[quantity] = {
+                "mean": statistics.fmean(values),
+                "max": max(values),
+                "min": min(values),
+                "std": statistics.pstdev(values),
+                "count": len(values),
+            }
+    return found
+
+
+def _reason(layers: tuple[LayerSpectrum, ...], trusted: int) -> str:
+    if trusted >= MIN_COVERAGE * len(layers):
+        return ""
+    failures = Counter(s.status for s in layers if s.status is not Status.OK)
+    status, count = failures.most_common(1)[0]
+    example = next(s for s in layers if s.status is status)
+    return (
+        f"{count} of {len(layers)} layers are {status.value.replace('_', ' ')} "
+        f"(layer {example.layer}: {example.status_detail}). {status.remedy}"
+    )
+
+
+class SpectralAccumulator:
+    """Fits each block as it comes and keeps only its spectrum.
+
+    With `workers`, blocks are solved in threads while the forward pass goes on; at most that many
+    wait with their states, so memory stays bounded. Each solve uses one BLAS thread, so results do
+    not depend on the number of workers.
+
+    Usable as a context manager, which drops what is under way if the forward pass fails.
+
+    Args:
+        variant: The definition; see `rksp.dmd.VARIANTS`.
+        rank: As for `rksp.dmd.fit`; likewise `energy` and `kreiss`.
+        workers: Threads; 0 solves inside `consume`.
+    """
+
+    def __init__(
+        self,
+        *,
+        variant: Variant = VARIANTS["rksp-1"],
+        rank: int | None = None,
+        energy: float | None = None,
+        kreiss: bool = False,
+        workers: int = 0,
+    ) -> None:
+        check_rank(rank, energy, variant)
+        if workers < 0:
+            raise InputError(f"workers is {workers}; give 0 or more.")
+        self._variant = variant
+        self._options = {"rank": rank, "energy": energy, "kreiss": kreiss, "variant": variant}
+        self._workers = workers
+        self._spectra: list[LayerSpectrum] = []
+        self._pending: set[Future[LayerSpectrum]] = set()
+        self._stack = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def consume(self, transition: LayerTransition) -> None:
+        """Fits one block; its tensors may change or go once this returns."""
+        job = prepare(
+            transition.x,
+            transition.y,
+            sequence=transition.sequence,
+            name=transition.name,
+            layer=transition.layer,
+            **self._options,
+        )
+        if self._workers == 0:
+            with blas_threads(1):
+                self._spectra.append(solve(job))
+            return
+        if self._pool is None:
+            # One limit around all solves: nested limits in threads restore each other's values.
+            self._stack.enter_context(blas_threads(1))
+            self._pool = self._stack.enter_context(
+                ThreadPoolExecutor(self._workers, thread_name_prefix="rksp-spectra")
+            )
+        while len(self._pending) >= self._workers:
+            self._collect(wait(self._pending, return_when=FIRST_COMPLETED).done)
+        self._pending.add(self._pool.submit(solve, job))
+
+    def finish(self) -> SpectralProfile:
+        """Waits for what is under way and aggregates.
+
+        Raises:
+            InputError: No block was consumed.
+        """
+        with self:
+            self._collect(wait(self._pending).done)
+        return SpectralProfile.of(self._spectra, self._variant)
+
+    def _collect(self, done: set[Future[LayerSpectrum]]) -> None:
+        self._pending -= done
+        self._spectra.extend(future.result() for future in done)
+
+    def __enter__(self) -> SpectralAccumulator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for future in self._pending:
+            future.cancel()
+        self._pending = set()
+        self._stack.close()
+        self._pool = None

@@ -1,0 +1,220 @@
+"""The additive classifier: exactness, monotonicity, calibration, persistence."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from rksp.classifiers.additive import AdditiveModel, fit_additive
+from rksp.classifiers.classifier import DivergenceClassifier
+from rksp.classifiers.fit import calibrate, family_shift, fit_classifier
+from rksp.classifiers.metrics import auroc, bootstrap, ece
+from rksp.classifiers.table import Table
+from rksp.errors import ArtifactError
+from rksp.features import FEATURE_NAMES, FEATURES, Evidence, FeatureVector
+
+RATE = FEATURE_NAMES.index("rate")
+CRITICAL = FEATURE_NAMES.index("critical_rate")
+
+
+def planted_table(*, ladders: int = 60, seed: int = 0) -> Table:
+    """Ladders whose edge is known: a run fails with probability σ(4 (log rate − log edge)).
+
+    The edge shows in `critical_rate` up to noise, and the other features say nothing.
+    """
+    rng = np.random.default_rng(seed)
+    edges = rng.uniform(-3, -1, ladders)
+    decades = np.arange(-4, 0.01, 0.5)
+    ladder = np.repeat(np.arange(ladders), len(decades))
+    log_rate = np.tile(decades, ladders)
+    x = rng.normal(size=(len(ladder), len(FEATURES)))
+    unused = (Evidence.FORWARD, Evidence.MICRO)
+    x[:, [i for i, f in enumerate(FEATURES) if f.tier in unused]] = np.nan
+    x[:, RATE] = log_rate
+    x[:, CRITICAL] = log_rate - (edges + rng.normal(scale=0.1, size=ladders))[ladder]
+    x[:: len(decades), CRITICAL] = np.nan  # not always measured
+    failed = rng.random(len(ladder)) < expit(4 * (log_rate - edges[ladder]))
+    family = np.array([f"family{k % 4}" for k in ladder])
+    return Table(
+        x=x,
+        failed=failed,
+        diverged=failed & (log_rate > -0.75),
+        rate=10**log_rate,
+        ladder=np.array([f"ladder{k:03}" for k in ladder]),
+        family=family,
+        task=np.array([f"task{k % 3}" for k in ladder]),
+        width=np.full(len(ladder), 64.0),
+        depth=np.full(len(ladder), 4.0),
+        parameters=np.full(len(ladder), 1e5),
+        edge_low=10 ** (edges[ladder] - 0.1),
+        edge_high=10 ** (edges[ladder] + 0.1),
+        one_step_change=np.zeros(len(ladder)),
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return planted_table()
+
+
+@pytest.fixture(scope="module")
+def classifier(table) -> DivergenceClassifier:
+    return fit_classifier(table, {"name": "planted"})
+
+
+def _vector(table: Table, row: int) -> FeatureVector:
+    return FeatureVector(values=table.x[row], tier=Evidence.RESPONSE)
+
+
+def test_folding_the_trees_changes_nothing():
+    """The step functions against scikit-learn's own decision function, missing values included."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(500, 4)).round(1)  # rounded: values that lie on thresholds
+    x[rng.random(x.shape) < 0.1] = np.nan
+    y = (np.nan_to_num(x[:, 0]) + 0.5 * np.nan_to_num(x[:, 1]) ** 2 > 0.3).astype(int)
+    model = fit_additive(x, y, names="abcd", increasing=[True, False, False, False], rounds=80)
+    booster = HistGradientBoostingClassifier(
+        max_iter=80,
+        learning_rate=0.12,
+        max_leaf_nodes=4,
+        min_samples_leaf=30,
+        l2_regularization=10.0,
+        max_bins=64,
+        monotonic_cst=[1, 0, 0, 0],
+        interaction_cst="no_interactions",
+        early_stopping=False,
+        random_state=0,
+    ).fit(x, y)
+    assert np.abs(booster.decision_function(x) - model.log_odds(x)).max() < 1e-8
+
+
+def test_contributions_sum_to_the_log_odds_and_average_to_zero(table, classifier):
+    model = classifier.heads["failed", Evidence.RESPONSE].model
+    x = table.x[:, : len(model.names)]
+    parts = model.contributions(x)
+    assert np.allclose(model.intercept + parts.sum(1), model.log_odds(x), atol=1e-12)
+    assert np.abs(np.average(parts, axis=0, weights=table.weights)).max() < 1e-8
+
+
+def test_risk_never_falls_with_the_learning_rate(table, classifier):
+    for row in range(0, len(table), 37):
+        features = _vector(table, row)
+        for question in ("failed", "diverged"):
+            p = [classifier.predict(features.at(10**d), question) for d in np.arange(-6, 1, 0.1)]
+            assert (np.diff([q.probability for q in p]) >= 0).all()
+            assert (np.diff([q.low for q in p]) >= 0).all()
+    assert p[-1].probability > p[0].probability  # and somewhere it rises
+
+
+def test_the_planted_edge_is_found(table, classifier):
+    """Held out by seed: probabilities of new ladders rank and calibrate."""
+    new = planted_table(seed=1)
+    p = np.array([classifier.predict(_vector(new, i)).probability for i in range(len(new))])
+    assert auroc(new.failed, p) > 0.93
+    assert ece(new.failed, p) < 0.06
+    # the negative control: shuffled labels must not rank
+    assert abs(auroc(np.random.default_rng(0).permutation(new.failed), p) - 0.5) < 0.06
+
+
+def test_the_interval_holds_the_estimate_and_widens_off_the_data(table, classifier):
+    inside = _vector(table, 5)
+    near = classifier.predict(inside)
+    assert near.low < near.probability < near.high
+    values = table.x[5].copy()
+    values[FEATURE_NAMES.index("grad_norm")] = 40.0
+    odd = FeatureVector(values=values, tier=Evidence.RESPONSE)
+    assert "grad_norm" in classifier.outside(odd)
+    assert "grad_norm" not in classifier.outside(inside)
+    assert classifier.distance(odd) > classifier.distance(inside)
+    far = classifier.predict(odd)
+    assert far.high - far.low > near.high - near.low
+
+
+def test_the_artifact_rebuilds_byte_for_byte(table, classifier):
+    text = classifier.to_json()
+    back = DivergenceClassifier.from_json(text)
+    assert back.to_json() == text
+    for row in range(0, len(table), 53):
+        assert back.predict(_vector(table, row)) == classifier.predict(_vector(table, row))
+
+
+def test_fitting_twice_gives_the_same_bytes():
+    first, again, other = (
+        fit_classifier(planted_table(ladders=24, seed=seed), {}).to_json() for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d.pop("heads"),
+        lambda d: d.update(schema="other"),
+        lambda d: d.update(features="features-0"),
+        lambda d: d["heads"]["failed/response"]["model"].update(intercept="x"),
+        lambda d: d["heads"]["failed/response"]["model"]["features"]["rate"].update(values=[1.0]),
+        lambda d: d["heads"]["failed/response"]["model"]["features"]["rate"].update(missing=1e999),
+    ],
+)
+def test_a_damaged_artifact_is_refused(classifier, damage):
+    document = json.loads(classifier.to_json())
+    damage(document)
+    with pytest.raises(ArtifactError):
+        DivergenceClassifier.from_json(json.dumps(document))
+
+
+def test_features_of_another_schema_are_refused(table, classifier):
+    other = FeatureVector(values=table.x[0], tier=Evidence.RESPONSE, schema="features-0")
+    with pytest.raises(ArtifactError, match="features-0"):
+        classifier.predict(other)
+
+
+def test_calibration_recovers_a_planted_slope():
+    rng = np.random.default_rng(0)
+    raw = rng.normal(size=4000)
+    y = (rng.random(4000) < expit(2 * raw - 1)).astype(int)
+    fit = calibrate(raw, y, np.ones(4000))
+    assert fit.slope == pytest.approx(2, abs=0.15)
+    assert fit.offset == pytest.approx(-1, abs=0.15)
+
+
+def test_family_shift_is_zero_for_a_calibrated_family_and_finite_for_a_pure_one():
+    p = np.full(1000, 0.3)
+    assert abs(family_shift(p, np.arange(1000) < 300)) < 0.01
+    assert family_shift(p, np.ones(1000)) > 3
+    assert math.isfinite(family_shift(p, np.zeros(1000)))
+
+
+def test_ece_of_a_calibrated_and_of_an_overconfident_predictor():
+    rng = np.random.default_rng(0)
+    p = rng.random(20_000)
+    y = rng.random(20_000) < p
+    assert ece(y, p) < 0.02
+    assert ece(y, (p > 0.5).astype(float)) == pytest.approx(0.25, abs=0.02)
+
+
+def test_bootstrap_over_ladders_is_wider_than_over_rows():
+    """Rows of one group are copies: the honest interval knows it."""
+    rng = np.random.default_rng(0)
+    value = np.repeat(rng.normal(size=40), 25)
+    grouped = bootstrap(lambda rows: value[rows].mean(), np.repeat(np.arange(40), 25))
+    single = bootstrap(lambda rows: value[rows].mean(), np.arange(1000))
+    assert grouped[1] - grouped[0] > 3 * (single[1] - single[0])
+
+
+def test_step_function_edges_belong_below():
+    model = AdditiveModel.from_dict(
+        {
+            "intercept": 0.0,
+            "features": {"a": {"edges": [1.0], "values": [-1.0, 2.0], "missing": 0.5}},
+        }
+    )
+    x = np.array([[0.0], [1.0], [1.0001], [np.nan]])
+    assert model.log_odds(x).tolist() == [-1.0, -1.0, 2.0, 0.5]

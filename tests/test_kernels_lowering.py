@@ -1,0 +1,86 @@
+"""Every Triton program compiles to machine code of two GPU generations, without a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+
+STATES = {
+    "covariance": {"x", "y"},
+    "symmetric_product": {"a", "out"},
+    "row_cosine": {"x"},
+    "router_statistics": {"logits"},
+    "normal_fill": {"out"},
+    "power_pass": set(),
+}
+FLOAT_POINTERS = (
+    *("mean_x", "mean_y", "xx", "yx", "basis", "left", "partial", "vectors", "moments"),
+    *("per_token", "importance"),
+)
+TYPES = {"addresses": "*i64", "counts": "*i32", "histogram": "*i32", "load": "*i32"}
+TYPES |= dict.fromkeys(FLOAT_POINTERS, "*fp32")
+TYPES |= dict.fromkeys(("alpha", "beta", "low", "high", "mean", "std"), "fp32")
+TYPES |= dict.fromkeys(("count", "first_block", "seed"), "i64")
+CONSTANTS = {
+    "covariance": {"PAIR": True, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32},
+    "symmetric_product": {
+        **{"ADD": True, "INTERPRET": False, "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+    },
+    "row_cosine": {"VECTORS": 2, "PAD": 16, "BLOCK_M": 32, "BLOCK_K": 64},
+    "router_statistics": {"TOP_K": 2, "RANKS": 2, "SIGMOID": True, "PAD": 16, "BLOCK_M": 32},
+    "normal_fill": {"BLOCK": 256},
+    "power_pass": {"BLOCK": 4, "PAD": 16, "BLOCK_M": 32, "BLOCK_N": 64},
+}
+
+
+def assembler() -> bool:
+    bundled = Path(sysconfig.get_paths()["platlib"]) / "triton/backends/nvidia/bin/ptxas"
+    return bundled.exists() or shutil.which("ptxas") is not None
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("generation", [80, 90])
+@pytest.mark.parametrize("name", STATES)
+def test_program_compiles(name, generation, monkeypatch, tmp_path):
+    if not assembler():
+        pytest.skip("this triton brings no ptxas")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from rksp.kernels import programs
+
+    program = getattr(programs, name)
+    program = program.fn if isinstance(program, triton.runtime.Autotuner) else program
+    constants = dict(CONSTANTS[name])
+    if name == "power_pass":
+        constants["DTYPE"] = triton.language.bfloat16
+    signature = {
+        argument: "constexpr"
+        if argument in constants
+        else "*bf16"
+        if argument in STATES[name]
+        else TYPES.get(argument, "i32")
+        for argument in program.arg_names
+    }
+    compiled = triton.compile(
+        ASTSource(program, signature, constexprs=constants),
+        target=GPUTarget("cuda", generation, 32),
+        options={"num_warps": 4},
+    )
+    assert len(compiled.asm["cubin"]) > 0
+    # The shared memory of one block: 163 KiB on an A100, 227 KiB on an H100.
+    assert compiled.metadata.shared <= {80: 163, 90: 227}[generation] * 1024
+
+
+def test_the_launchers_module_needs_no_device():
+    from rksp.kernels import programs
+
+    for program in (programs.covariance, programs.symmetric_product):
+        assert len(program.configs) == 1 or torch.cuda.is_available()
