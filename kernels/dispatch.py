@@ -107,12 +107,13 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def choose(op: str, *tensors: Tensor) -> Choice:
+def choose(op: str, *tensors: Tensor, limit: str | None = None) -> Choice:
     """Decides which implementation runs on `tensors`, and records it for `explain`.
 
     Args:
         op: A key of `THRESHOLDS`.
         *tensors: The operation's inputs; the first one is measured against the threshold.
+        limit: What keeps this call from the kernel, if the operation knows something.
 
     Returns:
         The choice. Inside `torch.compile` it is made while tracing and not recorded.
@@ -124,7 +125,7 @@ def choose(op: str, *tensors: Tensor) -> Choice:
     if wanted == "reference":
         implementation, reason = "reference", "RKSP_KERNELS=reference"
     else:
-        obstacle = _obstacle(tensors)
+        obstacle = limit or _obstacle(tensors)
         if wanted == "triton":
             if obstacle is not None:
                 raise InputError(

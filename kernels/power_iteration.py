@@ -246,7 +246,8 @@ def _orthonormal(image: Tensor, fallback: Tensor) -> Tensor:
 
 def _first_basis(group: list[Tensor], block: int) -> Tensor:
     m, n = group[0].shape
-    start = normal_fill((n, min(block, m, n)), _SEED).to(group[0].device)
+    start = torch.empty(n, min(block, m, n), device=group[0].device)
+    start = normal_fill(start, _SEED)
     return torch.linalg.qr(start).Q.expand(len(group), -1, -1)
 
 

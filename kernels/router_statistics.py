@@ -63,8 +63,8 @@ def router_statistics(
             f"top_k must be between 1 and the {logits.shape[-1]} experts, got {top_k}. "
             "Use the model's num_experts_per_tok."
         )
-    choice = dispatch.choose("router_statistics", logits)
-    if choice.implementation == "triton" and logits.shape[-1] <= _MAX_EXPERTS:
+    limit = f"more than {_MAX_EXPERTS} experts" if logits.shape[-1] > _MAX_EXPERTS else None
+    if dispatch.choose("router_statistics", logits, limit=limit).implementation == "triton":
         return router_statistics_triton(logits, top_k, is_sigmoid=is_sigmoid)
     return router_statistics_reference(logits, top_k, is_sigmoid=is_sigmoid)
 

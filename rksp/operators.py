@@ -142,6 +142,8 @@ def _lanczos_norm(
 ) -> float:
     if not start.any():
         return 0.0
+    if not np.isfinite(start @ start):
+        return float("inf")
     limit = min(size, len(start), _MAX_STEPS)
     right = np.zeros((limit + 1, len(start)))
     left = np.zeros((limit, size))
@@ -160,6 +162,8 @@ def _lanczos_norm(
         vector = backward(left[step])
         vector -= right[:count].T @ (right[:count] @ vector)
         betas[step] = np.linalg.norm(vector)
+        if not np.isfinite(alphas[step] + betas[step]):
+            return float("inf")
         if step % 2 or step == limit - 1:
             value = _bidiagonal_norm(alphas[:count], betas[:count])
             calm = calm + 1 if value - best <= tolerance * value else 0

@@ -13,16 +13,17 @@ from types import TracebackType
 
 from rksp.dmd import (
     VARIANTS,
+    FitJob,
     LayerSpectrum,
     Variant,
     blas_threads,
     check_rank,
-    prepare,
     solve,
 )
 from rksp.errors import InputError
 from rksp.snapshots import LayerTransition
 from rksp.status import Status
+from rksp.subspace import distinct_states
 
 QUANTITIES = (
     "near_unit_mass",
@@ -148,7 +149,7 @@ class SpectralAccumulator:
 
     Args:
         variant: The definition; see `rksp.dmd.VARIANTS`.
-        rank: As for `rksp.dmd.fit`; likewise `energy` and `kreiss`.
+        rank: As for `rksp.dmd.fit`; likewise `energy`, `kreiss` and `extras`.
         workers: Threads; 0 solves inside `consume`.
     """
 
@@ -159,13 +160,20 @@ class SpectralAccumulator:
         rank: int | None = None,
         energy: float | None = None,
         kreiss: bool = False,
+        extras: bool = True,
         workers: int = 0,
     ) -> None:
         check_rank(rank, energy, variant)
         if workers < 0:
             raise InputError(f"workers is {workers}; give 0 or more.")
         self._variant = variant
-        self._options = {"rank": rank, "energy": energy, "kreiss": kreiss, "variant": variant}
+        self._options = {
+            "rank": rank,
+            "energy": energy,
+            "kreiss": kreiss,
+            "extras": extras,
+            "variant": variant,
+        }
         self._workers = workers
         self._spectra: list[LayerSpectrum] = []
         self._pending: set[Future[LayerSpectrum]] = set()
@@ -174,10 +182,8 @@ class SpectralAccumulator:
 
     def consume(self, transition: LayerTransition) -> None:
         """Fits one block; its tensors may change or go once this returns."""
-        job = prepare(
-            transition.x,
-            transition.y,
-            sequence=transition.sequence,
+        job = FitJob(
+            states=distinct_states(transition.x, transition.y, transition.sequence),
             name=transition.name,
             layer=transition.layer,
             **self._options,

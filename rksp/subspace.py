@@ -94,9 +94,7 @@ def distinct_states(x: Tensor, y: Tensor, sequence: Tensor | None = None) -> Dis
     for index, pair in enumerate(zip(x_rows, y_rows, strict=True)):
         first.setdefault(pair, index)
     dtype = max(x.dtype, y.dtype, key=_VARIANCE_FLOOR.__getitem__)
-    groups = (
-        None if sequence is None else np.array(sequence.detach().cpu())
-    )  # the caller may reuse it
+    groups = None if sequence is None else sequence.detach().cpu().numpy().copy()
     if len(first) < len(x):
         kept = torch.tensor(list(first.values()))
         x, y = x[kept], y[kept]
@@ -186,7 +184,11 @@ def principal_subspace(
 
 
 def held_out_error(
-    white: np.ndarray, shrinkage: np.ndarray, errors: np.ndarray, sequence: np.ndarray | None
+    white: np.ndarray,
+    shrinkage: np.ndarray,
+    errors: np.ndarray,
+    weights: np.ndarray,
+    sequence: np.ndarray | None,
 ) -> float | None:
     """Squared error of every state predicted without its own fold, summed.
 
@@ -197,7 +199,8 @@ def held_out_error(
     Args:
         white: Whitened inputs `Z`, `[states, modes]`, `Z'Z = (states - 1) I`.
         shrinkage: `[modes]`, one for least squares, w / (w + eps) for ridge.
-        errors: In-sample errors, `[states, width]`.
+        errors: In-sample errors, `[states, modes]`.
+        weights: Of each column's squared errors, `[modes]`.
         sequence: `[states]`; folds hold whole sequences if there are at least two.
     """
     states, modes = white.shape
@@ -210,7 +213,7 @@ def held_out_error(
         _, solved, info = lapack.dposv(gap, errors[fold])
         if info != 0:
             return None
-        total += float(np.vdot(solved, solved))
+        total += float(np.einsum("ij,ij,j->", solved, solved, weights))
     return total
 
 

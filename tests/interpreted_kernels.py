@@ -16,8 +16,6 @@ from rksp.kernels import power_iteration as power
 from rksp.kernels import router_statistics as router
 from rksp.kernels import row_cosine as cosine
 
-torch.set_num_threads(1)
-
 
 @cases.by_dtype_and_layout
 @pytest.mark.parametrize("shape", [(70, 33), (5, 65), (1, 3)], ids=str)
@@ -138,6 +136,11 @@ def test_forced_triton_refuses_gradients_and_float64(monkeypatch):
         router.router_statistics(torch.zeros(2, 3, requires_grad=True))
     with pytest.raises(InputError, match="float64"):
         router.router_statistics(torch.zeros(2, 3).double())
+    with pytest.raises(InputError, match="more than 2048 experts"):
+        router.router_statistics(torch.zeros(2, 2049))
+    # Weights that train are no obstacle where no gradient is ever returned.
+    power.top_singular([torch.ones(3, 3, requires_grad=True)], iterations=1)
+    assert [choice.op for choice in dispatch.explain()] == ["top_singular", "normal_fill"]
     dispatch.forget()
 
 

@@ -19,6 +19,9 @@ from rksp.kernels import power_iteration as power
 from rksp.kernels import router_statistics as router
 from rksp.kernels import row_cosine as cosine
 
+# The tensors here are small, and on a busy machine more threads take longer than one.
+torch.set_num_threads(1)
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 FLOOR = 4 * torch.finfo(torch.float32).eps
 

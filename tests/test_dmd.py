@@ -180,6 +180,17 @@ def test_identity_and_doubling() -> None:
     assert twice.status is Status.OK
 
 
+def test_soft_mass_has_sigmoids_for_edges_and_no_limit() -> None:
+    x, _ = noisy_pair(100, 6, seed=43)
+    for factor in (0.5, 0.97, 1.1, 1e4):
+        expected = (
+            1 / (1 + np.exp(-20 * (factor - 0.9))) / (1 + np.exp(min(700, 20 * (factor - 1.05))))
+        )
+        assert fit(x, factor * x).soft_near_unit_mass == pytest.approx(
+            expected, rel=1e-9, abs=1e-300
+        )
+
+
 def test_noise_spreads_the_identity_over_a_disc_of_the_predicted_radius() -> None:
     width, states, sigma = 128, 2048, 0.3
     x, y = states_under(np.eye(width), states, seed=15, noise=sigma)
@@ -267,6 +278,18 @@ def test_held_out_residual_equals_refitting_without_each_sequence() -> None:
     spectrum = fit(x, y, sequence=sequence)
     assert spectrum.held_out_residual == pytest.approx(expected, rel=1e-9)
     assert spectrum.held_out_residual > spectrum.nonlinearity
+
+
+def test_extras_are_all_that_leaving_them_out_changes() -> None:
+    x, y = noisy_pair(120, 12, seed=42)
+    whole, bare = fit(x, y), fit(x, y, extras=False)
+    assert bare.growth == ()
+    assert (bare.held_out_residual, bare.max_growth) == (None, None)
+    restored = dataclasses.replace(
+        bare, growth=whole.growth, held_out_residual=whole.held_out_residual
+    )
+    assert same_bits(restored, whole)
+    assert whole.held_out_residual is not None
 
 
 # --- rank and status -------------------------------------------------------------------------

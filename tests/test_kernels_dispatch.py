@@ -55,6 +55,11 @@ def test_triton_where_it_cannot_run_is_an_error(monkeypatch):
     assert dispatch.explain() == []
 
 
+def test_an_operation_names_its_own_limit():
+    router_statistics(states(2, 2049))
+    assert [choice.reason for choice in dispatch.explain()] == ["more than 2048 experts"]
+
+
 def test_an_unknown_mode_is_an_error(monkeypatch):
     monkeypatch.setenv("RKSP_KERNELS", "tritn")
     with pytest.raises(InputError, match="did you mean triton"):

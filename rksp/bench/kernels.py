@@ -240,9 +240,11 @@ def _cases(device: str) -> Iterator[Case]:
         yield _fill_case(count, device)
 
 
-def _case(op: str, shape: str, dtype, *, flops=None, bytes=None, triton: Run, **runs: Run) -> Case:
+def _case(
+    op: str, shape: str, dtype, device: str, *, flops=None, bytes=None, triton: Run, **runs: Run
+) -> Case:
     # The interpreter can run the kernels on a CPU, but its times say nothing.
-    if torch.cuda.is_available():
+    if device == "cuda":
         runs["triton"] = triton
     return Case(op=op, shape=shape, dtype=dtype, flops=flops, bytes=bytes, runs=runs)
 
@@ -258,6 +260,7 @@ def _covariance_case(rows: int, width: int, device: str) -> Case:
         "covariance",
         f"{rows} x {width}, pair",
         torch.float32,
+        device,
         flops=3.0 * rows * width**2,
         library=library,
         reference=lambda: covariance_reference(x, y),
@@ -271,6 +274,7 @@ def _symmetric_case(batch: int, n: int, dtype: torch.dtype, device: str) -> Case
         "symmetric_product",
         f"{batch} x {n} x {n}",
         dtype,
+        device,
         flops=float(batch) * n**3,
         library=lambda: a @ a.mT,
         reference=lambda: symmetric_product_reference(a),
@@ -286,6 +290,7 @@ def _singular_case(count: int, n: int, dtype: torch.dtype, device: str) -> Case:
         "top_singular",
         f"{count} x {n} x {n}, warm, 2 iterations",
         dtype,
+        device,
         bytes=4.0 * count * n * n * weights[0].element_size(),
         library=lambda: [torch.svd_lowrank(w.float(), q=4, niter=1) for w in weights],
         reference=lambda: top_singular_reference(weights, state, iterations=2),
@@ -310,6 +315,7 @@ def _cosine_case(rows: int, width: int, dtype: torch.dtype, device: str) -> Case
         "row_cosine",
         f"{rows} x {width}, 4 vectors",
         dtype,
+        device,
         bytes=float(x.numel() * x.element_size()),
         **runs,
         triton=lambda: row_cosine_triton(x, v),
@@ -334,6 +340,7 @@ def _router_case(tokens: int, experts: int, dtype: torch.dtype, device: str) -> 
         "router_statistics",
         f"{tokens} x {experts}, top 8",
         dtype,
+        device,
         bytes=float(logits.numel() * logits.element_size() + 16 * tokens),
         **runs,
         triton=lambda: router_statistics_triton(logits, 8),
@@ -346,6 +353,7 @@ def _fill_case(count: int, device: str) -> Case:
         "normal_fill",
         f"{count}",
         torch.float32,
+        device,
         bytes=4.0 * count,
         library=lambda: target.normal_(),
         reference=lambda: normal_fill_reference(target, 7),

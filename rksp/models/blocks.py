@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from rksp.errors import InputError, NotCovered
+
+# tokens: [batch, tokens, width]; streams: [batch, tokens, streams, width], several residual
+# streams side by side; grid: [batch, height, width, channels]; maps: channels first, as in
+# convolutional stages; rows: [tokens, width].
+Kind = Literal["tokens", "streams", "grid", "maps", "rows"]
+_Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,34 +24,84 @@ class Chain:
 
     Attributes:
         path: Module path of the list that holds them, such as `model.layers`.
-        blocks: The modules; the same module may stand more than once.
+        blocks: The modules; the same module may stand more than once (shared weights).
+        names: Module path of each; a repeated one is marked `#1`, `#2`, ….
+        width: Width of the residual stream.
+        kind: Layout of the states.
+        entering, leaving: Where the state stands in what a block takes and returns.
     """
 
     path: str
     blocks: tuple[nn.Module, ...]
+    names: tuple[str, ...]
+    width: int
+    kind: Kind = "tokens"
+    entering: _Key = ("args", 0)
+    leaving: _Key = ()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(f"{self.path}.{i}" for i in range(len(self.blocks)))
+    def read_input(self, args: tuple, kwargs: dict) -> Tensor | None:
+        """The state in what a block was called with."""
+        found = dict(float_tensors({"args": args, "kwargs": kwargs}))
+        return found.get(self.entering, next(iter(found.values()), None))
+
+    def read_output(self, output: object) -> Tensor | None:
+        """The state in what a block returned."""
+        found = dict(float_tensors(output))
+        return found.get(self.leaving, next(iter(found.values()), None))
+
+    def states(self, tensor: Tensor) -> Tensor:
+        """The states `[batch, states, width]` in a tensor of this chain's layout.
+
+        Streams that run side by side give a state each: a transition is what the block does to
+        one stream, the others its context.
+        """
+        if self.kind == "rows":
+            return tensor.unsqueeze(1)
+        if self.kind == "maps":
+            return tensor.flatten(2).transpose(1, 2)
+        return tensor.flatten(1, -2) if tensor.dim() > 3 else tensor
+
+
+@dataclass(slots=True)
+class _Call:
+    index: int
+    entering: dict[_Key, Tensor]
+    leaving: dict[_Key, Tensor]
+
+
+@dataclass(slots=True)
+class _Listing:
+    children: list[nn.Module]
+    calls: list[_Call] = field(default_factory=list)
+
+
+def float_tensors(value: object, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]]:
+    """Every floating tensor in nested tuples, lists and mappings, with its place."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield key, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from float_tensors(item, (*key, name))
+    elif isinstance(value, tuple | list):
+        for index, item in enumerate(value):
+            yield from float_tensors(item, (*key, index))
 
 
 def first_tensor(value: object) -> Tensor | None:
-    """The residual state in what a block takes or returns: the first floating tensor found."""
-    if isinstance(value, Tensor):
-        return value if value.is_floating_point() else None
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        return next((t for t in map(first_tensor, value) if t is not None), None)
-    return None
+    """The first floating tensor in what a module takes or returns."""
+    return next((tensor for _, tensor in float_tensors(value)), None)
 
 
-def find_chains(model: nn.Module, run: Callable[[], object], *, path: str | None = None) -> tuple[Chain, ...]:
-    """Runs the model once and keeps the lists whose child i hands its output to child i + 1.
+def find_chains(
+    model: nn.Module, run: Callable[[], object], *, path: str | None = None
+) -> tuple[Chain, ...]:
+    """Runs the model once and keeps the lists whose children hand their output on.
 
-    No table of names: a list counts if every child was called once, in order, with states of one
-    shape, and each child's output is the next one's input, tensor for tensor. Of nested or
-    competing lists the longest wins, then the shortest path; an encoder and a decoder are two.
+    No table of names: a list counts if each call of a child enters what the call before it left,
+    tensor for tensor and in one shape. A list inside another chain's blocks is left out, and of
+    lists that share blocks the longest stays, then the one of the shortest path. An encoder and
+    a decoder are two chains; so are the stages of a vision model that narrows its grid.
 
     Args:
         run: Runs one forward pass on inputs of its own choice.
@@ -55,50 +112,30 @@ def find_chains(model: nn.Module, run: Callable[[], object], *, path: str | None
         NotCovered: There is no chain, or its width changes from block to block.
     """
     lists = {
-        name: list(module)
+        name: _Listing(list(module.children()))
         for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 0
+        if isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) and len(module) > 0
     }
     if path is not None:
         if path not in lists:
             known = ", ".join(sorted(lists)) or "none"
             raise InputError(f"--blocks {path!r} names no list of modules; the lists are: {known}.")
         lists = {path: lists[path]}
-    calls: dict[int, list[tuple[Tensor | None, Tensor | None]]] = {}
-    hooks = []
-
-    def note(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-        entering = first_tensor(args) if args else first_tensor(kwargs)
-        calls.setdefault(id(module), []).append((entering, first_tensor(output)))
-
-    for module in {id(m): m for children in lists.values() for m in children}.values():
-        hooks.append(module.register_forward_hook(note, with_kwargs=True))
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    changed_width = None
-    chains = []
-    for name, children in lists.items():
-        states = [calls.get(id(child), []) for child in children]
-        if any(len(seen) != 1 for seen in states):
-            continue
-        pairs = [seen[0] for seen in states]
-        if any(x is None or y is None or x.dim() < 3 for x, y in pairs):
-            continue
-        if any(x.shape != y.shape for x, y in pairs):
-            changed_width = changed_width or name
-            continue
-        if all(_same(y, x) for (_, y), (x, _) in zip(pairs, pairs[1:], strict=False)):
-            chains.append(Chain(path=name, blocks=tuple(children)))
-    chains = [chain for chain in chains if not _is_inside(chain, chains)]
+    _record(lists, run)
+    chains, changing = [], None
+    for name, listing in lists.items():
+        chain = _chain(name, listing)
+        if isinstance(chain, Chain):
+            chains.append(chain)
+        elif chain is not None:
+            changing = changing or name
+    chains = _outermost(chains)
+    if not chains and changing is not None:
+        raise NotCovered(
+            f"The blocks of {changing} change the shape of their states, so there is no residual "
+            "stream of constant width; rksp covers constant-width models only."
+        )
     if not chains:
-        if changed_width:
-            raise NotCovered(
-                f"The blocks of {changed_width} change the shape of their states, so there is no "
-                "residual stream of constant width; rksp covers constant-width models only."
-            )
         raise NotCovered(
             "No chain of blocks was found in which each block's output is the next one's input; "
             "name the list of blocks with --blocks if the model has one."
@@ -106,22 +143,152 @@ def find_chains(model: nn.Module, run: Callable[[], object], *, path: str | None
     return tuple(chains)
 
 
+def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
+    """Notes what enters and leaves every child of every list, in the order of the calls."""
+    places: dict[nn.Module, list[tuple[_Listing, int]]] = {}
+    for listing in lists.values():
+        for index, child in enumerate(listing.children):
+            places.setdefault(child, []).append((listing, index))
+    pending: dict[nn.Module, list[dict[_Key, Tensor]]] = {}
+
+    def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        pending.setdefault(module, []).append(
+            dict(float_tensors({"args": args, "kwargs": kwargs}))
+        )
+
+    def after(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+        entering, leaving = pending[module].pop(), dict(float_tensors(output))
+        for listing, index in places[module]:
+            listing.calls.append(_Call(index, entering, leaving))
+
+    hooks = []
+    for module in places:
+        hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        hooks.append(module.register_forward_hook(after, with_kwargs=True))
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _chain(path: str, listing: _Listing) -> Chain | bool | None:
+    """The chain that a list is, None if it is none, False if its shapes change on the way."""
+    calls = listing.calls
+    # More than one round of the list (a recurrent decoder) is still one chain through its calls.
+    if not calls or len({call.index for call in calls}) < len(listing.children) / 2:
+        return None
+    links = None
+    for left, right in zip(calls, calls[1:], strict=False):
+        here = {
+            (out, into)
+            for out, y in left.leaving.items()
+            for into, x in right.entering.items()
+            if _same(y, x)
+        }
+        links = here if links is None else links & here
+    first = calls[0]
+    if links is None:  # one block: its first tensors
+        leaving, entering = next(iter(first.leaving), None), next(iter(first.entering), None)
+        links = {(leaving, entering)} if None not in (leaving, entering) else set()
+    ordered = sorted(links, key=lambda link: _rank(link, first))
+    if not ordered:
+        return None
+    leaving, entering = ordered[0]
+    shapes = []
+    for call in calls:
+        x, y = call.entering.get(entering), call.leaving.get(leaving)
+        if x is None or y is None:
+            return None
+        shapes += [tuple(x.shape), tuple(y.shape)]
+    if len(set(shapes)) > 1:
+        return False if all(len(shape) >= 3 for shape in shapes) else None
+    if len(shapes[0]) not in (2, 3, 4) or shapes[0][-1] < 2:
+        return None
+    kind = _kind(first.entering[entering], [listing.children[call.index] for call in calls])
+    shape = shapes[0]
+    return Chain(
+        path=path,
+        blocks=tuple(listing.children[call.index] for call in calls),
+        names=_names(path, listing, calls),
+        width=shape[1] if kind == "maps" else shape[-1],
+        kind=kind,
+        entering=entering,
+        leaving=leaving,
+    )
+
+
+def _rank(link: tuple[_Key, _Key], call: _Call) -> tuple[bool, int, int]:
+    """States first, then what is merely passed along (a mask, a position bias), then by place."""
+    leaving, entering = link
+    y, x = call.leaving.get(leaving), call.entering.get(entering)
+    passed_along = y is not None and x is y
+    return (
+        passed_along,
+        list(call.leaving).index(leaving) if leaving in call.leaving else 99,
+        list(call.entering).index(entering) if entering in call.entering else 99,
+    )
+
+
+def _names(path: str, listing: _Listing, calls: list[_Call]) -> tuple[str, ...]:
+    counts: dict[int, int] = {}
+    names = []
+    prefix = f"{path}." if path else ""
+    for call in calls:
+        counts[call.index] = seen = counts.get(call.index, 0) + 1
+        names.append(f"{prefix}{call.index}" + (f"#{seen}" if seen > 1 else ""))
+    return tuple(names)
+
+
+def _kind(x: Tensor, blocks: list[nn.Module]) -> Kind:
+    if x.dim() == 2:
+        return "rows"
+    if x.dim() == 3:
+        return "tokens"
+    channels, last = 0, 0  # who works on dimension 1 as channels, and who on the last one
+    for module in blocks[0].modules():
+        if isinstance(module, nn.Conv2d):
+            channels += x.shape[1] in (module.in_channels, module.out_channels)
+        elif isinstance(module, nn.BatchNorm2d):
+            channels += module.num_features == x.shape[1]
+        elif isinstance(module, nn.Linear):
+            last += x.shape[-1] in (module.in_features, module.out_features)
+    if channels and not (last and x.shape[1] != x.shape[-1] and x.shape[2] == x.shape[1]):
+        return "maps"
+    return "grid" if x.shape[1] == x.shape[2] and _is_visual(blocks[0]) else "streams"
+
+
+def _is_visual(block: nn.Module) -> bool:
+    name = type(block).__module__ + type(block).__name__
+    return any(word in name.lower() for word in ("vision", "vit", "swin", "image", "hiera", "dinat"))
+
+
 def _same(left: Tensor, right: Tensor) -> bool:
-    return left is right or (left.shape == right.shape and torch.equal(left, right))
+    return left is right or (
+        left.shape == right.shape and left.dtype == right.dtype and torch.equal(left, right)
+    )
 
 
-def _is_inside(chain: Chain, chains: list[Chain]) -> bool:
-    """Whether a longer chain's block contains this one, or an equal one has a shorter path."""
-    for other in chains:
-        if other is chain:
-            continue
-        inner = other.path + "."
-        if chain.path.startswith(inner):
-            return True
-        if {id(b) for b in chain.blocks} & {id(b) for b in other.blocks}:
-            key = (-len(other.blocks), len(other.path))
-            if key < (-len(chain.blocks), len(chain.path)):
-                return True
-    # A list inside one block of another branch (experts, heads) is a chain only by accident.
-    top = min(chains, key=lambda c: (c.path.count("."), -len(c.blocks)))
-    return len(chain.blocks) == 1 and top is not chain
+def _outermost(chains: list[Chain]) -> list[Chain]:
+    """Chains of composite blocks that stand in no other chain's blocks, each block once."""
+    composite = [c for c in chains if any(list(block.children()) for block in c.blocks)]
+    chains = composite or [c for c in chains if any(list(b.parameters()) for b in c.blocks)]
+    # A lone block, or a stack in a head, is a chain by accident where there is a real one.
+    if any(len(chain.blocks) > 1 for chain in chains):
+        chains = [
+            c for c in chains if len(c.blocks) > 1 or _size(c) * 4 >= max(map(_size, chains))
+        ]
+    kept: list[Chain] = []
+    for chain in sorted(chains, key=lambda c: (-len(c.blocks), c.path.count("."), c.path)):
+        inside = {id(m) for other in kept for b in other.blocks for m in b.modules()}
+        if not {id(block) for block in chain.blocks} & inside:
+            kept.append(chain)
+    nested = {id(m) for c in kept for b in c.blocks for m in b.modules() if m is not b}
+    kept = [c for c in kept if not {id(block) for block in c.blocks} & nested]
+    order = [chain.path for chain in chains]
+    return sorted(kept, key=lambda chain: order.index(chain.path))
+
+
+def _size(chain: Chain) -> int:
+    unique = {id(p): p.numel() for block in chain.blocks for p in block.parameters()}
+    return sum(unique.values())

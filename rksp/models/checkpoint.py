@@ -1,0 +1,118 @@
+"""Weights on disk: safetensors only, checked for damage before a model sees them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rksp.errors import InputError
+
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
+_PICKLED_ENDINGS = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
+_LARGEST_HEADER = 100 * 2**20  # bytes, the limit of the format itself
+
+
+def find_weights(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files of a checkpoint folder; none if it holds only a configuration.
+
+    Raises:
+        InputError: The only weights are pickled, the index names a file that is missing, or a
+            file is damaged.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = tuple(sorted({folder / name for name in _shards(index)}))
+        for file in files:
+            if file.parent != folder or not file.is_file():
+                raise InputError(
+                    f"{index.name} names {file.name}, which is not in {folder}; "
+                    "copy the missing shard beside it."
+                )
+    else:
+        files = tuple(sorted(folder.glob("*.safetensors")))
+        if len(files) > 1 and (folder / "model.safetensors").is_file():
+            files = (folder / "model.safetensors",)
+    if not files:
+        pickled = [p.name for p in sorted(folder.iterdir()) if is_pickle(p)]
+        if pickled:
+            raise InputError(
+                f"{folder} holds pickled weights ({pickled[0]}), which run code when they are "
+                "loaded; save the model with save_pretrained(..., safe_serialization=True)."
+            )
+    for file in files:
+        check_file(file)
+    return files
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a file is one of the pickled forms of weights, which rksp never opens."""
+    return path.name in _PICKLED or (
+        path.suffix in _PICKLED_ENDINGS
+        and path.name not in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+    )
+
+
+def _shards(index: Path) -> set[str]:
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError("a file name that is no string")
+        return set(names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index} is not a valid safetensors index ({error}).") from error
+
+
+def check_file(path: Path) -> None:
+    """Compares a file's header with its length.
+
+    A copy that was cut short has a good header and too few bytes behind it.
+
+    Raises:
+        InputError: The file is truncated or not in the safetensors format.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 0 < length <= _LARGEST_HEADER:
+            raise InputError(f"{path} is not a safetensors file, or is truncated at {size} bytes.")
+        text = file.read(length)
+    if len(text) < length:
+        raise InputError(f"{path} is truncated: {size} bytes do not even hold its header.")
+    try:
+        entries = json.loads(text)
+        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name[:2] != "__"]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path} has no readable safetensors header ({error}).") from error
+    expected = 8 + length + max(ends, default=0)
+    if size != expected:
+        raise InputError(
+            f"{path} is truncated or damaged: {size} bytes, {expected} by its header; copy it again."
+        )
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuses weights that hold NaN or infinity.
+
+    Raises:
+        InputError: Names the first such tensor and counts the rest.
+    """
+    bad = []
+    for name, tensor in tensors.items():
+        # A sum is finite only if every term is, unless it overflows: then look at every entry.
+        if (
+            tensor.is_floating_point()
+            and not torch.isfinite(tensor.sum())
+            and not torch.isfinite(tensor).all()
+        ):
+            bad.append(name)
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise InputError(
+            f"{where} holds NaN or infinity in {bad[0]}{more}; use an earlier checkpoint."
+        )

@@ -1,0 +1,114 @@
+"""`--set key=value`: changing a configuration by dotted names, checked against what it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from rksp.errors import InputError, nearest
+
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
+
+
+def parse_value(text: str) -> object:
+    """A scalar by the rules of YAML 1.2, or a JSON list or object.
+
+    `1e-4` is a number here, which PyYAML (YAML 1.1) reads as a string, and `no` is a word.
+    """
+    stripped = text.strip()
+    if stripped.lower() in _WORDS:
+        return _WORDS[stripped.lower()]
+    try:
+        return json.loads(stripped)
+    except ValueError:
+        pass
+    try:
+        return int(stripped.replace("_", ""))
+    except ValueError:
+        pass
+    try:
+        return float(stripped)
+    except ValueError:
+        return stripped
+
+
+def merge(
+    settings: Mapping[str, object],
+    overrides: Mapping[str, object],
+    *,
+    known: Mapping[str, object],
+    renamed: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """`settings` with the overrides in place; lists with an entry a layer follow a new depth.
+
+    Args:
+        settings: What the configuration says explicitly.
+        overrides: Dotted name → value; a string is parsed by `parse_value`.
+        known: The complete configuration with its defaults, nested; names must be in it.
+        renamed: Other names that the model type accepts for its settings, such as
+            `hidden_size` for GPT-2's `n_embd`.
+
+    Raises:
+        InputError: A name is not a setting of this model.
+    """
+    renamed = renamed or {}
+    result = _copy(settings)
+    for name, given in overrides.items():
+        value = parse_value(given) if isinstance(given, str) else given
+        *parents, last = name.split(".")
+        target, reference = result, known
+        for parent in parents:
+            inner = reference.get(parent)
+            if not isinstance(inner, Mapping):
+                raise InputError(_unknown(name, known, renamed))
+            if not isinstance(target.get(parent), dict):
+                target[parent] = _copy(inner)
+            target, reference = target[parent], inner
+        if not parents:
+            last = renamed.get(last, last)
+        if last not in reference:
+            raise InputError(_unknown(name, known, renamed))
+        if last in _DEPTHS and isinstance(value, int):
+            _follow_depth(target, reference, reference[last], value)
+        target[last] = value
+    return result
+
+
+def _follow_depth(
+    target: dict[str, object], reference: Mapping[str, object], old: object, new: int
+) -> None:
+    for key in target.keys() | reference.keys():
+        value = target.get(key)
+        if isinstance(value, list) and isinstance(old, int) and len(value) == old and new >= 1:
+            target[key] = resized(value, new)
+
+
+def resized(per_layer: list, depth: int) -> list:
+    """A list with an entry a layer, cut or repeated, that keeps every kind of layer if it can."""
+    result = [per_layer[i % len(per_layer)] for i in range(depth)]
+    try:
+        kinds = list(dict.fromkeys(per_layer))
+    except TypeError:  # entries that are lists or objects
+        return result
+    lost = [kind for kind in kinds if kind not in result]
+    if lost and len(kinds) <= depth:
+        result[-len(lost) :] = lost
+    return result
+
+
+def _unknown(name: str, known: Mapping[str, object], renamed: Mapping[str, str]) -> str:
+    names = [*_dotted(known), *renamed]
+    close = nearest(name, names) or nearest(name.split(".")[-1], names)
+    return f"--set {name}: this model has no such setting{close or '.'}"
+
+
+def _dotted(settings: Mapping[str, object], prefix: str = "") -> Iterable[str]:
+    for key, value in settings.items():
+        yield prefix + key
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def _copy(settings: Mapping) -> dict:
+    return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in settings.items()}

@@ -1,0 +1,173 @@
+"""The report: one schema-checked document that every rendering is made from."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from rksp.recipe import Recipe
+
+SCHEMA_VERSION = "1.0"
+
+
+class Part(BaseModel):
+    """Base of every part: frozen, and no field that the schema does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TargetReport(Part):
+    """What was scored."""
+
+    name: str
+    kind: str
+    task: str
+    model_type: str | None
+    parameters: int | None
+    is_pretrained: bool
+    config_hash: str | None
+    blocks: list[tuple[str, int]]
+    width: int
+    probe: str
+
+
+class LayerReport(Part):
+    """One block: its spectrum, its scales, and how far both can be trusted."""
+
+    layer: int
+    name: str
+    status: str
+    status_detail: str
+    states: int
+    rank: int
+    near_unit_mass: float | None
+    expansive_mass: float | None
+    contractive_mass: float | None
+    spectral_radius: float | None
+    eigenvector_condition: float | None
+    nonnormality: float | None
+    energy_gain: float | None
+    nonlinearity: float | None
+    update_ratio: float | None
+    noise_radius: float | None
+    held_out_residual: float | None
+    kreiss: float | None
+    rms_in: float | None
+    rms_out: float | None
+    eigenvalues: list[tuple[float, float]]
+
+
+class SpectraReport(Part):
+    """The blocks together, under one named definition."""
+
+    variant: str
+    reading: str
+    reason: str
+    coverage: float
+    published_score: float | None
+    aggregates: dict[str, dict[str, float]]
+    layers: list[LayerReport]
+
+
+class ForwardReport(Part):
+    """What else the forward pass showed; see `rksp.forward.ForwardStats`."""
+
+    loss: float | None
+    uniform_loss: float | None
+    logit_std: float | None
+    activation_absmax: float | None
+    activation_name: str | None
+    attention_logit_std: float | None
+    attention_entropy: float | None
+    attention_collapsed_heads: int | None
+    router_entropy: float | None
+    router_max_violation: float | None
+    aligned_response: float | None
+    not_measured: dict[str, str]
+
+
+class ResponseReport(Part):
+    """The reaction to the first update; see `rksp.response.ResponseProfile`."""
+
+    grad_norm: float | None
+    grad_max: float | None
+    critical_rate: float | None
+    output_slope: float | None
+    overshoot: float | None
+    forward_passes: float
+    reason: str | None
+
+
+class RiskReport(Part):
+    """The answer; see `rksp.risk.RiskAssessment`. Probabilities lie between 0 and 1."""
+
+    verdict: Literal["ok", "risk", "indeterminate"]
+    reasons: list[str]
+    evidence: str
+    horizon_steps: int
+    probability_failed: float | None
+    probability_failed_low: float | None
+    probability_failed_high: float | None
+    probability_diverged: float | None
+    safe_learning_rate: float | None
+    likely_edge: float | None
+    risk: float
+    threshold: float
+    curve: list[tuple[float, float, float, float]]
+    contributions: list[tuple[str, float]]
+    outside: dict[str, float]
+    counterfactual: str | None
+    classifier_data: str | None
+
+
+class SeedReport(Part):
+    """Everything measured at one seed."""
+
+    seed: int
+    spectra: SpectraReport
+    forward: ForwardReport
+    response: ResponseReport | None
+    risk: RiskReport | None
+    risk_missing: str | None
+
+
+class Report(Part):
+    """One run of `rksp score`.
+
+    `seeds` holds one entry per initialization, `spread` the mean and standard deviation over them
+    of the numbers that people compare. `non_finite` lists the paths of numbers that were infinite
+    or undefined: JSON has no word for them, so they stand as null. Only `timings` differs between
+    two runs of the same command.
+    """
+
+    schema_version: Literal["1.0"] = SCHEMA_VERSION
+    target: TargetReport
+    recipe: Recipe
+    verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
+    seeds: list[SeedReport]
+    spread: dict[str, dict[str, float]]
+    provenance: dict[str, str | int | float | bool | None]
+    non_finite: list[str] = []
+    timings: dict[str, float]
+
+    def to_json(self) -> str:
+        """Sorted keys and no NaN; the same bytes for the same numbers."""
+        content = self.model_dump(mode="python")
+        missing: list[str] = []
+        clean = _finite(content, "", missing)
+        clean["non_finite"] = sorted(set(missing) | set(self.non_finite))
+        return json.dumps(clean, sort_keys=True, allow_nan=False, indent=1) + "\n"
+
+
+def _finite(value: object, path: str, missing: list[str]) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(part, f"{path}/{key}", missing) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        missing.append(path)
+        return None
+    return value
