@@ -78,9 +78,7 @@ class DivergenceClassifier:
             high=_sigmoid(log_odds + reach),
         )
 
-    def contributions(
-        self, features: FeatureVector, question: str = "failed"
-    ) -> dict[str, float]:
+    def contributions(self, features: FeatureVector, question: str = "failed") -> dict[str, float]:
         """Each feature's exact share of the calibrated log-odds, relative to the average run."""
         head = self._head(features, question)
         shares = head.slope * head.model.contributions(self._row(head, features))[0]

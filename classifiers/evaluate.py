@@ -124,9 +124,7 @@ def evaluate(
         scores = score_rows(y, p, table.ladder, draws=draws)
         scores["mean_family_auroc"] = _point(np.nanmean(per))
         scores["worst_family_auroc"] = _point(np.nanmin(per))
-        yield Row(
-            split="b: unseen family", predictor=f"rksp {tier}", scores=scores, rows=len(y)
-        )
+        yield Row(split="b: unseen family", predictor=f"rksp {tier}", scores=scores, rows=len(y))
         p = predict_held_out(table, question, tier, table.task, folds=99)
         yield Row(
             split="c: unseen task",

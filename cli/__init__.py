@@ -1,1 +1,5 @@
-"""TODO"""
+"""The command line: a command parses, calls the library, renders."""
+
+from rksp.cli.app import app, main
+
+__all__ = ["app", "main"]

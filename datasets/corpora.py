@@ -30,7 +30,9 @@ def bpe_tokens() -> tuple[Tensor, int]:
     """
     from tokenizers import Tokenizer  # arrives with transformers; only this task needs it
 
-    stored = (files("rksp.datasets") / "tokenizers" / "shakespeare-bpe-1k.json").read_text(encoding="utf-8")
+    stored = (files("rksp.datasets") / "tokenizers" / "shakespeare-bpe-1k.json").read_text(
+        encoding="utf-8"
+    )
     try:
         tokenizer = Tokenizer.from_str(stored)
     except ValueError as error:

@@ -1,1 +1,45 @@
-"""The pre-flight check of a training run."""
+"""The pre-flight check of a training run.
+
+    import rksp
+    profile = rksp.profile(model, tokens)
+    profile.spectra.published_score
+
+Importing rksp is cheap: torch and transformers load with the first name that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rksp.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
+    from rksp.models.resolve import resolve
+    from rksp.pipeline import Profile, evaluate, profile
+    from rksp.recipe import Recipe
+    from rksp.status import Status
+
+_HOME = {
+    "ArtifactError": "rksp.errors",
+    "Incomplete": "rksp.errors",
+    "InputError": "rksp.errors",
+    "NotCovered": "rksp.errors",
+    "Profile": "rksp.pipeline",
+    "Recipe": "rksp.recipe",
+    "RkspError": "rksp.errors",
+    "Status": "rksp.status",
+    "evaluate": "rksp.pipeline",
+    "profile": "rksp.pipeline",
+    "resolve": "rksp.models.resolve",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rksp' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -137,7 +137,7 @@ def solve(job: FitJob) -> LayerSpectrum:
         name=job.name,
         variant=variant.name,
         status=Status.NON_FINITE,
-        status_detail="the states hold NaN or infinity",
+        status_detail="the states or their squares hold NaN or infinity",
         width=width,
         states_given=states.given,
         states=len(states.x),

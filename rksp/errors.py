@@ -1,10 +1,10 @@
 """What rksp raises. A message says what is wrong, what was given and what to do.
 
-    RkspError
-    ├── InputError        the target, the recipe or an option cannot be used     (exit code 2)
-    │   └── NotCovered    a valid model that the method does not apply to        (exit code 2)
-    ├── ArtifactError     a stored file (classifier, report, collection) is bad  (exit code 2)
-    └── Incomplete        part of the work could not be finished                 (exit code 3)
+RkspError
+├── InputError        the target, the recipe or an option cannot be used     (exit code 2)
+│   └── NotCovered    a valid model that the method does not apply to        (exit code 2)
+├── ArtifactError     a stored file (classifier, report, collection) is bad  (exit code 2)
+└── Incomplete        part of the work could not be finished                 (exit code 3)
 """
 
 from __future__ import annotations

@@ -11,43 +11,58 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rksp.attention_stats import AttentionStats, attention_stats, watching_attention
 from rksp.models.blocks import first_tensor
 
 _ROWS = 256  # token rows looked at per linear layer
-_QUERIES = 128  # query positions looked at per attention layer
-_SEQUENCES = 2
-_COLLAPSED = 0.05  # normalized entropy of a head that looks at one key
+_CHUNK = 256  # rows of logits in float32 at a time: 51 MB at a vocabulary of 50,000
+_WORST = 5
+_EXPERTS = (
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_moe_experts",
+)
+_GATES = ("gate", "router", "wg", "classifier")  # `gate_proj` of a SwiGLU is no router
+_DEAD = 0.1  # of the mean load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockStats:
-    """Scales of one block: RMS of the states entering and leaving, their relative change."""
+    """Scales of one block.
+
+    Attributes:
+        name: Module path.
+        rms_in, rms_out: RMS of the states entering and leaving.
+        update_ratio: ‖y − x‖ / ‖x‖ over all states; None if the states entering are zero.
+        absmax: Largest absolute entry leaving; None if the states are not finite.
+        kurtosis: Mean fourth power over the squared mean square of the entries leaving (3 for
+            Gaussian entries); large where few dimensions carry the stream.
+        aligned, aligned_max: Geometric mean and largest of the block's linear layers' aligned
+            response, as in `ForwardStats`.
+    """
 
     name: str
     rms_in: float
     rms_out: float
-    update_ratio: float
-    absmax: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionStats:
-    """One attention call, over visible keys.
-
-    `logit_std` is over keys, averaged over queries and heads; `entropy` is H / ln(visible keys),
-    averaged; `min_head_entropy` the lowest head's; `collapsed_heads` those under 0.05.
-    """
-
-    logit_std: float
-    max_logit: float
-    entropy: float
-    min_head_entropy: float
-    collapsed_heads: int
+    update_ratio: float | None
+    absmax: float | None
+    kurtosis: float | None = None
+    aligned: float | None = None
+    aligned_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterStats:
-    """One router: entropy over ln E, spread of the logits, load (max − mean) / mean, dead share."""
+    """One router's softmax over all experts.
+
+    Attributes:
+        entropy: Mean entropy over ln E.
+        logit_std: Spread over experts, averaged over tokens.
+        max_violation: (largest − mean) / mean of the top-1 load (MaxVio).
+        dead_experts: Experts below a tenth of the mean load.
+    """
 
     name: str
     entropy: float
@@ -58,7 +73,7 @@ class RouterStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardStats:
-    """Numbers of one forward pass; None where a quantity does not apply, with why.
+    """Numbers of one forward pass; None where a quantity was not measured, with why.
 
     Attributes:
         loss: Cross-entropy in nats on the probe, with its labels; None without labels.
@@ -66,6 +81,7 @@ class ForwardStats:
         logit_std: Standard deviation of the output logits over classes, averaged over positions.
         log_z: Mean log-partition of the output logits.
         activation_absmax, activation_name: Largest absolute module output, and whose.
+        non_finite: The first module whose output held NaN or infinity; None if none did.
         aligned_response: Geometric mean over linear layers of mean‖x‖₁ / RMS(Wx): the relative
             change of a layer's output per unit learning rate when every weight moves by the rate
             in the worst direction.
@@ -85,165 +101,210 @@ class ForwardStats:
     aligned_response: float | None
     aligned_worst: tuple[tuple[str, float], ...]
     not_measured: dict[str, str]
+    non_finite: str | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class ForwardWatch:
-    """Collects the statistics while a forward pass runs inside `watching`."""
+    """Collects the statistics while a forward pass runs inside `watching`.
 
+    Attributes:
+        statistics: False leaves out what needs hooks on every module.
+        block: Position of the block that is running, kept by whoever hooks the blocks.
+    """
+
+    statistics: bool = True
+    block: int | None = None
     attention: list[AttentionStats] = field(default_factory=list)
     routers: list[RouterStats] = field(default_factory=list)
     aligned: dict[str, float] = field(default_factory=dict)
-    num_experts: int | None = None
+    by_block: dict[int, list[float]] = field(default_factory=dict)
+    expert_counts: frozenset[int] = frozenset()
     absmax: float = 0.0
     absmax_name: str | None = None
+    non_finite: str | None = None
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[ForwardWatch]:
-        """Hooks every leaf module and scaled dot-product attention; removes all of it after."""
-        hooks = []
-        self.num_experts = _num_experts(model)
-        names = {module: name for name, module in model.named_modules()}
-        for module, name in names.items():
-            if not list(module.children()):
-                hooks.append(module.register_forward_hook(self._leaf(name)))
-        original = F.scaled_dot_product_attention
-
-        def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **more):
-            stats = attention_stats(query, key, attn_mask, is_causal, more.get("scale"))
-            self.attention.append(stats)
-            return original(query, key, value, attn_mask, dropout_p, is_causal, **more)
-
-        F.scaled_dot_product_attention = attention
-        torch.nn.functional.scaled_dot_product_attention = attention
-        try:
+        """Hooks every leaf module and every attention call; removes all of it after."""
+        if not self.statistics:
             yield self
+            return
+        hooks = []
+        self.expert_counts = _expert_counts(model)
+        for name, module in model.named_modules():
+            is_leaf = not list(module.children())
+            if is_leaf or (self.expert_counts and name.rsplit(".", 1)[-1] in _GATES):
+                hooks.append(module.register_forward_hook(self._leaf(name), with_kwargs=True))
+        try:
+            with watching_attention(model, self._attend):
+                yield self
         finally:
-            F.scaled_dot_product_attention = original
             for hook in hooks:
                 hook.remove()
 
+    def _attend(self, query, key, mask, is_causal, scale, softcap=None) -> None:
+        stats = attention_stats(
+            query, key, mask, is_causal, scale, softcap=softcap, block=self.block
+        )
+        if stats is not None and math.isfinite(stats.logit_std):
+            self.attention.append(stats)
+
     def _leaf(self, name: str):
-        def look(module: nn.Module, args: tuple, output: object) -> None:
+        def look(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
             out = first_tensor(output)
-            if out is None or out.numel() == 0:
+            if out is None or out.numel() == 0 or out.device.type == "meta":
                 return
-            largest = float(out.abs().max())
-            if not largest <= self.absmax:
+            low, high = torch.aminmax(out)
+            largest = max(-float(low), float(high))
+            if not math.isfinite(largest):
+                self.non_finite = self.non_finite or name
+                return
+            if largest > self.absmax or self.absmax_name is None:
                 self.absmax, self.absmax_name = largest, name
-            weight = getattr(module, "weight", None)
-            x = first_tensor(args)
-            if x is None or weight is None or weight.dim() != 2 or x.shape[-1] not in weight.shape:
+            weight, x = getattr(module, "weight", None), first_tensor((args, kwargs))
+            if not isinstance(weight, Tensor) or weight.dim() != 2 or x is None or x.dim() < 2:
                 return
-            if isinstance(module, nn.Embedding):
+            if isinstance(module, nn.Embedding) or x.shape[-1] not in weight.shape:
                 return
-            kind = name.rsplit(".", 1)[-1]
-            if kind in ("gate", "router") and weight.shape[0] == self.num_experts:
+            is_gate = name.rsplit(".", 1)[-1] in _GATES
+            if is_gate and weight.shape[0] in self.expert_counts:
                 self.routers.append(router_stats(name, x, module))
-                return
-            rows, result = x.reshape(-1, x.shape[-1])[:_ROWS], out.reshape(-1, out.shape[-1])[:_ROWS]
-            size = float(result.float().square().mean().sqrt())
-            if size > 0:
-                self.aligned[name] = float(rows.float().abs().sum(-1).mean()) / size
+            elif out.shape[:-1] == x.shape[:-1] and out.shape[-1] in weight.shape:
+                self._respond(name, x, out)
 
         return look
+
+    def _respond(self, name: str, x: Tensor, out: Tensor) -> None:
+        rows, result = x.reshape(-1, x.shape[-1]), out.reshape(-1, out.shape[-1])
+        count = min(len(rows), _ROWS)
+        chosen = torch.arange(count, device=x.device) * len(rows) // count
+        size = float(result[chosen].float().square().mean().sqrt())
+        value = float(rows[chosen].float().abs().sum(-1).mean()) / size if size > 0 else 0.0
+        if value > 0 and math.isfinite(value):
+            self.aligned[name] = value
+            if self.block is not None:
+                self.by_block.setdefault(self.block, []).append(value)
 
     def finish(
         self, blocks: list[BlockStats], logits: Tensor | None, labels: Tensor | None
     ) -> ForwardStats:
         """The statistics of the pass, with its logits `[..., classes]` and labels."""
-        missing = {}
-        loss = uniform = spread = log_z = None
-        if logits is None:
-            missing["loss"] = "the model returns no logits"
+        missing: dict[str, str] = {}
+        output = _output_stats(logits, labels, missing)
+        if not self.statistics:
+            missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not asked for")
         else:
-            flat = logits.reshape(-1, logits.shape[-1]).float()
-            uniform = math.log(flat.shape[-1])
-            spread = float(flat.std(-1).mean())
-            log_z = float(flat.logsumexp(-1).mean())
-            if labels is None:
-                missing["loss"] = "the probe has no labels"
-            elif labels.numel() != flat.shape[0]:
-                missing["loss"] = "the labels do not match the logits"
-            else:
-                loss = float(F.cross_entropy(flat, labels.flatten(), ignore_index=-100))
-        if not self.attention:
-            missing["attention"] = "no call of scaled_dot_product_attention was seen"
-        if not self.routers:
-            missing["routers"] = "the model has no router that is a linear layer"
-        values = [v for v in self.aligned.values() if v > 0 and math.isfinite(v)]
-        worst = sorted(self.aligned.items(), key=lambda item: (-item[1], item[0]))[:5]
+            if not self.attention:
+                missing["attention"] = "the model computes no attention that rksp can read"
+            if not self.routers:
+                missing["routers"] = (
+                    "no router was recognized among the modules"
+                    if self.expert_counts
+                    else "the model has no experts"
+                )
+            if not self.aligned:
+                missing["aligned_response"] = "no linear layer took part"
+        worst = sorted(self.aligned.items(), key=lambda item: (-item[1], item[0]))[:_WORST]
         return ForwardStats(
-            loss=loss,
-            uniform_loss=uniform,
-            logit_std=spread,
-            log_z=log_z,
-            blocks=tuple(blocks),
+            **output,
+            blocks=tuple(self._with_response(i, stats) for i, stats in enumerate(blocks)),
             attention=tuple(self.attention),
             routers=tuple(self.routers),
             activation_absmax=self.absmax if self.absmax_name else None,
             activation_name=self.absmax_name,
-            aligned_response=math.exp(sum(map(math.log, values)) / len(values)) if values else None,
+            aligned_response=_geometric_mean(list(self.aligned.values())),
             aligned_worst=tuple(worst),
             not_measured=missing,
+            non_finite=self.non_finite,
+        )
+
+    def _with_response(self, index: int, stats: BlockStats) -> BlockStats:
+        values = self.by_block.get(index, [])
+        return BlockStats(
+            name=stats.name,
+            rms_in=stats.rms_in,
+            rms_out=stats.rms_out,
+            update_ratio=stats.update_ratio,
+            absmax=stats.absmax,
+            kurtosis=stats.kurtosis,
+            aligned=_geometric_mean(values),
+            aligned_max=max(values, default=None),
         )
 
 
-@torch.no_grad()
-def attention_stats(
-    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> AttentionStats:
-    """Statistics of softmax(q kᵀ scale) on the first sequences and evenly chosen queries.
-
-    Args:
-        query: `[batch, heads, queries, dim]`; key may have fewer heads (grouped queries).
-    """
-    q, k = query[:_SEQUENCES].float(), key[:_SEQUENCES].float()
-    if k.shape[1] != q.shape[1]:
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    length, keys = q.shape[-2], k.shape[-2]
-    chosen = torch.linspace(0, length - 1, min(length, _QUERIES)).long()
-    logits = q[:, :, chosen] @ k.mT * (scale if scale is not None else q.shape[-1] ** -0.5)
-    visible = torch.ones_like(logits, dtype=torch.bool)
-    if is_causal:
-        visible = visible & (torch.arange(keys) <= chosen[:, None])
-    if mask is not None:
-        part = mask[:_SEQUENCES] if mask.dim() == 4 and mask.shape[0] > 1 else mask
-        part = part[..., chosen, :] if part.shape[-2] == length else part
-        if part.dtype == torch.bool:
-            visible = visible & part
-        else:
-            visible = visible & (part > torch.finfo(part.dtype).min / 2)
-            logits = logits + part.float().clamp(min=-1e9)
-    count = visible.sum(-1)
-    logits = logits.masked_fill(~visible, -torch.inf)
-    p = logits.softmax(-1)
-    entropy = torch.special.entr(p).sum(-1)
-    usable = count > 1
-    share = torch.where(usable, entropy / count.clamp(min=2).log(), torch.nan)
-    per_head = share.nanmean(dim=(0, 2))
-    clean = logits.masked_fill(~visible, 0.0)
-    mean = clean.sum(-1, keepdim=True) / count.clamp(min=1).unsqueeze(-1)
-    variance = ((clean - mean) ** 2 * visible).sum(-1) / count.clamp(min=1)
-    return AttentionStats(
-        logit_std=float(variance.sqrt()[usable].mean()),
-        max_logit=float(clean.abs().max()),
-        entropy=float(per_head.mean()),
-        min_head_entropy=float(per_head.min()),
-        collapsed_heads=int((per_head < _COLLAPSED).sum()),
+def block_stats(name: str, x: Tensor, y: Tensor) -> BlockStats:
+    """Scales of one block from the states `[states, width]` entering and leaving it."""
+    x, y = x.float(), y.float()
+    rms_in = float(x.square().mean().sqrt())
+    square = y.square()
+    mean_square = float(square.mean())
+    fourth = float(square.square().mean())
+    change = float((y - x).square().mean().sqrt())
+    absmax = float(y.abs().max())
+    kurtosis = fourth / mean_square**2 if mean_square > 0 else math.nan
+    return BlockStats(
+        name=name,
+        rms_in=rms_in,
+        rms_out=math.sqrt(mean_square) if mean_square >= 0 else math.nan,
+        update_ratio=_finite(change / rms_in) if rms_in > 0 else None,
+        absmax=_finite(absmax),
+        kurtosis=_finite(kurtosis),
     )
 
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
-def _num_experts(model: nn.Module) -> int | None:
-    """Number of routed experts by the configuration, under any of its usual names."""
+def _geometric_mean(values: list[float]) -> float | None:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def _output_stats(
+    logits: Tensor | None, labels: Tensor | None, missing: dict[str, str]
+) -> dict[str, float | None]:
+    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std", "log_z"))
+    if logits is None or logits.dim() < 2 or logits.shape[-1] < 2:
+        missing["loss"] = missing["logit_std"] = "the model returns no logits"
+        return result
+    flat = logits.reshape(-1, logits.shape[-1])
+    target = None
+    if labels is None:
+        missing["loss"] = "the probe has no labels"
+    elif labels.numel() != len(flat):
+        missing["loss"] = "the labels do not line up with the logits"
+    elif int(labels.max()) >= flat.shape[-1]:
+        missing["loss"] = "a label lies outside of the logits' classes"
+    else:
+        target = labels.flatten().to(flat.device)
+    spread = log_z = loss = 0.0
+    counted = 0
+    for start in range(0, len(flat), _CHUNK):
+        part = flat[start : start + _CHUNK].float()
+        spread += float(part.std(-1).sum(dtype=torch.float64))
+        log_z += float(part.logsumexp(-1).sum(dtype=torch.float64))
+        if target is not None:
+            here = target[start : start + _CHUNK]
+            loss += float(F.cross_entropy(part, here, ignore_index=-100, reduction="sum"))
+            counted += int((here != -100).sum())
+    result["uniform_loss"] = math.log(flat.shape[-1])
+    result["logit_std"], result["log_z"] = _finite(spread / len(flat)), _finite(log_z / len(flat))
+    if target is not None and counted:
+        result["loss"] = _finite(loss / counted)
+        if result["loss"] is None:
+            missing["loss"] = "the logits are not finite"
+    return result
+
+
+def _expert_counts(model: nn.Module) -> frozenset[int]:
+    """Numbers of routed experts by the configuration, under any of its usual names."""
     config = getattr(model, "config", None)
     if getattr(config, "feed_forward", "moe") != "moe":  # the zoo's dense members
-        return None
-    counts = (getattr(config, name, None) for name in _EXPERTS)
-    return next((count for count in counts if isinstance(count, int) and count > 1), None)
+        return frozenset()
+    configs = [config, getattr(config, "text_config", None), getattr(config, "ffn_config", None)]
+    counts = [getattr(part, name, None) for part in configs for name in _EXPERTS]
+    return frozenset(count for count in counts if isinstance(count, int) and count > 1)
 
 
 @torch.no_grad()
@@ -252,9 +313,8 @@ def router_stats(name: str, x: Tensor, router: nn.Module) -> RouterStats:
 
     Recomputed because routers return different things from one release to the next.
     """
-    weight = router.weight.float()
     bias = getattr(router, "bias", None)
-    logits = F.linear(x.reshape(-1, x.shape[-1]).float(), weight)
+    logits = F.linear(x.reshape(-1, x.shape[-1]).float(), router.weight.float())
     if isinstance(bias, Tensor):
         logits = logits + bias.float()
     experts = logits.shape[-1]
@@ -265,5 +325,5 @@ def router_stats(name: str, x: Tensor, router: nn.Module) -> RouterStats:
         entropy=float(torch.special.entr(p).sum(-1).mean()) / math.log(experts),
         logit_std=float(logits.std(-1).mean()),
         max_violation=float(load.max() * experts - 1),
-        dead_experts=int((load < 0.1 / experts).sum()),
+        dead_experts=int((load < _DEAD / experts).sum()),
     )

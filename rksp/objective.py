@@ -21,9 +21,7 @@ def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy in nats over the labels that count."""
-    return F.cross_entropy(
-        logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED
-    )
+    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED)
 
 
 def task_loss(model: nn.Module, batch: Batch) -> Tensor:

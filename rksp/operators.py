@@ -16,6 +16,7 @@ from scipy.linalg import lapack
 
 GROWTH_POWERS = (1, 2, 4, 8, 12)  # four products instead of eleven reach the twelfth power
 _DENSE_NORM = 96  # below this an SVD is as fast as Lanczos
+_GROWTH_TOLERANCE = 1e-3
 _MAX_STEPS = 200
 _TRUSTED_BASIS = 1e8  # powers through the eigenbasis lose this many digits of sixteen
 _BREAKDOWN = 1e-10  # a residual this small is an invariant subspace; dividing by it is noise
@@ -98,7 +99,7 @@ def _inverse(packed: np.ndarray) -> tuple[np.ndarray | None, float | None]:
     inverse, info = lapack.dgetri(factors, pivots, lwork=64 * len(packed))
     if info != 0 or not np.isfinite(inverse).all():
         return None, None
-    condition = operator_norm(packed, tolerance=1e-6) * operator_norm(inverse, tolerance=1e-6)
+    condition = operator_norm(packed, tolerance=1e-5) * operator_norm(inverse, tolerance=1e-5)
     if not condition * _SINGULAR < 1.0:
         return None, None
     return inverse, float(condition)
@@ -184,7 +185,7 @@ def _bidiagonal_norm(diagonal: np.ndarray, above: np.ndarray) -> float:
 def growth_norms(
     operator: np.ndarray, sigma_max: float, system: EigenSystem | None = None
 ) -> tuple[float | None, ...]:
-    """`||A^j||_2` for j in `GROWTH_POWERS`, to 1e-4; None where a power overflows.
+    """`||A^j||_2` for j in `GROWTH_POWERS`, to three digits; None where a power overflows.
 
     What `transient growth over depth` means, and a bracket of the Kreiss constant where rho < 1:
     max ||A^j|| / (e n) <= K <= max ||A^j||. With an eigenbasis no power is formed: any `A^j v` is
@@ -203,7 +204,7 @@ def growth_norms(
             else:
                 part = max(p for p in powers if power - p in powers)
                 powers[power] = powers[part] @ powers[power - part]
-                norm = operator_norm(powers[power], tolerance=1e-4)
+                norm = operator_norm(powers[power], tolerance=_GROWTH_TOLERANCE)
             norms.append(float(norm) if np.isfinite(norm) else None)
     return tuple(norms)
 
@@ -226,4 +227,4 @@ def _power_norm(system: EigenSystem, power: int) -> float:
         return left.T @ (stretch * inner + (turn * inner)[pair])
 
     start = np.cos(np.arange(len(pair)) ** 2)
-    return _lanczos_norm(forward, backward, start, size=len(pair), tolerance=1e-4)
+    return _lanczos_norm(forward, backward, start, size=len(pair), tolerance=_GROWTH_TOLERANCE)

@@ -57,7 +57,9 @@ class Pair(torch.optim.Optimizer):
 
     def __init__(self, first: torch.optim.Optimizer, second: torch.optim.Optimizer) -> None:
         self.parts = (first, second)
-        super().__init__([p for part in self.parts for g in part.param_groups for p in g["params"]], {})
+        super().__init__(
+            [p for part in self.parts for g in part.param_groups for p in g["params"]], {}
+        )
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure=None):

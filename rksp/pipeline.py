@@ -18,7 +18,7 @@ from rksp.dmd import VARIANTS
 from rksp.errors import ArtifactError, InputError
 from rksp.features import Evidence, extract
 from rksp.forward import ForwardStats
-from rksp.models.resolve import MAX_PARAMS, ModelSource, resolve
+from rksp.models.resolve import ModelSource
 from rksp.range_test import STEPS, RangeTest, range_test
 from rksp.recipe import Recipe
 from rksp.response import ResponseProfile, measure_response

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -10,9 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from rksp.datasets.tasks import Batch
-from rksp.errors import InputError, NotCovered
-from rksp.forward import BlockStats, ForwardStats, ForwardWatch
-from rksp.models.blocks import Chain, find_chains, first_tensor
+from rksp.errors import InputError
+from rksp.forward import BlockStats, ForwardStats, ForwardWatch, block_stats
+from rksp.models.blocks import Chain, find_chains
+
+Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+# What a model may raise when its configuration and the probe do not fit each other.
+_CANNOT_RUN = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    ImportError,
+    ZeroDivisionError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +55,11 @@ class Collected:
 
     Attributes:
         chains: (path, number of blocks) of every chain that was read.
-        width: Width of the residual stream.
-        states: States handed over per block.
+        width: Width of the residual stream; of several chains, the last one's.
+        states: States handed over per block; of several chains, the last one's.
         forward: Statistics of the same pass.
         forward_passes: Cost in passes over the probe, the detection on one sequence included.
+        notes: What the reader must know about how the stream was read, a sentence each.
     """
 
     chains: tuple[tuple[str, int], ...]
@@ -51,138 +67,276 @@ class Collected:
     states: int
     forward: ForwardStats
     forward_passes: float
+    notes: tuple[str, ...] = ()
 
 
 def collect(
     model: nn.Module,
-    batch: Batch,
+    batch: Inputs,
     *,
     consume: Callable[[LayerTransition], None],
     num_states: int | None = None,
     blocks: str | None = None,
+    statistics: bool = True,
 ) -> Collected:
     """Runs one forward pass and hands every block's transition to `consume` as it is done.
 
     Nothing holds more than one block's states. The model, its mode, its hooks, its buffers and
-    the random state are left bitwise as found. An encoder–decoder's two chains follow each other,
-    layers counted on.
+    the random state are left bitwise as found. Several chains (encoder and decoder, the stages of
+    a vision model) follow each other, layers counted on.
 
     Args:
-        batch: Inputs (a tensor, or keyword arguments with an optional `attention_mask`, whose
-            zeros are left out) and labels.
-        num_states: Use this many states, evenly chosen; default all.
+        batch: A tensor, positional arguments, keyword arguments (an `attention_mask`'s zeros are
+            left out), or a `Batch` of inputs and labels that line up with the logits.
+        num_states: Use this many states of every block, evenly over all; default all.
         blocks: Path of the list of blocks; default the one that is found.
+        statistics: Whether to measure attention, routers and linear layers too.
 
     Raises:
-        InputError: Fewer than two states.
+        InputError: Fewer than two states, token ids outside the vocabulary, or a model that
+            cannot run on these inputs.
         NotCovered: The model has no chain of blocks of constant width.
     """
+    if not isinstance(batch, Batch):
+        batch = Batch(inputs=batch, labels=None)
+    _check_tokens(model, batch)
+    count = _batch_size(batch)
+    if num_states is not None and num_states < 2:
+        raise InputError(f"{num_states} snapshots were asked for; at least 2 are needed.")
     with _as_found(model), torch.no_grad():
         first = _take(batch, 1)
-        chains = find_chains(model, lambda: _run(model, first), path=blocks)
-        count = _batch_size(batch)
-        blocks_seen: list[BlockStats] = []
-        seen = {"states": 0, "width": 0}
-        watch = ForwardWatch()
+        chains = find_chains(model, lambda: _run(model, first, []), path=blocks)
+        watch = ForwardWatch(statistics=statistics)
+        reader = _Reader(consume, watch, num_states, count)
         with ExitStack() as stack:
-            for chain, offset in _offsets(chains):
-                mask = _mask(batch, chain)
-                for index, block in enumerate(chain.blocks):
-                    hook = _hand_over(
-                        consume, blocks_seen, seen, mask, num_states, offset + index, chain.names[index]
-                    )
-                    stack.callback(block.register_forward_hook(hook, with_kwargs=True).remove)
+            offset = 0
+            for chain in chains:
+                for hook in reader.hooks(chain, offset, _mask(batch, chain)):
+                    stack.callback(hook.remove)
+                offset += len(chain.blocks)
             stack.enter_context(watch.watching(model))
-            output = _run(model, batch)
-        logits = getattr(output, "logits", output if isinstance(output, Tensor) else None)
-        forward = watch.finish(blocks_seen, logits, batch.labels)
+            output = _run(model, batch, reader.failures)
+        forward = watch.finish(reader.blocks, _logits(output), batch.labels)
     return Collected(
         chains=tuple((chain.path, len(chain.blocks)) for chain in chains),
-        width=seen["width"],
-        states=seen["states"],
+        width=reader.width,
+        states=reader.states,
         forward=forward,
         forward_passes=1 + 1 / count,
+        notes=_notes(chains),
     )
 
 
-def _hand_over(consume, blocks_seen, seen, mask, num_states, layer, name):
-    def hook(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-        before = first_tensor(args) if args else first_tensor(kwargs)
-        after = first_tensor(output)
-        if before.dim() > 3 and before.shape[1:-1] != (mask.shape[1:] if mask is not None else None):
-            # Several parallel streams: each token's streams are states of their own.
-            before, after = before.flatten(1, -2), after.flatten(1, -2)
-        sequence = torch.arange(before.shape[0]).unsqueeze(1).expand(before.shape[:2])
-        x, y, sequence = before.flatten(0, 1), after.flatten(0, 1), sequence.flatten()
-        if mask is not None and mask.shape[:2] == before.shape[:2]:
-            keep = mask.flatten().bool().to(x.device)
-            x, y, sequence = x[keep], y[keep], sequence[keep.cpu()]
-        if num_states is not None and num_states < len(x):
-            chosen = torch.linspace(0, len(x) - 1, num_states).round().long()
-            x, y, sequence = x[chosen], y[chosen], sequence[chosen]
-        if len(x) < 2:
-            raise InputError(
-                f"The probe gives {len(x)} state; at least two tokens are needed. Use a longer probe."
-            )
-        seen["states"], seen["width"] = len(x), x.shape[-1]
-        rms_in, rms_out = _rms(x), _rms(y)
-        blocks_seen.append(
-            BlockStats(
-                name=name,
-                rms_in=rms_in,
-                rms_out=rms_out,
-                update_ratio=_rms(y.float() - x.float()) / rms_in if rms_in else float("nan"),
-                absmax=float(y.abs().max()),
-            )
+class _Reader:
+    """Hooks on the blocks of all chains, and what they saw."""
+
+    def __init__(
+        self,
+        consume: Callable[[LayerTransition], None],
+        watch: ForwardWatch,
+        num_states: int | None,
+        count: int,
+    ) -> None:
+        self.consume, self.watch, self.num_states, self.count = consume, watch, num_states, count
+        self.blocks: list[BlockStats] = []
+        self.failures: list[BaseException] = []
+        self.states = self.width = 0
+
+    def hooks(self, chain: Chain, offset: int, mask: Tensor | None) -> Iterator:
+        turns: dict[nn.Module, list[int]] = {}
+        for index, block in enumerate(chain.blocks):
+            turns.setdefault(block, []).append(index)
+        for block, indices in turns.items():
+            visit = _Visit(self, chain, offset, mask, indices)
+            yield block.register_forward_pre_hook(visit.before, with_kwargs=True)
+            yield block.register_forward_hook(visit.after, with_kwargs=True)
+
+    def hand_over(self, transition: LayerTransition) -> None:
+        try:
+            self.consume(transition)
+        except BaseException as error:
+            self.failures.append(error)  # not the model's own: raised again as it is
+            raise
+
+
+class _Visit:
+    """One block's part: its input is copied before it runs, for blocks that add in place."""
+
+    def __init__(
+        self, reader: _Reader, chain: Chain, offset: int, mask: Tensor | None, indices: list[int]
+    ) -> None:
+        self.reader, self.chain, self.offset, self.mask = reader, chain, offset, mask
+        self.indices, self.turn = indices, 0
+        self.x = self.rows = self.sequence = None
+
+    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        tensor = self.chain.read_input(args, kwargs)
+        self.rows, self.sequence = _choose(
+            self.chain, tensor, self.mask, self.reader.num_states, self.reader.count
         )
-        consume(LayerTransition(layer=layer, name=name, x=x, y=y, sequence=sequence))
+        self.x = self._pick(tensor).clone()
+        index = self.indices[min(self.turn, len(self.indices) - 1)]
+        self.reader.watch.block = self.offset + index
 
-    return hook
+    def after(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+        reader, x = self.reader, self.x
+        index = self.indices[min(self.turn, len(self.indices) - 1)]
+        self.turn, self.x = self.turn + 1, None
+        y = self._pick(self.chain.read_output(output))
+        reader.states, reader.width = x.shape
+        name = self.chain.names[index]
+        reader.blocks.append(block_stats(name, x, y))
+        reader.watch.block = None
+        reader.hand_over(
+            LayerTransition(layer=self.offset + index, name=name, x=x, y=y, sequence=self.sequence)
+        )
+
+    def _pick(self, tensor: Tensor) -> Tensor:
+        flat = self.chain.states(tensor).reshape(-1, self.chain.width)
+        return flat if self.rows is None else flat[self.rows]
 
 
-def _rms(x: Tensor) -> float:
-    return float(x.float().square().mean().sqrt())
+def _choose(
+    chain: Chain, tensor: Tensor, mask: Tensor | None, num_states: int | None, count: int
+) -> tuple[Tensor | None, Tensor]:
+    """Rows of the flattened states to keep (None: all) and the sequence of each."""
+    states = chain.states(tensor)
+    lead, length = states.shape[:2]
+    positions = torch.arange(lead * length)
+    if lead == count or lead % count == 0:
+        sequence = positions // (length * (lead // count))
+    else:  # time first, as in some encoder–decoders: the sequence is the second index
+        sequence = positions % length if length == count else positions * 0
+    rows = None
+    if mask is not None and not bool(mask.bool().all()):
+        per_token = mask.bool().cpu()
+        if per_token.shape == (lead, length):
+            keep = per_token
+        elif per_token.T.shape == (lead, length):
+            keep = per_token.T
+        elif lead == len(per_token) and length % per_token.shape[-1] == 0 and mask.dim() == 2:
+            keep = per_token.repeat_interleave(length // per_token.shape[1], dim=1)
+        else:
+            raise InputError(
+                f"The padding of the inputs ({tuple(mask.shape)}) does not line up with the states "
+                f"of {chain.path} ({tuple(tensor.shape)}); pass inputs without padding."
+            )
+        rows = keep.flatten().nonzero().squeeze(1)
+    kept = len(positions) if rows is None else len(rows)
+    if num_states is not None and num_states < kept:
+        even = torch.arange(num_states) * kept // num_states
+        rows = even if rows is None else rows[even]
+    if rows is not None:
+        sequence = sequence[rows]
+    if len(sequence) < 2:
+        raise InputError(
+            f"The probe gives {len(sequence)} state; at least two tokens are needed: "
+            "use a longer probe."
+        )
+    return (rows if rows is None else rows.to(tensor.device)), sequence
 
 
-def _offsets(chains: tuple[Chain, ...]):
-    offset = 0
-    for chain in chains:
-        yield chain, offset
-        offset += len(chain.blocks)
+def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
+    notes = []
+    if any(chain.kind == "streams" for chain in chains):
+        notes.append("Parallel residual streams are read as states of their own.")
+    if any(chain.kind == "maps" for chain in chains):
+        notes.append("Convolutional stages: every pixel of the maps is a state.")
+    if len({chain.width for chain in chains}) > 1:
+        notes.append(
+            "The width changes between stages; blocks that change it are left out of the spectra."
+        )
+    if any(len(set(map(id, chain.blocks))) < len(chain.blocks) for chain in chains):
+        notes.append("Blocks share their weights; every pass through one counts as a layer.")
+    return tuple(notes)
 
 
-def _run(model: nn.Module, batch: Batch) -> object:
-    if isinstance(batch.inputs, Tensor):
-        return model(batch.inputs)
-    extra = {"use_cache": False} if hasattr(getattr(model, "config", None), "use_cache") else {}
-    return model(**batch.inputs, **extra)
-
-
-def _take(batch: Batch, count: int) -> Batch:
+def _run(model: nn.Module, batch: Batch, failures: list[BaseException]) -> object:
     inputs = batch.inputs
-    if isinstance(inputs, Tensor):
-        return Batch(inputs=inputs[:count], labels=batch.labels)
-    return Batch(inputs={k: v[:count] for k, v in inputs.items()}, labels=batch.labels)
+    args = (inputs,) if isinstance(inputs, Tensor) else inputs if isinstance(inputs, tuple) else ()
+    kwargs = dict(inputs) if isinstance(inputs, dict) else {}
+    parameters = inspect.signature(model.forward).parameters
+    if "use_cache" in parameters:
+        kwargs.setdefault("use_cache", False)
+    try:
+        return model(*args, **kwargs)
+    except _CANNOT_RUN as error:
+        if any(error is failure for failure in failures):
+            raise
+        text = " ".join(str(error).split())[:200] or "no message"
+        raise InputError(
+            f"The model cannot run on the probe ({type(error).__name__}: {text}); "
+            "check its configuration, or give it another probe."
+        ) from error
+
+
+def _logits(output: object) -> Tensor | None:
+    for name in ("logits", "prediction_logits"):
+        found = getattr(output, name, None)
+        if isinstance(found, Tensor):
+            return found
+    return output if isinstance(output, Tensor) and output.dim() >= 2 else None
+
+
+def _check_tokens(model: nn.Module, batch: Batch) -> None:
+    tokens = batch.inputs.get("input_ids") if isinstance(batch.inputs, dict) else None
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    if tokens is None or not tokens.numel() or not isinstance(size, int):
+        return
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= size:
+        raise InputError(
+            f"The probe holds token id {high if high >= size else low}, but the vocabulary has "
+            f"{size} entries; use the tokenizer of this model."
+        )
+
+
+def _parts(batch: Batch) -> list[Tensor]:
+    inputs = batch.inputs
+    values = [inputs] if isinstance(inputs, Tensor) else inputs
+    values = values.values() if isinstance(values, dict) else values
+    return [value for value in values if isinstance(value, Tensor) and value.dim() > 0]
 
 
 def _batch_size(batch: Batch) -> int:
-    inputs = batch.inputs
-    return len(inputs if isinstance(inputs, Tensor) else next(iter(inputs.values())))
+    parts = _parts(batch)
+    if not parts or not len(parts[0]):
+        raise InputError("The probe is empty; give at least one sequence.")
+    return len(parts[0])
+
+
+def _take(batch: Batch, count: int) -> Batch:
+    size, inputs = _batch_size(batch), batch.inputs
+
+    def cut(value: object) -> object:
+        whole = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
+        return value[:count] if whole else value
+
+    if isinstance(inputs, Tensor):
+        return Batch(inputs=inputs[:count], labels=batch.labels)
+    if isinstance(inputs, tuple):
+        return Batch(inputs=tuple(map(cut, inputs)), labels=batch.labels)
+    return Batch(inputs={k: cut(v) for k, v in inputs.items()}, labels=batch.labels)
 
 
 def _mask(batch: Batch, chain: Chain) -> Tensor | None:
-    if isinstance(batch.inputs, Tensor):
+    if not isinstance(batch.inputs, dict):
         return None
-    name = "decoder_attention_mask" if "decoder" in chain.path else "attention_mask"
-    return batch.inputs.get(name)
+    is_decoder = "decoder_input_ids" in batch.inputs and "decoder" in chain.path
+    return batch.inputs.get("decoder_attention_mask" if is_decoder else "attention_mask")
 
 
 @contextmanager
-def _as_found(model: nn.Module):
+def _as_found(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; modes, buffers and the random state restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    with torch.random.fork_rng(devices=[]):
+    buffers = [
+        (module, name, buffer, None if buffer is None else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
         try:
             model.eval()
             yield
@@ -190,5 +344,7 @@ def _as_found(model: nn.Module):
             for module, mode in modes:
                 module.training = mode
             with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
+                for module, name, buffer, value in buffers:
+                    module._buffers[name] = buffer
+                    if buffer is not None and not torch.equal(buffer, value):
+                        buffer.copy_(value)

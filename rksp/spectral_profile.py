@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rksp.dmd import (
     VARIANTS,
@@ -21,9 +22,11 @@ from rksp.dmd import (
     solve,
 )
 from rksp.errors import InputError
-from rksp.snapshots import LayerTransition
 from rksp.status import Status
 from rksp.subspace import distinct_states
+
+if TYPE_CHECKING:  # one type must not load every way to open a model
+    from rksp.snapshots import LayerTransition
 
 QUANTITIES = (
     "near_unit_mass",

@@ -51,7 +51,9 @@ class DistinctStates:
 
     @property
     def is_finite(self) -> bool:
-        return bool(np.isfinite(self.x_mean).all() and np.isfinite(self.y_mean).all())
+        """No NaN, no infinity, and no square that overflows float64."""
+        means = np.isfinite(self.x_mean).all() and np.isfinite(self.y_mean).all()
+        return bool(means and np.isfinite(np.vdot(self.x, self.x) + np.vdot(self.y, self.y)))
 
     @property
     def variance_floor(self) -> float:

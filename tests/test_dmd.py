@@ -22,6 +22,7 @@ from oracles import (
     states_under,
     whitened_eigenvalues,
 )
+from scipy.special import expit
 
 from rksp.dmd import VARIANTS, fit
 from rksp.errors import InputError
@@ -183,12 +184,9 @@ def test_identity_and_doubling() -> None:
 def test_soft_mass_has_sigmoids_for_edges_and_no_limit() -> None:
     x, _ = noisy_pair(100, 6, seed=43)
     for factor in (0.5, 0.97, 1.1, 1e4):
-        expected = (
-            1 / (1 + np.exp(-20 * (factor - 0.9))) / (1 + np.exp(min(700, 20 * (factor - 1.05))))
-        )
-        assert fit(x, factor * x).soft_near_unit_mass == pytest.approx(
-            expected, rel=1e-9, abs=1e-300
-        )
+        expected = expit(20 * (factor - 0.9)) * expit(20 * (1.05 - factor))
+        found = fit(x, factor * x).soft_near_unit_mass
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
 def test_noise_spreads_the_identity_over_a_disc_of_the_predicted_radius() -> None:
@@ -342,6 +340,9 @@ def test_non_finite_states() -> None:
         assert spectrum.near_unit_mass is None
         assert len(spectrum.eigenvalues) == 0
     assert fit(x, y).status is Status.OK
+    overflowing = fit(1e200 * x, 1e200 * y)  # finite, but no covariance of it is
+    assert overflowing.status is Status.NON_FINITE
+    assert fit(1e100 * x, 1e100 * y).status is Status.OK
 
 
 def test_rank_deficient_status() -> None:

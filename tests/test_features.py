@@ -14,15 +14,52 @@ from rksp.response import ResponsePoint, ResponseProfile
 
 # A change here breaks stored classifiers and collections: give SCHEMA a new name, refit, and say
 # so in classifiers/README.md.
-FROZEN = (
-    "rate warmup_share warmup_steps batch_tokens decay adam_memory adam_epsilon weight_decay "
-    "clipping is_sgd is_lion is_adafactor is_muon depth near_unit_mass expansive_mass "
-    "spectral_radius eigenvector_condition nonnormality energy_gain nonlinearity update_ratio "
-    "residual_growth excess_initial_loss logit_std attention_logit_std attention_entropy "
-    "aligned_rate update_rms_rate critical_rate rise_rate same_critical_rate same_rise_rate "
-    "best_step_rate output_rate grad_norm grad_rms overshoot lowest_rate early_rise_rate "
-    "range_rise_rate late_rise_rate range_fall range_rise"
-).split()
+FROZEN = [
+    "rate",
+    "warmup_share",
+    "warmup_steps",
+    "batch_tokens",
+    "decay",
+    "adam_memory",
+    "adam_epsilon",
+    "weight_decay",
+    "clipping",
+    "is_sgd",
+    "is_lion",
+    "is_adafactor",
+    "is_muon",
+    "depth",
+    "near_unit_mass",
+    "expansive_mass",
+    "spectral_radius",
+    "eigenvector_condition",
+    "nonnormality",
+    "energy_gain",
+    "nonlinearity",
+    "update_ratio",
+    "residual_growth",
+    "excess_initial_loss",
+    "logit_std",
+    "attention_logit_std",
+    "attention_entropy",
+    "aligned_rate",
+    "update_rms_rate",
+    "critical_rate",
+    "rise_rate",
+    "same_critical_rate",
+    "same_rise_rate",
+    "best_step_rate",
+    "output_rate",
+    "grad_norm",
+    "grad_rms",
+    "overshoot",
+    "lowest_rate",
+    "early_rise_rate",
+    "range_rise_rate",
+    "late_rise_rate",
+    "range_fall",
+    "range_rise",
+]
 
 
 def _response(points: list[tuple[float, float, float]]) -> ResponseProfile:

@@ -1,10 +1,14 @@
 """The paper's Table 1 (arXiv 2602.22988) by the library: spectra at initialization by norm class.
 
 Setting: GPT-2-style blocks, N(0, 0.02²) weights, width 256, 6 blocks, 4 heads, 2,048 states of
-random tokens from a vocabulary of 256. Seeds differ by 0.002 to 0.006 in the masses.
+random tokens from a vocabulary of 256; mean over the paper's own seeds, which differ by 0.002 to
+0.006 in the masses.
 """
 
 from __future__ import annotations
+
+import functools
+import statistics
 
 import pytest
 import torch
@@ -14,11 +18,13 @@ from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.snapshots import LayerTransition
 from rksp.spectral_profile import SpectralAccumulator, SpectralProfile
 
+_SEEDS = (42, 123, 456)
 _WIDTH, _SEQUENCES, _LENGTH = 256, 32, 64
 
 
-def _profile(norm: str) -> SpectralProfile:
-    torch.manual_seed(42)
+@functools.cache
+def _profile(norm: str, seed: int) -> SpectralProfile:
+    torch.manual_seed(seed)
     config = ZooConfig(hidden_size=_WIDTH, num_hidden_layers=6, norm=norm)
     model = ZooTransformer(config).eval()
     tokens = torch.randint(config.vocab_size, (_SEQUENCES, _LENGTH))
@@ -48,14 +54,20 @@ def _profile(norm: str) -> SpectralProfile:
 def test_published_rows_are_reproduced(
     norm: str, near_unit: float, expansive: float, radius: float
 ) -> None:
-    profile = _profile(norm)
-    assert profile.published_score == pytest.approx(near_unit, abs=0.02)
-    assert profile.aggregates["expansive_mass"]["mean"] == pytest.approx(expansive, abs=0.02)
-    assert profile.aggregates["spectral_radius"]["mean"] == pytest.approx(radius, rel=0.07)
-    assert profile.coverage == 1.0
+    profiles = [_profile(norm, seed) for seed in _SEEDS]
+
+    def mean(quantity: str) -> float:
+        return statistics.fmean(p.aggregates[quantity]["mean"] for p in profiles)
+
+    assert statistics.fmean(p.published_score for p in profiles) == pytest.approx(
+        near_unit, abs=0.02
+    )
+    assert mean("expansive_mass") == pytest.approx(expansive, abs=0.02)
+    assert mean("spectral_radius") == pytest.approx(radius, rel=0.07)
+    assert {p.coverage for p in profiles} == {1.0}
 
 
 def test_first_block_of_a_post_norm_model_stands_apart() -> None:
-    profile = _profile("post_ln")
+    profile = _profile("post_ln", _SEEDS[0])
     assert profile.layers[0].near_unit_mass < 0.05
     assert profile.aggregates_without_first["near_unit_mass"]["min"] > 0.7

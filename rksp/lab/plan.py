@@ -88,8 +88,7 @@ class Plan(BaseModel):
         for family in plan.families:
             if family not in FAMILIES:
                 raise InputError(
-                    f"The plan {path} names an unknown family {family!r}"
-                    f"{nearest(family, FAMILIES)}"
+                    f"The plan {path} names an unknown family {family!r}{nearest(family, FAMILIES)}"
                 )
         return plan
 

@@ -59,7 +59,10 @@ def _rows(
     stored = measured["features"]
     values = [math.nan if stored[name] is None else float(stored[name]) for name in FEATURE_NAMES]
     features = FeatureVector(values=np.array(values), tier=Evidence.parse(measured["tier"]))
-    points = [(float(rate), float(change)) for rate, change in measured["points"]]
+    points = [
+        (float(rate), math.inf if change is None else float(change))
+        for rate, change in measured["points"]
+    ]
     shared = {
         "ladder": run.spec.id,
         "family": run.spec.family,

@@ -71,6 +71,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Listing:
+    names: list[str]
     children: list[nn.Module]
     calls: list[_Call] = field(default_factory=list)
 
@@ -112,7 +113,7 @@ def find_chains(
         NotCovered: There is no chain, or its width changes from block to block.
     """
     lists = {
-        name: _Listing(list(module.children()))
+        name: _Listing(list(module._modules), list(module._modules.values()))
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) and len(module) > 0
     }
@@ -148,13 +149,12 @@ def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
     places: dict[nn.Module, list[tuple[_Listing, int]]] = {}
     for listing in lists.values():
         for index, child in enumerate(listing.children):
-            places.setdefault(child, []).append((listing, index))
+            if child is not None and child not in listing.children[:index]:  # shared: once
+                places.setdefault(child, []).append((listing, index))
     pending: dict[nn.Module, list[dict[_Key, Tensor]]] = {}
 
     def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        pending.setdefault(module, []).append(
-            dict(float_tensors({"args": args, "kwargs": kwargs}))
-        )
+        pending.setdefault(module, []).append(dict(float_tensors({"args": args, "kwargs": kwargs})))
 
     def after(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
         entering, leaving = pending[module].pop(), dict(float_tensors(output))
@@ -176,7 +176,7 @@ def _chain(path: str, listing: _Listing) -> Chain | bool | None:
     """The chain that a list is, None if it is none, False if its shapes change on the way."""
     calls = listing.calls
     # More than one round of the list (a recurrent decoder) is still one chain through its calls.
-    if not calls or len({call.index for call in calls}) < len(listing.children) / 2:
+    if not calls or len({call.index for call in calls}) < len(set(listing.children)) / 2:
         return None
     links = None
     for left, right in zip(calls, calls[1:], strict=False):
@@ -236,7 +236,7 @@ def _names(path: str, listing: _Listing, calls: list[_Call]) -> tuple[str, ...]:
     prefix = f"{path}." if path else ""
     for call in calls:
         counts[call.index] = seen = counts.get(call.index, 0) + 1
-        names.append(f"{prefix}{call.index}" + (f"#{seen}" if seen > 1 else ""))
+        names.append(f"{prefix}{listing.names[call.index]}" + (f"#{seen}" if seen > 1 else ""))
     return tuple(names)
 
 
@@ -245,22 +245,22 @@ def _kind(x: Tensor, blocks: list[nn.Module]) -> Kind:
         return "rows"
     if x.dim() == 3:
         return "tokens"
-    channels, last = 0, 0  # who works on dimension 1 as channels, and who on the last one
     for module in blocks[0].modules():
-        if isinstance(module, nn.Conv2d):
-            channels += x.shape[1] in (module.in_channels, module.out_channels)
-        elif isinstance(module, nn.BatchNorm2d):
-            channels += module.num_features == x.shape[1]
-        elif isinstance(module, nn.Linear):
-            last += x.shape[-1] in (module.in_features, module.out_features)
-    if channels and not (last and x.shape[1] != x.shape[-1] and x.shape[2] == x.shape[1]):
-        return "maps"
+        if isinstance(module, nn.Conv2d) and x.shape[1] in (
+            module.in_channels,
+            module.out_channels,
+        ):
+            return "maps"
+        if isinstance(module, nn.BatchNorm2d) and module.num_features == x.shape[1]:
+            return "maps"
     return "grid" if x.shape[1] == x.shape[2] and _is_visual(blocks[0]) else "streams"
 
 
 def _is_visual(block: nn.Module) -> bool:
     name = type(block).__module__ + type(block).__name__
-    return any(word in name.lower() for word in ("vision", "vit", "swin", "image", "hiera", "dinat"))
+    return any(
+        word in name.lower() for word in ("vision", "vit", "swin", "image", "hiera", "dinat")
+    )
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
@@ -275,9 +275,7 @@ def _outermost(chains: list[Chain]) -> list[Chain]:
     chains = composite or [c for c in chains if any(list(b.parameters()) for b in c.blocks)]
     # A lone block, or a stack in a head, is a chain by accident where there is a real one.
     if any(len(chain.blocks) > 1 for chain in chains):
-        chains = [
-            c for c in chains if len(c.blocks) > 1 or _size(c) * 4 >= max(map(_size, chains))
-        ]
+        chains = [c for c in chains if len(c.blocks) > 1 or _size(c) * 4 >= max(map(_size, chains))]
     kept: list[Chain] = []
     for chain in sorted(chains, key=lambda c: (-len(c.blocks), c.path.count("."), c.path)):
         inside = {id(m) for other in kept for b in other.blocks for m in b.modules()}

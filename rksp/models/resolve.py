@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import yaml
 from torch import nn
 
 from rksp.errors import InputError, NotCovered, nearest
-from rksp.models.checkpoint import check_weights, weight_files
-from rksp.models.config_guard import override, read_config, sanitize
+from rksp.models.checkpoint import check_finite, find_weights, is_pickle
+from rksp.models.config_guard import read_config, sanitize
+from rksp.models.overrides import merge
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -88,7 +88,6 @@ class ModelSource:
                     )
                 return model.eval()
             if self.weights:
-                check_weights(list(self.weights))
                 auto = _auto_class(self.task)
                 model = auto.from_pretrained(
                     self.folder,
@@ -97,6 +96,7 @@ class ModelSource:
                     local_files_only=True,
                     trust_remote_code=self.trust_remote_code,
                 )
+                check_finite(model.state_dict(), self.target)
                 return model.eval()
             return _from_config(self.config, self.task, self.trust_remote_code).eval()
 
@@ -146,12 +146,12 @@ def _from_path(
     config_path = path / "config.json" if path.is_dir() else path
     if path.is_dir() and not config_path.exists():
         raise InputError(f"{path} holds no config.json; name a checkpoint folder or a config.json.")
-    if path.is_file() and path.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
+    if path.is_file() and is_pickle(path):
         raise InputError(
             f"{path} is a pickle, which can run code when loaded; rksp reads safetensors folders."
         )
-    stored = read_config(config_path)
-    weights = tuple(weight_files(path)) if path.is_dir() else ()
+    stored, _ = read_config(config_path)
+    weights = find_weights(path) if path.is_dir() else ()
     if weights and overrides:
         raise InputError("--set changes the architecture, which stored weights do not follow.")
     config = _make_config(stored, overrides, trust_remote_code, config_path)
@@ -172,18 +172,22 @@ def _from_factory(target: str, overrides: Mapping[str, str]) -> ModelSource:
     if not callable(factory):
         raise InputError(f"{target} is not callable; name a function that returns an nn.Module.")
     return ModelSource(
-        target=target, kind="factory", task="other", config=None, num_parameters=None, factory=factory
+        target=target,
+        kind="factory",
+        task="other",
+        config=None,
+        num_parameters=None,
+        factory=factory,
     )
 
 
 def _from_name(
     target: str, overrides: Mapping[str, str], trust_remote_code: bool, allow_hub: bool
 ) -> ModelSource:
-    from transformers import CONFIG_MAPPING, AutoConfig  # seconds; only names need it this early
+    from transformers import CONFIG_MAPPING  # seconds; only names need it this early
 
     if target in CONFIG_MAPPING:
-        stored = AutoConfig.for_model(target).to_dict()
-        config = _make_config(stored, overrides, False, None)
+        config = _make_config({"model_type": target}, overrides, False, None)
         return _source(target, "model_type", config, False, None, ())
     if target.count("/") == 1 and not target.startswith((".", "/")):
         return _from_hub(target, overrides, trust_remote_code, allow_hub)
@@ -211,7 +215,9 @@ def _from_hub(
             f"{target} is not in the local Hub cache ({type(error).__name__}){hint}."
         ) from None
     source = _from_path(target, Path(folder), overrides, trust_remote_code)
-    return ModelSource(**{name: getattr(source, name) for name in source.__slots__} | {"kind": "hub"})
+    return ModelSource(
+        **{name: getattr(source, name) for name in source.__slots__} | {"kind": "hub"}
+    )
 
 
 def _make_config(
@@ -225,28 +231,23 @@ def _make_config(
     model_type = stored.get("model_type")
     where = path.name if path else model_type
     if trust_remote_code and "auto_map" in stored and path is not None:
-        return AutoConfig.from_pretrained(path.parent, trust_remote_code=True, local_files_only=True)
+        return AutoConfig.from_pretrained(
+            path.parent, trust_remote_code=True, local_files_only=True
+        )
     if model_type not in CONFIG_MAPPING:
         raise InputError(
             f"{where}: model type {model_type!r} is not known to this transformers"
             f"{nearest(str(model_type), CONFIG_MAPPING)}"
         )
-    clean = sanitize(stored)
-    for dtype_key in ("torch_dtype", "dtype"):
-        clean.pop(dtype_key, None)
-    clean.pop("model_type", None)
-    values = {key: yaml.safe_load(text) for key, text in overrides.items()}
-    if values:
-        # Keys that the file leaves to their default can be set too.
-        full = CONFIG_MAPPING[model_type](**clean).to_dict()
-        known = sanitize({k: v for k, v in full.items() if k not in ("dtype", "torch_dtype")})
-        clean = override(known | clean, values)
-        clean.pop("model_type", None)
-        for key in list(clean):
-            if key == "layer_types" and _depth(values) is not None:
-                clean[key] = clean[key][: _depth(values)]
+    clean, _ = sanitize(stored)
+    for key in ("torch_dtype", "dtype", "model_type"):
+        clean.pop(key, None)
+    kind = CONFIG_MAPPING[model_type]
+    if overrides:
+        known = kind(**clean).to_dict()
+        clean = merge(clean, overrides, known=known, renamed=dict(kind.attribute_map))
     try:
-        config = CONFIG_MAPPING[model_type](**clean)
+        config = kind(**clean)
     except (ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{where} is not a valid {model_type}: {_first_line(error)}") from None
     except Exception as error:  # strict configurations raise a class of their own
@@ -254,10 +255,6 @@ def _make_config(
             raise
         raise InputError(f"{where} is not a valid {model_type}: {_first_line(error)}") from None
     return config
-
-
-def _depth(values: Mapping[str, object]) -> int | None:
-    return values.get("num_hidden_layers")
 
 
 def _source(

@@ -126,7 +126,7 @@ def _layer(layer: LayerSpectrum, scale: BlockStats) -> LayerReport:
         status=layer.status.value,
         status_detail=layer.status_detail,
         states=layer.states,
-        rank=layer.rank,
+        rank=layer.modes,
         near_unit_mass=layer.near_unit_mass,
         expansive_mass=layer.expansive_mass,
         contractive_mass=layer.contractive_mass,

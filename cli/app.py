@@ -1,0 +1,56 @@
+"""The application: its commands, and one place that turns errors into exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from rksp.cli import lab, report, score
+from rksp.errors import RkspError
+
+# Typer brings its own click since 0.20 and used the package before: this class serves both.
+_UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="rksp",
+    help="The pre-flight check of a training run.\n\n"
+    "Exit codes: 0 below the bar, 1 risk at or above the bar, 2 usage or unreadable input, "
+    "3 rksp could not finish, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("score")(score.score)
+app.command("report")(report.report)
+app.command("schema")(report.schema)
+app.add_typer(lab.app, name="lab")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command and leaves with its exit code; errors are one sentence on stderr."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=arguments, prog_name="rksp", standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(_say("interrupted", 130))
+    except _UsageError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except RkspError as error:
+        sys.exit(_say(str(error), error.exit_code))
+    except Exception as error:  # the last resort: CI must not read a crash as "risky"
+        if os.environ.get("RKSP_TRACEBACK"):
+            traceback.print_exc()
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        hint = "RKSP_TRACEBACK=1 shows where"
+        sys.exit(_say(f"unexpected {type(error).__name__}: {first} ({hint})", 3))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"rksp: {sentence}", file=sys.stderr)
+    return code

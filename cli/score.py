@@ -1,0 +1,187 @@
+"""`rksp score`: one target, one recipe, one answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rksp.errors import InputError
+from rksp.recipe import Recipe
+
+
+def score(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="Model type (gpt2), config.json, checkpoint folder, Hub id or module:factory."
+        ),
+    ],
+    lr: Annotated[
+        float | None, typer.Option(help="Peak learning rate; without it, which one is safe.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="adamw, sgd, lion, adafactor or muon.")] = "adamw",
+    warmup_steps: Annotated[int, typer.Option(help="Linear warm-up.")] = 0,
+    max_steps: Annotated[int, typer.Option(help="Optimizer steps of the run.")] = 1000,
+    schedule: Annotated[str, typer.Option(help="constant, linear or cosine.")] = "cosine",
+    batch_size: Annotated[int, typer.Option(help="Sequences per optimizer step.")] = 32,
+    sequence_length: Annotated[int, typer.Option(help="Tokens per sequence.")] = 256,
+    clip: Annotated[float, typer.Option(help="Gradient-norm clipping; 0 is off.")] = 1.0,
+    weight_decay: Annotated[float, typer.Option()] = 0.0,
+    beta2: Annotated[float, typer.Option(help="Adam's second beta.")] = 0.999,
+    epsilon: Annotated[float, typer.Option(help="Adam's epsilon.")] = 1e-8,
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, fp16, bf16-pure, fp16-pure.")
+    ] = "fp32",
+    evidence: Annotated[
+        str, typer.Option(help="How much to spend: forward, response or micro.")
+    ] = "response",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the initialization.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Score this many seeds and report the spread.")] = 1,
+    probe: Annotated[Path | None, typer.Option(help="Text to show instead of the bundled.")] = None,
+    snapshots: Annotated[int, typer.Option(help="Token states per block.")] = 2048,
+    blocks: Annotated[str | None, typer.Option(help="Module path of the list of blocks.")] = None,
+    variant: Annotated[str, typer.Option(help="Definition of the spectrum.")] = "rksp-1",
+    rank: Annotated[int | None, typer.Option(help="Principal directions kept.")] = None,
+    kreiss: Annotated[bool, typer.Option("--kreiss", help="Kreiss constants (slow).")] = False,
+    fail_on: Annotated[float, typer.Option(help="P(failed) at which the exit code is 1.")] = 0.5,
+    risk: Annotated[float, typer.Option(help="Upper bound of the risk at the safe rate.")] = 0.05,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")] = False,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write the JSON report here.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Default half of the cores.")] = None,
+    max_params: Annotated[float, typer.Option(help="Refuse larger models.")] = 2e9,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
+    allow_hub: Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")] = False,
+) -> int:
+    """How likely the run is to fail, why, and which learning rate is safe."""
+    if output_format not in ("text", "json"):
+        raise InputError(f"--format {output_format!r} is neither text nor json.")
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}; give at least 1.")
+    recipe = Recipe.parse(
+        {
+            "learning_rate": lr,
+            "optimizer": optimizer,
+            "warmup_steps": warmup_steps,
+            "max_steps": max_steps,
+            "schedule": schedule,
+            "batch_size": batch_size,
+            "sequence_length": sequence_length,
+            "max_grad_norm": clip or None,
+            "weight_decay": weight_decay,
+            "adam_beta2": beta2,
+            "adam_epsilon": epsilon,
+            "precision": precision,
+        }
+    )
+    with _stdout_for_us_alone():
+        # Here and not above: --help must not wait for torch.
+        import torch
+
+        from rksp.features import Evidence
+        from rksp.models.resolve import resolve
+        from rksp.pipeline import evaluate
+        from rksp.report.build import build_report
+
+        if evidence.upper() not in Evidence.__members__ or evidence == "config":
+            raise InputError(f"--evidence {evidence!r} is none of forward, response, micro.")
+        count = threads or _default_threads()
+        torch.set_num_threads(count)
+        _quiet_transformers()
+        source = resolve(
+            target,
+            overrides=_assignments(overrides or []),
+            trust_remote_code=trust_remote_code,
+            allow_hub=allow_hub,
+            max_params=int(max_params),
+        )
+        evaluations = []
+        for number in range(seed, seed + seeds):
+            evaluation, shown = evaluate(
+                source,
+                recipe,
+                seed=number,
+                evidence=Evidence.parse(evidence),
+                probe_file=probe,
+                num_states=snapshots,
+                blocks=blocks,
+                variant=variant,
+                rank=rank,
+                kreiss=kreiss,
+                workers=count,
+                threshold=fail_on,
+                risk=risk,
+                progress=lambda step, number=number: _progress(f"{target} seed {number}: {step}"),
+            )
+            evaluations.append(evaluation)
+        result = build_report(source, recipe, evaluations, shown.description)
+    if output is not None:
+        output.write_text(result.to_json(), encoding="utf-8")
+    if output_format == "json":
+        sys.stdout.write(result.to_json())
+    else:
+        from rich.console import Console
+
+        from rksp.report.terminal import render
+
+        render(result, Console(highlight=False))
+    return 1 if result.verdict == "risk" and not exit_zero else 0
+
+
+def _assignments(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InputError(f"--set {pair!r} is not key=value.")
+        found[key] = value
+    return found
+
+
+def _default_threads() -> int:
+    """Two on CI, otherwise half of the cores: more threads than free cores cost tenfold."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return 2 if os.environ.get("CI") else max(1, (os.cpu_count() or 2) // 2)
+
+
+def _progress(line: str) -> None:
+    print(f"rksp: {line} …", file=sys.stderr)
+
+
+def _quiet_transformers() -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+@contextlib.contextmanager
+def _stdout_for_us_alone() -> Iterator[None]:
+    """Sends what foreign code prints to stderr: stdout carries the result and nothing else."""
+    sys.stdout.flush()
+    try:
+        saved = os.dup(1)
+    except OSError:  # no real stdout, as under a test runner that closed it
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)

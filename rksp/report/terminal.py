@@ -1,0 +1,219 @@
+"""The report for a person at a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from rksp.report.schema import LayerReport, Report, RiskReport, SeedReport
+from rksp.status import Status
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STYLES = {"ok": "bold green", "risk": "bold red", "indeterminate": "bold yellow"}
+
+
+def render(report: Report, console: Console) -> None:
+    """Prints the verdict first, then the numbers behind it, then what could not be measured."""
+    seed = report.seeds[0]
+    console.print(_headline(report))
+    console.print(_verdict(report, seed))
+    console.print()
+    console.print(_spectra(seed))
+    console.print()
+    console.print(_forward(seed))
+    notes = _notes(report, seed)
+    if notes:
+        console.print()
+        console.print(Group(*(Text(f"· {note}", style="dim") for note in notes)))
+
+
+def _headline(report: Report) -> Text:
+    target = report.target
+    size = "" if target.parameters is None else f", {_count(target.parameters)} parameters"
+    weights = "stored weights" if target.is_pretrained else "random initialization"
+    blocks = " + ".join(f"{path} ({count})" for path, count in target.blocks)
+    return Text.assemble(
+        (target.name, "bold"),
+        f"{size}, {weights}\n",
+        (f"blocks {blocks}, width {target.width}; shown {target.probe}\n", "dim"),
+    )
+
+
+def _verdict(report: Report, seed: SeedReport) -> Group:
+    risk = seed.risk
+    if risk is None:
+        return Group(Text(f"not assessed: {seed.risk_missing}", style="bold yellow"))
+    lines = [
+        Text.assemble((risk.verdict.upper(), _STYLES[risk.verdict]), "  ", _answer(report, risk))
+    ]
+    lines += [Text(f"  cannot tell: {reason}") for reason in risk.reasons]
+    safe = (
+        "no rate looked at" if risk.safe_learning_rate is None else f"{risk.safe_learning_rate:.2g}"
+    )
+    edge = "beyond the rates looked at" if risk.likely_edge is None else f"{risk.likely_edge:.2g}"
+    lines.append(
+        Text.assemble(
+            "  safe learning rate ",
+            (safe, "bold"),
+            f" (upper bound of the risk {risk.risk:.0%}); edge most likely near {edge}",
+        )
+    )
+    if report.recipe.learning_rate is not None:
+        for meaning, share in risk.contributions[:3]:
+            if abs(share) >= 0.05:
+                word = "raises" if share > 0 else "lowers"
+                lines.append(Text(f"  {meaning} {word} the log-odds by {abs(share):.1f}"))
+    if risk.counterfactual:
+        lines.append(Text(f"  {risk.counterfactual}", style="bold"))
+    lines.append(
+        Text(f"  P(failed) from {_lowest(risk):.0e} to {_highest(risk):.0e}: {_curve(risk)}", "dim")
+    )
+    return Group(*lines)
+
+
+def _answer(report: Report, risk: RiskReport) -> str:
+    rate = report.recipe.learning_rate
+    if rate is None or risk.probability_failed is None:
+        return "which learning rate is safe?"
+    return (
+        f"P(failed) {risk.probability_failed:.1%} "
+        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}], "
+        f"P(diverged) {risk.probability_diverged:.1%} at learning rate {rate:g}, "
+        f"within {risk.horizon_steps} steps"
+    )
+
+
+def _spectra(seed: SeedReport) -> Group:
+    spectra = seed.spectra
+    score = "not measured" if spectra.published_score is None else f"{spectra.published_score:.3f}"
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for title in ("block", "M≈1", "M>1", "ρ", "κ(V)", "η", "update", "status"):
+        table.add_column(title, justify="left" if title in ("block", "status") else "right")
+    for layer in _shown(spectra.layers):
+        table.add_row(*layer)
+    masses = [layer.near_unit_mass for layer in spectra.layers]
+    return Group(
+        Text.assemble(
+            ("Residual-stream spectra", "bold"),
+            f"  near-unit mass {score} ({spectra.variant}), over {spectra.coverage:.0%} of the "
+            f"blocks  {_sparkline(masses)}",
+        ),
+        table,
+    )
+
+
+def _shown(layers: list[LayerReport]) -> list[tuple[str, ...]]:
+    """All blocks of a shallow model; of a deep one the ends and those that stand out."""
+    if len(layers) <= 16:
+        return [_row(layer) for layer in layers]
+    ends = {0, 1, 2, len(layers) - 2, len(layers) - 1}
+    odd = {i for i, layer in enumerate(layers) if layer.status != Status.OK.value}
+    radii = sorted(range(len(layers)), key=lambda i: -(layers[i].spectral_radius or 0.0))
+    kept = sorted(ends | set(sorted(odd)[:4]) | set(radii[:3]))
+    rows: list[tuple[str, ...]] = []
+    last = -1
+    for i in kept:
+        if i > last + 1:
+            rows.append((f"  … {i - last - 1} more", *[""] * 7))
+        rows.append(_row(layers[i]))
+        last = i
+    return rows
+
+
+def _row(layer: LayerReport) -> tuple[str, ...]:
+    status = "" if layer.status == Status.OK.value else layer.status.replace("_", " ")
+    return (
+        layer.name,
+        _number(layer.near_unit_mass),
+        _number(layer.expansive_mass),
+        _number(layer.spectral_radius),
+        _number(layer.eigenvector_condition, "{:.3g}"),
+        _number(layer.nonlinearity),
+        _number(layer.update_ratio),
+        status,
+    )
+
+
+def _forward(seed: SeedReport) -> Table:
+    forward, response = seed.forward, seed.response
+    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+
+    def add(name: str, value: float | None, meaning: str, form: str = "{:.3g}") -> None:
+        if value is not None:
+            table.add_row(name, form.format(value), meaning)
+
+    add("initial loss", forward.loss, f"a uniform guess has {forward.uniform_loss or 0:.3g}")
+    add("logit std", forward.logit_std, "over the classes")
+    add("attention logit std", forward.attention_logit_std, "largest of the layers")
+    add("attention entropy", forward.attention_entropy, "lowest layer's; 1 is uniform")
+    add("router entropy", forward.router_entropy, "lowest layer's; 1 is uniform")
+    add(
+        "largest activation",
+        forward.activation_absmax,
+        f"{forward.activation_name}; fp16 overflows at 65504",
+    )
+    if response is not None:
+        add("gradient norm", response.grad_norm, "at initialization")
+        add("critical rate", response.critical_rate, "one step further raises the loss")
+    return table
+
+
+def _notes(report: Report, seed: SeedReport) -> list[str]:
+    notes = []
+    if seed.spectra.reason:
+        notes.append(f"spectra indeterminate: {seed.spectra.reason}")
+    for status, count in Counter(layer.status for layer in seed.spectra.layers).items():
+        if status != Status.OK.value and not seed.spectra.reason:
+            notes.append(f"{count} blocks {status.replace('_', ' ')}: {Status(status).remedy}")
+    reduced = [layer for layer in seed.spectra.layers if layer.rank < report.target.width]
+    if reduced and len(reduced) == len(seed.spectra.layers):
+        notes.append(
+            f"spectra at reduced rank {reduced[0].rank} of {report.target.width}: compare only "
+            "with spectra of the same rank and number of states"
+        )
+    notes += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
+    if seed.risk is not None and seed.risk.outside:
+        worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
+        listed = ", ".join(f"{name} ({over:.1f})" for name, over in worst)
+        notes.append(f"outside the labelled runs, by this many of their ranges: {listed}")
+    for name, values in report.spread.items():
+        notes.append(
+            f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}"
+        )
+    return notes
+
+
+def _sparkline(values: list[float | None]) -> str:
+    """One character a block, from 0 to 1; a dot where nothing was measured."""
+    if len(values) > 60:
+        return ""
+    return "".join("·" if v is None else _BARS[min(7, int(v * 8))] for v in values)
+
+
+def _curve(risk: RiskReport) -> str:
+    return "".join(_BARS[min(7, int(p * 8))] for _, p, _, _ in risk.curve[20:160:5])
+
+
+def _lowest(risk: RiskReport) -> float:
+    return risk.curve[20][0]
+
+
+def _highest(risk: RiskReport) -> float:
+    return risk.curve[155][0]
+
+
+def _number(value: float | None, form: str = "{:.2f}") -> str:
+    return "–" if value is None else form.format(value)
+
+
+def _count(number: int) -> str:
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}"
+    return str(number)

@@ -1,0 +1,99 @@
+"""The import law: imports are absolute and point down."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Each row may import rows above it and its own; the order is that of design.md.
+LAYERS = (
+    ("rksp.errors", "rksp.status", "rksp.kernels"),
+    ("rksp.recipe", "rksp.outcome", "rksp.optimizers"),
+    (
+        "rksp.datasets",
+        "rksp.objective",
+        "rksp.models",
+        "rksp.snapshots",
+        "rksp.forward",
+        "rksp.subspace",
+        "rksp.operators",
+        "rksp.kreiss",
+        "rksp.spectrum",
+        "rksp.dmd",
+        "rksp.spectral_profile",
+        "rksp.response",
+        "rksp.range_test",
+    ),
+    ("rksp.features", "rksp.checks"),
+    ("rksp.classifiers",),
+    ("rksp.risk",),
+    ("rksp.training", "rksp.pipeline"),
+    ("rksp.lab",),
+    ("rksp.report",),
+    ("rksp.bench",),
+    ("rksp.cli",),
+)
+
+
+def _layer(module: str) -> int | None:
+    for number, row in enumerate(LAYERS):
+        if any(module == name or module.startswith(name + ".") for name in row):
+            return number
+    return None
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for home in ("rksp", "cli", "kernels", "classifiers", "datasets"):
+        for path in (ROOT / home).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            parts = parts if home == "rksp" else ("rksp", *parts)
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def _imports(source: str) -> set[str]:
+    """Imported modules, those under TYPE_CHECKING left out: they do not run."""
+    tree = ast.parse(source)
+    idle = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in idle:
+            continue
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def _breaches(module: str, source: str) -> list[str]:
+    own = _layer(module)
+    targets = {name for name in _imports(source) if name == "rksp" or name.startswith("rksp.")}
+    return [t for t in sorted(targets) if t == "rksp" or (_layer(t) or 0) > own]
+
+
+@pytest.mark.parametrize("module", sorted(_modules()))
+def test_imports_point_down(module):
+    if module == "rksp":
+        pytest.skip("the lazy surface names every layer")
+    assert _layer(module) is not None, f"{module} has no layer: add it to LAYERS"
+    assert _breaches(module, _modules()[module].read_text()) == []
+
+
+def test_the_law_can_be_broken():
+    assert _breaches("rksp.recipe", "from rksp.cli import app") == ["rksp.cli"]
+    assert _breaches("rksp.errors", "import rksp.models.resolve") == ["rksp.models.resolve"]
+    assert _breaches("rksp.cli", "from rksp.recipe import Recipe") == []
+    with pytest.raises(AssertionError, match="relative"):
+        _breaches("rksp.cli", "from . import app")
