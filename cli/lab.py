@@ -88,6 +88,74 @@ def card(
     typer.echo(data_card(read_collection(collection)), nl=False)
 
 
+@app.command()
+def measure(
+    ladders: Annotated[Path, typer.Argument(help="A folder that `rksp lab run` filled.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the measurements.")],
+    workers: Annotated[int | None, typer.Option(min=1)] = None,
+    pack_to: Annotated[
+        Path | None, typer.Option("--pack", help="Also pack them all into this file.")
+    ] = None,
+) -> None:
+    """Gathers, for every stored ladder, the evidence that rksp sees before training."""
+    from rksp.lab.run import measure_plan
+    from rksp.lab.training_table import pack_measurements
+
+    with progress("measuring") as report:
+        tally = measure_plan(ladders, output, workers=workers, progress=report)
+    typer.echo(f"{tally.planned} ladders measured, {tally.newly_run} of them now, in {output}.")
+    if pack_to is not None:
+        typer.echo(f"{pack_measurements(output, pack_to)} measurements in {pack_to}.")
+
+
+@app.command()
+def fit(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The classifier to write.")],
+    collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
+    measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
+) -> None:
+    """Fits and calibrates the classifier; the same data give the same bytes."""
+    from rksp.classifiers.fit import fit_classifier
+
+    table = _table(collection, measurements)
+    card = {
+        "families": {name: int((table.family == name).sum()) for name in sorted(set(table.family))},
+        "ladders": len(set(table.ladder)),
+        "runs": len(table),
+        "failed": round(float(table.failed.mean()), 6),
+        "diverged": round(float(table.diverged.mean()), 6),
+        "widths": [int(table.width.min()), int(table.width.max())],
+        "depths": [int(table.depth.min()), int(table.depth.max())],
+    }
+    output.write_text(fit_classifier(table, card).to_json(), encoding="utf-8")
+    typer.echo(f"Fitted on {len(table)} runs of {card['ladders']} ladders: {output}.")
+
+
+@app.command("eval")
+def evaluate(
+    collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
+    measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
+    question: Annotated[str, typer.Option(help="failed or diverged.")] = "failed",
+    draws: Annotated[int, typer.Option(help="Of the bootstrap.")] = 200,
+) -> None:
+    """Prints the evaluation as Markdown: every split, every tier, every baseline."""
+    from rksp.classifiers.card import evaluation_markdown
+
+    typer.echo(
+        evaluation_markdown(_table(collection, measurements), question=question, draws=draws),
+        nl=False,
+    )
+
+
+def _table(collection: Path | None, measurements: Path | None):
+    from rksp.lab.collection import read_collection
+    from rksp.lab.training_table import training_table, unpack_measurements
+
+    measured = unpack_measurements(measurements)
+    ladders = [run for run in read_collection(collection) if run.spec.id in measured]
+    return training_table(ladders, measured)
+
+
 @contextmanager
 def progress(label: str) -> Iterator[Report]:
     """Yields `report(done, total)`: a bar with ETA on a terminal, a line a minute elsewhere."""

@@ -1,148 +1,273 @@
-"""What a model is shown when it is scored: real text or images, with labels."""
+"""The inputs of the one forward pass: real text or images, fitted to what the model takes."""
 
 from __future__ import annotations
 
-import math
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from rksp.datasets.corpora import digit_images, shakespeare
-from rksp.datasets.tasks import IGNORED, Batch
+from rksp.datasets.tasks import Batch
 from rksp.errors import InputError
 
-STATES = 2048  # enough for a full-rank spectrum at width 768 (2.7 states a dimension)
-_LENGTH = 128
-_MASKED_SHARE = 0.15
+_SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
+_IMAGE_STATES = 2048
+_MOST_IMAGES = 64
+# Where model types keep the longest input they take; ids beyond it have no position.
+_LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "seq_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A batch and where it came from.
+    """Inputs and the labels that line up with the logits.
 
     Attributes:
-        batch: Inputs as the model's keyword arguments, and labels in line with its logits.
-        description: What was shown, for the report.
-        tokens: Number of states that a block will see.
+        inputs: Keyword arguments of the model, or one tensor for a model without configuration.
+        labels: Classes per logit row, one each; None if nothing is known.
+        description: What the inputs are and how they were made.
+        num_tokens: Tokens (or images) in all.
     """
 
-    batch: Batch
+    inputs: dict[str, Tensor] | Tensor
+    labels: Tensor | None
     description: str
-    tokens: int
+    num_tokens: int
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(inputs=self.inputs, labels=self.labels)
 
 
-def text_probe(
+def make_probe(
+    source: object,
     *,
-    task: str,
-    vocab_size: int,
-    max_length: int | None = None,
+    num_sequences: int | None = None,
+    sequence_length: int | None = None,
+    seed: int = 0,
+    text: str | Path | None = None,
     tokenizer: Path | None = None,
-    file: Path | None = None,
-    states: int = STATES,
-    skip: int = 0,
 ) -> Probe:
-    """Consecutive sequences of a text, as a model of `task` takes them.
+    """A probe for a model source or a configuration.
+
+    Text by default: sequences cut from evenly spaced places of the bundled Shakespeare, under the
+    target's own tokenizer if it is at hand, else a token a byte, spread over the vocabulary.
+    Images for vision models: scikit-learn's digits at the model's size.
 
     Args:
-        task: `causal-lm`, `masked-lm`, or `seq2seq` (the decoder continues the encoder's text).
-        vocab_size: Ids stay below it.
-        max_length: Longest sequence the model takes.
-        tokenizer: A `tokenizer.json`; without one the text's bytes are spread over the vocabulary.
-        file: Text to show instead of the bundled Shakespeare.
-        states: Tokens wanted in all; rounded up to whole sequences.
-        skip: Sequences of the text left out at its start, for a second, disjoint probe.
+        source: A `ModelSource`, a transformers configuration, or None for a bare token model.
+        num_sequences, sequence_length: Default 16 × 128; shorter where the model is.
+        seed: Chooses the places in the text, the images, and the spread of bytes.
+        text: A text file to probe with.
+        tokenizer: A `tokenizer.json`; default the source's.
 
     Raises:
-        InputError: The file is missing or too short, or an id lies outside the vocabulary.
+        InputError: A text that is missing, unreadable or too short; fewer than two tokens; token
+            ids outside of the vocabulary.
     """
-    text, name = _read(file)
-    ids, how = _encode(text, vocab_size, tokenizer)
-    length = min(_LENGTH, max_length or _LENGTH)
-    rows = math.ceil(states / length)
-    if task == "seq2seq":
-        rows, length = rows, length  # each row feeds the encoder, the next text the decoder
-    span = length + 1
-    have = len(ids) // span
-    if have < skip + rows:
-        rows, skip = have - skip if have > skip else have, skip if have > skip else 0
-    if rows < 1 or length < 2:
+    config = getattr(source, "config", source)
+    task = getattr(source, "task", None) or _task_of(config)
+    for name, value in (("sequences", num_sequences), ("tokens a sequence", sequence_length)):
+        if value is not None and value < 1:
+            raise InputError(f"A probe of {value} {name} is empty; ask for at least one.")
+    if task == "image-classification" or (_image_size(config) and not _vocabulary(config)):
+        return _images(config, num_sequences, seed)
+    tokenizer = tokenizer or getattr(source, "tokenizer_path", None)
+    return _text(config, task, num_sequences, sequence_length, seed, text, tokenizer)
+
+
+def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -> Probe:
+    count = num_sequences or _SEQUENCES
+    length = sequence_length or _LENGTH
+    notes = []
+    limit = _limit(config)
+    if limit is not None and length > limit:
+        length = limit
+        notes.append(f"shortened to the model's {limit} positions")
+        if num_sequences is None:
+            count = min(-(-_SEQUENCES * _LENGTH // length), 4 * _SEQUENCES)
+    if count * length < 2:
         raise InputError(
-            f"{name} gives {len(ids)} tokens, too few for one sequence of {max(span, 3)}; "
-            "use a longer --probe."
+            f"The probe has {count * length} token; at least two are needed: use a longer one."
         )
-    block = ids[skip * span : (skip + rows) * span].view(rows, span)
-    return Probe(
-        batch=_batch(task, block, vocab_size),
-        description=f"{rows} × {length} tokens of {name}, {how}",
-        tokens=rows * length,
-    )
+    content, name = _content(text)
+    vocabulary = _vocabulary(config)
+    ids, how = _tokens(content, vocabulary, seed, tokenizer)
+    is_pair = task == "seq2seq"
+    wanted = length + 1
+    if len(ids) < wanted:
+        if text is None or len(ids) < 2:
+            raise InputError(
+                f"{name} gives {len(ids)} tokens, fewer than {max(2, wanted)}: use a longer text."
+            )
+        length, count = len(ids) - 1, 1
+        notes.append(f"one sequence of {length}, all that {name} has")
+        if length < 2:
+            raise InputError(f"{name} gives {len(ids)} tokens; at least three are needed.")
+    generator = torch.Generator().manual_seed(seed)
+    room = len(ids) - length
+    start = int(torch.randint(0, max(1, room // count), (1,), generator=generator))
+    starts = (start + torch.arange(count) * room // count) % room
+    windows = ids[starts[:, None] + torch.arange(length + 1).clamp(max=len(ids) - 1)]
+    tokens, following = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    labels: Tensor | None = tokens if task == "masked-lm" else following
+    if is_pair:
+        inputs |= {
+            "decoder_input_ids": tokens.clone(),
+            "decoder_attention_mask": torch.ones_like(tokens),
+        }
+    if task == "other":
+        labels = None
+    described = "; ".join([f"{name}, {how}, {count} × {length} tokens", *notes])
+    if config is None:
+        return Probe(inputs=tokens, labels=labels, description=described, num_tokens=tokens.numel())
+    return Probe(inputs=inputs, labels=labels, description=described, num_tokens=tokens.numel())
 
 
-def image_probe(*, size: int, channels: int, labels: int, images: int = 16, skip: int = 0) -> Probe:
-    """Scikit-learn's handwritten digits, enlarged to the model's size and repeated over channels.
-
-    Args:
-        size: Height and width in pixels.
-        labels: Classes of the model; a digit beyond them has no label.
-    """
-    pictures, digits = digit_images()
-    chosen = slice(skip * images, (skip + 1) * images)
-    pixels = torch.nn.functional.interpolate(pictures[chosen], size=(size, size), mode="bilinear")
-    known = torch.where(digits[chosen] < labels, digits[chosen], IGNORED)
-    return Probe(
-        batch=Batch(inputs={"pixel_values": pixels.repeat(1, channels, 1, 1)}, labels=known),
-        description=f"{images} handwritten digits (scikit-learn) at {size} × {size} × {channels}",
-        tokens=images,
-    )
-
-
-def _read(file: Path | None) -> tuple[bytes, str]:
-    if file is None:
-        return shakespeare(), "Shakespeare (bundled)"
+def _content(text: str | Path | None) -> tuple[bytes, str]:
+    if text is None:
+        return shakespeare(), "bundled Shakespeare"
+    path = Path(text)
     try:
-        return file.read_bytes(), file.name
+        content = path.read_bytes()
+        content.decode("utf-8")
     except OSError as error:
-        raise InputError(f"--probe {file} cannot be read: {error.strerror}.") from None
+        raise InputError(f"The probe {path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"The probe {path} is not UTF-8 text ({error.reason}).") from error
+    return content, path.name
 
 
-def _encode(text: bytes, vocab_size: int, tokenizer: Path | None) -> tuple[Tensor, str]:
-    if tokenizer is None:
-        data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-        if vocab_size < 256:
-            return data % vocab_size, f"bytes folded into {vocab_size} ids"
-        # Spread out, so that neighbors in the alphabet share no neighborhood of the embedding.
-        return data * (vocab_size // 256), f"bytes spread over {vocab_size:,} ids"
-    from tokenizers import Tokenizer  # only a model with a tokenizer at hand needs it
+def _tokens(
+    content: bytes, vocabulary: int, seed: int, tokenizer: Path | None
+) -> tuple[Tensor, str]:
+    if tokenizer is not None:
+        ids = _encode(content, tokenizer)
+        if len(ids) and int(ids.max()) >= vocabulary:
+            raise InputError(
+                f"{tokenizer} gives token id {int(ids.max())}, but the model's vocabulary has "
+                f"{vocabulary} entries; give the tokenizer of this model."
+            )
+        return ids, "the target's tokenizer"
+    raw = torch.frombuffer(bytearray(content), dtype=torch.uint8).long() if content else None
+    if raw is None:
+        return torch.zeros(0, dtype=torch.long), "no bytes"
+    return spread_bytes(vocabulary, seed)[raw], (
+        "bytes mapped into the vocabulary"
+        if vocabulary >= 256
+        else f"bytes folded into the vocabulary of {vocabulary}"
+    )
+
+
+def spread_bytes(vocabulary: int, seed: int = 0) -> Tensor:
+    """Token id of every byte, `[256]` int64: distinct ids spread over the vocabulary if it has
+    room for them, else bytes modulo its size.
+
+    Low ids are often special tokens, and adjacent rows of trained embeddings are alike, so bytes
+    are not used as ids as they are. Padding embeds as zero in many models: id 0 is left out, and
+    so are the last ids where there is room.
+
+    Raises:
+        InputError: Fewer than two entries.
+    """
+    if vocabulary < 2:
+        raise InputError(f"A vocabulary of {vocabulary} cannot be probed; at least 2 are needed.")
+    if vocabulary < 256:
+        return torch.arange(256) % vocabulary
+    low, high = (8, vocabulary - 8) if vocabulary >= 512 else (0, vocabulary)
+    generator = torch.Generator().manual_seed(seed)
+    if high - low <= 1 << 22:
+        return low + torch.randperm(high - low, generator=generator)[:256]
+    return low + torch.arange(256) * ((high - low) // 256)
+
+
+def _encode(content: bytes, tokenizer: Path) -> Tensor:
+    from tokenizers import Tokenizer  # arrives with transformers; bytes do without it
 
     try:
-        encoder = Tokenizer.from_file(str(tokenizer))
-    except Exception as error:  # tokenizers raises bare Exception for a damaged file
-        raise InputError(f"{tokenizer} is not a tokenizer: {error}.") from None
-    ids = torch.tensor(encoder.encode(text.decode(errors="replace")[:400_000]).ids)
-    if len(ids) and int(ids.max()) >= vocab_size:
-        raise InputError(
-            f"The tokenizer gives id {int(ids.max())}, but the model knows {vocab_size} ids; "
-            "the tokenizer and the configuration do not belong together."
-        )
-    return ids, "the target's tokenizer"
+        stored = Tokenizer.from_str(tokenizer.read_text(encoding="utf-8"))
+    except Exception as error:  # the Rust side raises bare Exception
+        if type(error) is not Exception and not isinstance(error, OSError | ValueError):
+            raise
+        raise InputError(f"{tokenizer} cannot be read as a tokenizer ({error}).") from error
+    stored.no_truncation()
+    stored.no_padding()
+    # 400 kB hold any default probe, and encoding a megabyte takes seconds.
+    text = content[:400_000].decode("utf-8", errors="ignore")
+    return torch.tensor(stored.encode(text, add_special_tokens=False).ids, dtype=torch.long)
 
 
-def _batch(task: str, block: Tensor, vocab_size: int) -> Batch:
-    inputs, following = block[:, :-1].contiguous(), block[:, 1:].contiguous()
-    if task == "causal-lm":
-        return Batch(inputs={"input_ids": inputs}, labels=following)
-    if task == "seq2seq":
-        half = inputs.shape[1]
-        return Batch(
-            inputs={"input_ids": inputs, "decoder_input_ids": inputs.roll(1, 0)[:, :half]},
-            labels=following.roll(1, 0)[:, :half].contiguous(),
-        )
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.rand(inputs.shape, generator=generator) < _MASKED_SHARE
-    hidden[:, 0] = True
-    return Batch(
-        inputs={"input_ids": inputs.masked_fill(hidden, vocab_size - 1)},
-        labels=inputs.masked_fill(~hidden, IGNORED),
+def _images(config, count: int | None, seed: int) -> Probe:
+    height, width = _image_size(config) or (32, 32)
+    channels = _setting(config, "num_channels") or 3
+    patch = _setting(config, "patch_size")
+    side = patch[0] if isinstance(patch, list | tuple) else patch
+    tokens = (height // side) * (width // side) if isinstance(side, int) and side > 0 else 16
+    count = count or min(_MOST_IMAGES, max(8, -(-_IMAGE_STATES // max(1, tokens))))
+    digits, labels = digit_images()
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(digits), generator=generator)[:count]
+    pixels = F.interpolate(digits[chosen], size=(height, width), mode="bilinear")
+    pixels = pixels.expand(-1, channels, -1, -1).contiguous()
+    pixels = (pixels - pixels.mean()) / pixels.std()
+    classes = getattr(config, "num_labels", 0)
+    known = isinstance(classes, int) and classes >= 10
+    return Probe(
+        inputs={"pixel_values": pixels},
+        labels=labels[chosen] if known else None,
+        description=(
+            f"{len(chosen)} of scikit-learn's digits at {height} × {width}, {channels} channels"
+        ),
+        num_tokens=len(chosen),
     )
+
+
+def _parts(config: object) -> list[object]:
+    names = ("text_config", "decoder", "encoder", "vision_config", "backbone_config")
+    return [config, *(getattr(config, name, None) for name in names)]
+
+
+def _setting(config: object, name: str) -> object:
+    return next(
+        (v for v in (getattr(part, name, None) for part in _parts(config)) if v is not None), None
+    )
+
+
+def _vocabulary(config: object) -> int:
+    if config is None:
+        return 256
+    size = _setting(config, "vocab_size")
+    return size if isinstance(size, int) else 0
+
+
+def _limit(config: object) -> int | None:
+    sizes = [_setting(config, name) for name in _LONGEST]
+    sizes = [size for size in sizes if isinstance(size, int) and size > 0]
+    if not sizes:
+        return None
+    # RoBERTa and its kin start counting positions after the padding id.
+    reserved = 2 if "roberta" in str(getattr(config, "model_type", "")) else 0
+    return max(2, min(sizes) - reserved)
+
+
+def _image_size(config: object) -> tuple[int, int] | None:
+    size = _setting(config, "image_size")
+    if isinstance(size, dict):
+        size = (size.get("height"), size.get("width"))
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(s, int) for s in size):
+        return size[0], size[1]
+    return None
+
+
+def _task_of(config: object) -> str:
+    if getattr(config, "is_encoder_decoder", False):
+        return "seq2seq"
+    if _image_size(config) and not _vocabulary(config):
+        return "image-classification"
+    return "causal-lm"

@@ -23,7 +23,8 @@ Head = Literal["causal-lm", "classifier", "masked-lm", "image"]
 class Batch:
     """Model inputs (tokens `[batch, length]` int64, or images `[batch, 1, 8, 8]`) and labels.
 
-    Inputs may also be the keyword arguments of a Hugging Face model. Labels line up with the logits they judge: already shifted for a language model.
+    Inputs may also be the keyword arguments of a Hugging Face model. Labels line up with the
+    logits they judge: already shifted for a language model.
     """
 
     inputs: Tensor | dict[str, Tensor]

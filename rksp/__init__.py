@@ -32,7 +32,7 @@ _HOME = {
     "profile": "rksp.pipeline",
     "resolve": "rksp.models.resolve",
 }
-__all__ = sorted(_HOME)
+__all__ = list(_HOME)  # noqa: PLE0605 (sorted, and tested to be what is above)
 
 
 def __getattr__(name: str) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -263,7 +264,7 @@ def _of_range_test(test: RangeTest, rate: float) -> dict[str, float | None]:
 
 def _crossing(points: tuple[ResponsePoint, ...], change: str, level: float) -> float | None:
     """log10 of the rate at which a change passes a level for the first time from below."""
-    for left, right in zip(points, points[1:], strict=False):
+    for left, right in pairwise(points):
         before, after = getattr(left, change), getattr(right, change)
         if after < level:
             continue

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rksp.classifiers.classifier import DivergenceClassifier, load_classifier
-from rksp.datasets.probe import STATES, Probe, image_probe, text_probe
+from rksp.datasets.probe import Probe, make_probe
 from rksp.datasets.tasks import Batch
 from rksp.dmd import VARIANTS
 from rksp.errors import ArtifactError, InputError
@@ -26,6 +26,7 @@ from rksp.risk import RiskAssessment, assess
 from rksp.snapshots import Collected, collect
 from rksp.spectral_profile import SpectralAccumulator, SpectralProfile
 
+STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension
 _RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
 
 Progress = Callable[[str], None]
@@ -151,13 +152,20 @@ def evaluate(
         seconds[step] = time.perf_counter() - start
         return result
 
-    probe = make_probe(source, file=probe_file, states=num_states)
+    if source.kind == "factory":
+        raise InputError(
+            f"{source.target} is a factory, and rksp cannot know what to show it; "
+            "call rksp.profile(model, inputs) from Python."
+        )
+    sequences = None if num_states == STATES else max(2, math.ceil(num_states / 128))
+    probe = make_probe(source, num_sequences=sequences, text=probe_file)
+    batch = _as_batch(probe)
     model = timed("build", lambda: source.build(seed))
     seen = timed(
         "forward and spectra",
         lambda: profile(
             model,
-            probe.batch,
+            batch,
             variant=variant,
             rank=rank,
             kreiss=kreiss,
@@ -167,8 +175,8 @@ def evaluate(
         ),
     )
     response = rising = None
-    if evidence >= Evidence.RESPONSE and probe.batch.labels is not None:
-        same, fresh = _halves(probe.batch)
+    if evidence >= Evidence.RESPONSE and batch.labels is not None:
+        same, fresh = _halves(batch)
         response = timed("response", lambda: measure_response(model, same, fresh, recipe))
     if evidence >= Evidence.MICRO and response is not None and response.update_rms:
         batches = _micro_batches(source, recipe, probe_file)
@@ -209,50 +217,8 @@ def evaluate(
     )
 
 
-def make_probe(
-    source: ModelSource, *, file: Path | None = None, states: int = STATES, skip: int = 0
-) -> Probe:
-    """The probe that fits a source: text for language models, digits for vision."""
-    config = source.config
-    if config is None:
-        raise InputError(
-            f"{source.target} is a factory, and rksp cannot know what to show it; "
-            "call rksp.profile(model, inputs) from Python."
-        )
-    if source.task == "image-classification":
-        size = getattr(config, "image_size", 224)
-        size = size[0] if isinstance(size, list | tuple) else size
-        patches = (size // _patch(config)) ** 2
-        return image_probe(
-            size=size,
-            channels=getattr(config, "num_channels", 3),
-            labels=getattr(config, "num_labels", 2),
-            images=max(4, min(32, math.ceil(states / max(1, patches)))),
-        )
-    tokenizer = source.folder / "tokenizer.json" if source.folder else None
-    return text_probe(
-        task=source.task,
-        vocab_size=config.get_text_config().vocab_size,
-        max_length=_max_length(config),
-        tokenizer=tokenizer if tokenizer and tokenizer.exists() else None,
-        file=file,
-        states=states,
-        skip=skip,
-    )
-
-
-def _patch(config: object) -> int:
-    patch = getattr(config, "patch_size", 16)
-    return patch[0] if isinstance(patch, list | tuple) else patch
-
-
-def _max_length(config: object) -> int | None:
-    for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx"):
-        value = getattr(config.get_text_config(), name, None)
-        if isinstance(value, int) and value > 0:
-            # RoBERTa and OPT keep two positions for themselves.
-            return value if value > 130 else max(2, value - 2)
-    return None
+def _as_batch(probe: Probe) -> Batch:
+    return Batch(inputs=probe.inputs, labels=probe.labels)
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:
@@ -272,10 +238,10 @@ def _rows(batch: Batch, start: int, stop: int) -> Batch:
 def _micro_batches(source: ModelSource, recipe: Recipe, file: Path | None) -> list[Batch]:
     """Forty batches of at most two sequences: what a CPU can train on in minutes."""
     size = min(2, recipe.batch_size)
-    probe = make_probe(source, file=file, states=STEPS * size * 128)
-    count = len(probe.batch.labels)
+    batch = _as_batch(make_probe(source, num_sequences=STEPS * size, seed=1, text=file))
+    count = len(batch.labels)
     starts = [(step * size) % max(1, count - size + 1) for step in range(STEPS)]
-    return [_rows(probe.batch, start, start + size) for start in starts]
+    return [_rows(batch, start, start + size) for start in starts]
 
 
 def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -145,7 +146,7 @@ def assess(
 
 def _crossing(curve: list[CurvePoint], level: float) -> float | None:
     """Where the probability passes a level, interpolated in the logarithm of the rate."""
-    for left, right in zip(curve, curve[1:], strict=False):
+    for left, right in pairwise(curve):
         if left.probability < level <= right.probability:
             share = (level - left.probability) / (right.probability - left.probability)
             low, high = math.log10(left.learning_rate), math.log10(right.learning_rate)
@@ -183,4 +184,8 @@ def _counterfactual(
     if not below:
         return "No learning rate alone brings the risk under the threshold."
     best = max(below)
-    return f"A learning rate of {best:.2g} ({rate / best:.1f} times lower) would bring it under {threshold:.0%}."
+    lower = rate / best
+    return (
+        f"A learning rate of {best:.2g} ({lower:.1f} times lower) would bring it under "
+        f"{threshold:.0%}."
+    )

@@ -241,7 +241,7 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
     if any(chain.kind == "streams" for chain in chains):
         notes.append("Parallel residual streams are read as states of their own.")
     if any(chain.kind == "maps" for chain in chains):
-        notes.append("Convolutional stages: every pixel of the maps is a state.")
+        notes.append("Channels come first: every pixel of the maps is a state.")
     if len({chain.width for chain in chains}) > 1:
         notes.append(
             "The width changes between stages; blocks that change it are left out of the spectra."

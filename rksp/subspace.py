@@ -170,9 +170,10 @@ def principal_subspace(
     small = states <= width  # the Gram matrix of states has the same spectrum and is smaller
     matrix = (x @ x.T if small else x.T @ x) / (states - 1)  # numpy makes this SYRK
     size = len(matrix)
-    few = energy is None and rank is not None and rank < size // 4
-    subset = {"subset_by_index": [size - rank, size - 1]} if few and rank else {"driver": "evd"}
-    variances, vectors = eigh(matrix, check_finite=False, overwrite_a=True, **subset)
+    if energy is None and rank is not None and rank < size // 4:
+        variances, vectors = eigh(matrix, subset_by_index=[size - rank, size - 1])
+    else:
+        variances, vectors = np.linalg.eigh(matrix)  # releases the interpreter lock
     variances, vectors = variances[::-1], vectors[:, ::-1]
     keep = int(np.count_nonzero(variances > floor * variances[0]))
     keep = min(keep, states - 1, width)  # centering costs one direction

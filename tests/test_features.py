@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_names_and_order_are_frozen():
 
 def test_tiers_nest():
     sets = [set(columns(tier)) for tier in Evidence]
-    assert all(small < large for small, large in zip(sets, sets[1:], strict=False))
+    assert all(small < large for small, large in pairwise(sets))
     assert sets[-1] == set(range(len(FEATURES)))
 
 

@@ -18,6 +18,7 @@ LAYERS = (
         "rksp.objective",
         "rksp.models",
         "rksp.snapshots",
+        "rksp.attention_stats",
         "rksp.forward",
         "rksp.subspace",
         "rksp.operators",

@@ -51,8 +51,8 @@ class Plan(BaseModel):
 
     `families` maps a family to its weight. The other fields are the values drawn from, uniformly;
     one of the `budgets` bounds parameters-in-blocks × tokens × steps of a run, and a draw too
-    large for it is drawn again. `tasks` maps a task to its weight (encoders and vision models have their
-    own); rates start near `first_rates[optimizer]`.
+    large for it is drawn again. `tasks` maps a task to its weight (encoders and vision models
+    have their own); rates start near `first_rates[optimizer]`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -6,11 +6,12 @@ import multiprocessing
 import os
 import platform
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rksp.errors import Incomplete
 from rksp.lab.ladder import run_ladder
@@ -18,6 +19,7 @@ from rksp.lab.plan import LadderSpec, Plan
 from rksp.lab.store import write_ladder
 
 Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,28 +55,62 @@ def run_plan(
         leftover.unlink()
     specs = plan.expand()
     missing = [spec for spec in specs if not (folder / f"{spec.id}.json").exists()]
-    done = len(specs) - len(missing)
-    progress(done, len(specs))
+    work_through(_run, missing, folder, total=len(specs), workers=workers, progress=progress)
+    return Tally(
+        planned=len(specs), already_stored=len(specs) - len(missing), newly_run=len(missing)
+    )
+
+
+def measure_plan(
+    ladders: Path,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Tally:
+    """Measures the stored ladders of one folder into another; resumable like `run_plan`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = sorted(ladders.glob("*.json"))
+    missing = [path for path in stored if not (folder / path.name).exists()]
+    work_through(_measure, missing, folder, total=len(stored), workers=workers, progress=progress)
+    return Tally(
+        planned=len(stored), already_stored=len(stored) - len(missing), newly_run=len(missing)
+    )
+
+
+def work_through(
+    action: Callable[[Item, Path], None],
+    items: Sequence[Item],
+    folder: Path,
+    *,
+    total: int,
+    workers: int | None,
+    progress: Progress,
+) -> None:
+    """Calls `action(item, folder)` for every item in processes of one thread each.
+
+    Raises:
+        Incomplete: A worker died; what it and the others stored stays.
+    """
+    done = total - len(items)
+    progress(done, total)
     # spawn: a forked child would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
         workers or os.cpu_count(), mp_context=context, initializer=_one_thread
     )
     try:
-        for future in as_completed([pool.submit(_run, spec, folder) for spec in missing]):
+        for future in as_completed([pool.submit(action, item, folder) for item in items]):
             future.result()
             done += 1
-            progress(done, len(specs))
+            progress(done, total)
     except BrokenProcessPool:
         raise Incomplete(
-            f"A worker died (out of memory, or killed) with {done} of {len(specs)} ladders stored; "
+            f"A worker died (out of memory, or killed) with {done} of {total} ladders stored; "
             "run the same command again to continue, with fewer --workers if memory was short."
         ) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    return Tally(
-        planned=len(specs), already_stored=len(specs) - len(missing), newly_run=len(missing)
-    )
 
 
 def _one_thread() -> None:
@@ -94,3 +130,10 @@ def _run(spec: LadderSpec, folder: Path) -> None:
         "machine": platform.machine(),
     }
     write_ladder(folder, run_ladder(spec), provenance)
+
+
+def _measure(path: Path, folder: Path) -> None:
+    from rksp.lab.measure import measure_ladder, write_measurement  # torch: in the worker only
+    from rksp.lab.store import read_ladder
+
+    write_measurement(folder, measure_ladder(read_ladder(path).spec))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 
 from rksp.classifiers.table import Table
-from rksp.errors import Incomplete
+from rksp.errors import ArtifactError, Incomplete
 from rksp.features import FEATURE_NAMES, Evidence, FeatureVector
 from rksp.lab.ladder import LadderRun
+from rksp.lab.measure import read_measurement
 from rksp.outcome import Outcome, OutcomePolicy
 
 
@@ -31,9 +36,7 @@ def training_table(
     rows: list[dict[str, object]] = []
     for run in sorted(ladders, key=lambda run: run.spec.id):
         if run.spec.id not in measurements:
-            raise Incomplete(
-                f"Ladder {run.spec.id} has no measurement; run rksp lab measure on its folder first."
-            )
+            raise Incomplete(f"Ladder {run.spec.id} has no measurement; measure its folder first.")
         rows += _rows(run, measurements[run.spec.id], policy or OutcomePolicy())
     numeric = {
         name: np.array([row[name] for row in rows], dtype=np.float64)
@@ -91,3 +94,34 @@ def _at(points: Sequence[tuple[float, float]], rate: float) -> float:
     if not finite:
         return math.nan
     return float(np.interp(math.log10(rate), *zip(*finite, strict=True)))
+
+
+def shipped_measurements() -> Path:
+    """Where the measurements beside the shipped collection lie: a JSON document a line."""
+    return Path(str(files("rksp.datasets") / "runs" / "measurements.jsonl.xz"))
+
+
+def pack_measurements(folder: Path, output: Path) -> int:
+    """Packs a folder of measurements, sorted by ladder, into one compressed file."""
+    lines = [read_measurement(path) for path in sorted(folder.glob("*.json"))]
+    text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_suffix(".partial")
+    partial.write_bytes(lzma.compress(text.encode(), preset=9))
+    partial.replace(output)
+    return len(lines)
+
+
+def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]]:
+    """Measurements by ladder id; `path` None reads the shipped ones.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    path = path or shipped_measurements()
+    try:
+        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+        documents = [json.loads(line) for line in lines]
+        return {document["ladder"]: document for document in documents}
+    except (OSError, lzma.LZMAError, ValueError, KeyError) as error:
+        raise ArtifactError(f"{path.name} holds no measurements: {error}.") from error

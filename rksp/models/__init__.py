@@ -1,5 +1,7 @@
-"""Where models come from: targets by name, configuration, checkpoint or factory; and the zoo."""
+"""Getting a model from what the user typed, and finding its residual stream."""
 
-from rksp.models.resolve import ModelSource, resolve
+from rksp.models.blocks import Chain, find_chains
+from rksp.models.resolve import MAX_PARAMS, resolve, resolve_tiny
+from rksp.models.source import ModelSource
 
-__all__ = ["ModelSource", "resolve"]
+__all__ = ["MAX_PARAMS", "Chain", "ModelSource", "find_chains", "resolve", "resolve_tiny"]

@@ -18,7 +18,7 @@ Kind = Literal["tokens", "streams", "grid", "maps", "rows"]
 _Key = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chain:
     """Blocks in the order the states pass through them.
 
@@ -62,7 +62,7 @@ class Chain:
         return tensor.flatten(1, -2) if tensor.dim() > 3 else tensor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
     index: int
     entering: dict[_Key, Tensor]
@@ -125,10 +125,9 @@ def find_chains(
     _record(lists, run)
     chains, changing = [], None
     for name, listing in lists.items():
-        chain = _chain(name, listing)
-        if isinstance(chain, Chain):
-            chains.append(chain)
-        elif chain is not None:
+        found, is_changing = _chains(name, listing)
+        chains += found
+        if is_changing and not found:
             changing = changing or name
     chains = _outermost(chains)
     if not chains and changing is not None:
@@ -172,12 +171,16 @@ def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
             hook.remove()
 
 
-def _chain(path: str, listing: _Listing) -> Chain | bool | None:
-    """The chain that a list is, None if it is none, False if its shapes change on the way."""
+def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:
+    """The chains in a list, and whether its states change shape on the way.
+
+    A list that narrows or widens its states is as many chains as it has runs of at least two
+    blocks that keep the shape.
+    """
     calls = listing.calls
     # More than one round of the list (a recurrent decoder) is still one chain through its calls.
     if not calls or len({call.index for call in calls}) < len(set(listing.children)) / 2:
-        return None
+        return [], False
     links = None
     for left, right in zip(calls, calls[1:], strict=False):
         here = {
@@ -193,29 +196,41 @@ def _chain(path: str, listing: _Listing) -> Chain | bool | None:
         links = {(leaving, entering)} if None not in (leaving, entering) else set()
     ordered = sorted(links, key=lambda link: _rank(link, first))
     if not ordered:
-        return None
+        return [], False
     leaving, entering = ordered[0]
-    shapes = []
+    runs: list[list[_Call]] = [[]]
+    shape = None
     for call in calls:
         x, y = call.entering.get(entering), call.leaving.get(leaving)
         if x is None or y is None:
-            return None
-        shapes += [tuple(x.shape), tuple(y.shape)]
-    if len(set(shapes)) > 1:
-        return False if all(len(shape) >= 3 for shape in shapes) else None
-    if len(shapes[0]) not in (2, 3, 4) or shapes[0][-1] < 2:
-        return None
-    kind = _kind(first.entering[entering], [listing.children[call.index] for call in calls])
-    shape = shapes[0]
-    return Chain(
-        path=path,
-        blocks=tuple(listing.children[call.index] for call in calls),
-        names=_names(path, listing, calls),
-        width=shape[1] if kind == "maps" else shape[-1],
-        kind=kind,
-        entering=entering,
-        leaving=leaving,
-    )
+            return [], False
+        keeps = x.shape == y.shape and x.dim() in (2, 3, 4) and x.shape[-1] > 1
+        if not keeps or x.shape != shape:
+            runs.append([])
+        if keeps:
+            runs[-1].append(call)
+        shape = y.shape
+    is_changing = sum(map(bool, runs)) != 1 or max(map(len, runs)) < len(calls)
+    if is_changing:
+        runs = [run for run in runs if len(run) > 1]
+    names = _names(path, listing, calls)
+    found = []
+    for run in filter(None, runs):
+        x = run[0].entering[entering]
+        blocks = tuple(listing.children[call.index] for call in run)
+        kind = _kind(x, blocks[0])
+        found.append(
+            Chain(
+                path=path,
+                blocks=blocks,
+                names=tuple(names[calls.index(call)] for call in run),
+                width=x.shape[1] if kind == "maps" else x.shape[-1],
+                kind=kind,
+                entering=entering,
+                leaving=leaving,
+            )
+        )
+    return found, is_changing
 
 
 def _rank(link: tuple[_Key, _Key], call: _Call) -> tuple[bool, int, int]:
@@ -240,12 +255,12 @@ def _names(path: str, listing: _Listing, calls: list[_Call]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _kind(x: Tensor, blocks: list[nn.Module]) -> Kind:
+def _kind(x: Tensor, block: nn.Module) -> Kind:
     if x.dim() == 2:
         return "rows"
     if x.dim() == 3:
         return "tokens"
-    for module in blocks[0].modules():
+    for module in block.modules():
         if isinstance(module, nn.Conv2d) and x.shape[1] in (
             module.in_channels,
             module.out_channels,
@@ -253,7 +268,7 @@ def _kind(x: Tensor, blocks: list[nn.Module]) -> Kind:
             return "maps"
         if isinstance(module, nn.BatchNorm2d) and module.num_features == x.shape[1]:
             return "maps"
-    return "grid" if x.shape[1] == x.shape[2] and _is_visual(blocks[0]) else "streams"
+    return "grid" if x.shape[1] == x.shape[2] and _is_visual(block) else "streams"
 
 
 def _is_visual(block: nn.Module) -> bool:
@@ -278,13 +293,16 @@ def _outermost(chains: list[Chain]) -> list[Chain]:
         chains = [c for c in chains if len(c.blocks) > 1 or _size(c) * 4 >= max(map(_size, chains))]
     kept: list[Chain] = []
     for chain in sorted(chains, key=lambda c: (-len(c.blocks), c.path.count("."), c.path)):
-        inside = {id(m) for other in kept for b in other.blocks for m in b.modules()}
-        if not {id(block) for block in chain.blocks} & inside:
+        # Sorted, so a list of the same blocks under another name comes after the one to keep.
+        taken = {id(block) for other in kept for block in other.blocks}
+        if not taken & {id(block) for block in chain.blocks}:
             kept.append(chain)
-    nested = {id(m) for c in kept for b in c.blocks for m in b.modules() if m is not b}
-    kept = [c for c in kept if not {id(block) for block in c.blocks} & nested]
-    order = [chain.path for chain in chains]
-    return sorted(kept, key=lambda chain: order.index(chain.path))
+    paths = {chain.path for chain in kept}
+    return [c for c in chains if c in kept and not any(_is_within(c.path, p) for p in paths)]
+
+
+def _is_within(path: str, other: str) -> bool:
+    return path != other and path.startswith(f"{other}." if other else "")
 
 
 def _size(chain: Chain) -> int:

@@ -105,7 +105,7 @@ def _unknown(name: str, known: Mapping[str, object], renamed: Mapping[str, str])
 
 def _dotted(settings: Mapping[str, object], prefix: str = "") -> Iterable[str]:
     for key, value in settings.items():
-        yield prefix + key
+        yield f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{key}.")
 

@@ -1,334 +1,421 @@
-"""From what the user typed to a model: type, configuration, checkpoint, Hub id or factory."""
+"""From what the user typed to a model source: a path, a factory, a model type or a Hub id."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import importlib
-import json
 import os
+import re
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from rksp.errors import InputError, NotCovered, nearest
-from rksp.models.checkpoint import check_finite, find_weights, is_pickle
-from rksp.models.config_guard import read_config, sanitize
+from rksp.errors import InputError, nearest
+from rksp.models.checkpoint import find_weights, is_pickle
+from rksp.models.config_guard import check_sizes, read_config
 from rksp.models.overrides import merge
+from rksp.models.source import REFUSALS, ModelSource, Task, hash_config, refused
+from rksp.models.tiny import shrunk
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+MAX_PARAMS = 2e9  # 8 GB in float32
+_FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
 
-MAX_PARAMS = 2_000_000_000
-
-# Head by head, in the order in which a type is looked for: (task, transformers' auto class).
-_HEADS = (
-    ("causal-lm", "AutoModelForCausalLM"),
-    ("seq2seq", "AutoModelForSeq2SeqLM"),
-    ("masked-lm", "AutoModelForMaskedLM"),
-    ("image-classification", "AutoModelForImageClassification"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSource:
-    """A model that can be built: what it is, and from what.
-
-    Attributes:
-        target: As the user typed it.
-        kind: `model_type`, `config`, `checkpoint`, `hub` or `factory`.
-        task: `causal-lm`, `seq2seq`, `masked-lm`, `image-classification` or `other`.
-        config: transformers' configuration; None for a factory.
-        num_parameters: Counted before anything is allocated; None for a factory.
-        folder: Where weights or a tokenizer lie, or None.
-        weights: The safetensors files; empty means random initialization.
-    """
-
-    target: str
-    kind: str
-    task: str
-    config: PretrainedConfig | None
-    num_parameters: int | None
-    folder: Path | None = None
-    weights: tuple[Path, ...] = field(default=())
-    trust_remote_code: bool = False
-    factory: object = None
-
-    @property
-    def is_pretrained(self) -> bool:
-        return bool(self.weights)
-
-    @property
-    def config_hash(self) -> str | None:
-        """SHA-256 of the configuration, without the versions that wrote it."""
-        if self.config is None:
-            return None
-        content = self.config.to_dict()
-        content.pop("transformers_version", None)
-        text = json.dumps(content, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def build(self, seed: int = 0) -> nn.Module:
-        """The model in float32 on the CPU, in evaluation mode; the global generator is untouched.
-
-        Raises:
-            InputError: The model cannot be built, or its weights are damaged.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            if self.factory is not None:
-                model = self.factory()
-                if not isinstance(model, nn.Module):
-                    raise InputError(
-                        f"{self.target} returned a {type(model).__name__}, not an nn.Module."
-                    )
-                return model.eval()
-            if self.weights:
-                auto = _auto_class(self.task)
-                model = auto.from_pretrained(
-                    self.folder,
-                    config=copy.deepcopy(self.config),
-                    dtype=torch.float32,
-                    local_files_only=True,
-                    trust_remote_code=self.trust_remote_code,
-                )
-                check_finite(model.state_dict(), self.target)
-                return model.eval()
-            return _from_config(self.config, self.task, self.trust_remote_code).eval()
+# Configurations with remote code whose architecture transformers has under another name. Each is
+# one that builds from a published config.json; `tests/families.md` shows them.
+ALIASES = {
+    "kimi_k2": "deepseek_v3",
+    "deepseek_v32": "deepseek_v32",
+    "phi-msft": "phi",
+    "mimo": "qwen2",
+}
+# Settings that such a configuration spells in its own way.
+_RENAMED = {
+    "phi-msft": {
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_head_kv": "num_key_value_heads",
+        "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+        "activation_function": "hidden_act",
+        "layer_norm_epsilon": "layer_norm_eps",
+    }
+}
 
 
 def resolve(
     target: str,
     *,
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    seed: int = 0,
     trust_remote_code: bool = False,
     allow_hub: bool = False,
-    max_params: int = MAX_PARAMS,
+    dtype: str | None = None,
+    max_params: float = MAX_PARAMS,
+    task: Task | None = None,
 ) -> ModelSource:
-    """Finds out what a target is: a path, a factory, a model type, a Hub id, in this order.
+    """Finds what a target means, in this order: a path, a factory, a model type, a Hub id.
+
+    Nothing is built but a skeleton on the meta device, to count parameters.
 
     Args:
-        target: `gpt2`, `config.json`, a checkpoint folder, `package.module:factory`, `org/name`.
-        overrides: Values to set in the configuration, as typed: `{"n_layer": "4"}`.
-        trust_remote_code: Lets a configuration bring its own code. Off, its hooks are dropped.
-        allow_hub: Lets a Hub id use the network; otherwise only the local cache is looked at.
-        max_params: A larger model is refused before it is built.
+        target: See the module.
+        overrides: `--set`: dotted setting → value (a string is parsed as YAML 1.2 would).
+        seed: Of the random initialization.
+        trust_remote_code: Run Python files that the folder or repository brings along.
+        allow_hub: Fetch from the Hub what the local cache lacks.
+        dtype: Precision the weights are rounded to before the float32 pass (`bfloat16`, …).
+        max_params: Larger models are not built in memory.
+        task: Read the model as this; default what its configuration says.
 
     Raises:
-        InputError: The target is none of these, or is damaged, or is too large.
-        NotCovered: transformers knows the type but cannot build it with a known head.
+        InputError: The target means nothing, or cannot be used; the message says what to do.
     """
-    if not allow_hub:  # before transformers is imported, which reads it once
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    path = Path(target)
+    if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise InputError(f"--dtype {dtype!r} is no torch dtype; use float32, bfloat16 or float16.")
+    path = Path(target).expanduser()
+    common = {"seed": seed, "max_params": max_params, "dtype": dtype}
+    overrides = dict(overrides or {})
     if path.exists():
-        source = _from_path(target, path, overrides or {}, trust_remote_code)
-    elif ":" in target:
-        return _from_factory(target, overrides or {})
+        return _from_path(path, target, overrides, trust_remote_code, task, common)
+    if _FACTORY.match(target):
+        return _from_factory(target, overrides, task, common)
+    types = _model_types()
+    if target in types or target in ALIASES:
+        return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
+    if path.suffix in (".json", ".safetensors") or target.startswith((".", "/", "~")):
+        raise InputError(f"There is no file or folder {target}.")
+    if is_pickle(path):
+        raise InputError(f"{target} is a pickle, which rksp never opens; save it as safetensors.")
+    if _HUB.match(target):
+        folder = _snapshot(target, allow_hub)
+        source = _from_path(folder, target, overrides, trust_remote_code, task, common)
+        return replace(source, kind="hub")
+    hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
+    raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
+
+
+def resolve_tiny(
+    target: str,
+    *,
+    rung: int = 0,
+    seed: int = 0,
+    task: Task | None = None,
+    max_params: float = MAX_PARAMS,
+) -> ModelSource:
+    """A model type or a configuration file at tiny size, for tests; see `rksp.models.tiny`.
+
+    Raises:
+        InputError: As in `resolve`.
+    """
+    path = Path(target)
+    types = _model_types()
+    if path.suffix == ".json":
+        settings, dropped = read_config(path)
+        needs_code = "auto_map" in dropped
     else:
-        source = _from_name(target, overrides or {}, trust_remote_code, allow_hub)
-    if source.num_parameters > max_params:
-        raise InputError(
-            f"{target} has {source.num_parameters / 1e9:.1f} billion parameters, more than "
-            f"--max-params {max_params / 1e9:.1f} billion; make it shallower "
-            "(--set num_hidden_layers=2) or raise the limit."
-        )
-    return source
+        settings, needs_code = {"model_type": target}, False
+    settings, _ = _known_type(target, settings, needs_code and settings["model_type"] not in types)
+    config = make_config(target, settings)
+    small = shrunk(config.to_dict(), rung)
+    architectures = settings.get("architectures")
+    small = {k: v for k, v in small.items() if not k.startswith("_") and k != "dtype"}
+    small |= {"model_type": config.model_type, "architectures": architectures}
+    common = {"seed": seed, "max_params": max_params, "dtype": None}
+    kind = "config" if path.suffix == ".json" else "model_type"
+    return _from_settings(path.name, kind, small, {}, task, common)
+
+
+@contextmanager
+def _offline():
+    """Keeps the Hub client off the network if it is imported in here for the first time."""
+    before = os.environ.get("HF_HUB_OFFLINE")
+    if "huggingface_hub.constants" not in sys.modules:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("HF_HUB_OFFLINE", None)
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before
+
+
+def _model_types() -> Mapping[str, type]:
+    with _offline():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    return CONFIG_MAPPING_NAMES
 
 
 def _from_path(
-    target: str, path: Path, overrides: Mapping[str, str], trust_remote_code: bool
-) -> ModelSource:
-    config_path = path / "config.json" if path.is_dir() else path
-    if path.is_dir() and not config_path.exists():
-        raise InputError(f"{path} holds no config.json; name a checkpoint folder or a config.json.")
-    if path.is_file() and is_pickle(path):
-        raise InputError(
-            f"{path} is a pickle, which can run code when loaded; rksp reads safetensors folders."
-        )
-    stored, _ = read_config(config_path)
-    weights = find_weights(path) if path.is_dir() else ()
-    if weights and overrides:
-        raise InputError("--set changes the architecture, which stored weights do not follow.")
-    config = _make_config(stored, overrides, trust_remote_code, config_path)
-    kind = "checkpoint" if weights else "config"
-    return _source(target, kind, config, trust_remote_code, config_path.parent, weights)
-
-
-def _from_factory(target: str, overrides: Mapping[str, str]) -> ModelSource:
-    module_name, _, name = target.partition(":")
-    if overrides:
-        raise InputError("--set works on configurations; a factory takes no overrides.")
-    try:
-        factory = getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        raise InputError(f"{target}: module {module_name!r} cannot be imported: {error}.") from None
-    except AttributeError:
-        raise InputError(f"{target}: module {module_name!r} has no {name!r}.") from None
-    if not callable(factory):
-        raise InputError(f"{target} is not callable; name a function that returns an nn.Module.")
-    return ModelSource(
-        target=target,
-        kind="factory",
-        task="other",
-        config=None,
-        num_parameters=None,
-        factory=factory,
-    )
-
-
-def _from_name(
-    target: str, overrides: Mapping[str, str], trust_remote_code: bool, allow_hub: bool
-) -> ModelSource:
-    from transformers import CONFIG_MAPPING  # seconds; only names need it this early
-
-    if target in CONFIG_MAPPING:
-        config = _make_config({"model_type": target}, overrides, False, None)
-        return _source(target, "model_type", config, False, None, ())
-    if target.count("/") == 1 and not target.startswith((".", "/")):
-        return _from_hub(target, overrides, trust_remote_code, allow_hub)
-    raise InputError(
-        f"{target!r} is no file, no package.module:factory and no model type that transformers "
-        f"knows{nearest(target, CONFIG_MAPPING)}"
-    )
-
-
-def _from_hub(
-    target: str, overrides: Mapping[str, str], trust_remote_code: bool, allow_hub: bool
-) -> ModelSource:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    try:
-        folder = snapshot_download(
-            target,
-            local_files_only=not allow_hub,
-            allow_patterns=["*.json", "*.safetensors", "tokenizer*"],
-        )
-    except (LocalEntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
-        hint = "" if allow_hub else "; --allow-hub lets rksp download it"
-        raise InputError(
-            f"{target} is not in the local Hub cache ({type(error).__name__}){hint}."
-        ) from None
-    source = _from_path(target, Path(folder), overrides, trust_remote_code)
-    return ModelSource(
-        **{name: getattr(source, name) for name in source.__slots__} | {"kind": "hub"}
-    )
-
-
-def _make_config(
-    stored: dict[str, object],
-    overrides: Mapping[str, str],
+    path: Path,
+    target: str,
+    overrides: dict[str, object],
     trust_remote_code: bool,
-    path: Path | None,
-) -> PretrainedConfig:
-    from transformers import CONFIG_MAPPING, AutoConfig
-
-    model_type = stored.get("model_type")
-    where = path.name if path else model_type
-    if trust_remote_code and "auto_map" in stored and path is not None:
-        return AutoConfig.from_pretrained(
-            path.parent, trust_remote_code=True, local_files_only=True
-        )
-    if model_type not in CONFIG_MAPPING:
+    task: Task | None,
+    common: dict[str, object],
+) -> ModelSource:
+    if path.is_file():
+        if path.suffix == ".safetensors":
+            path = path.parent
+        elif is_pickle(path):
+            raise InputError(
+                f"{target} is a pickle, which rksp never opens; save it as safetensors."
+            )
+    folder = path if path.is_dir() else path.parent
+    file = path / "config.json" if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise InputError(f"{target} holds no config.json; give a folder saved by save_pretrained.")
+    settings, dropped = read_config(file)
+    weights = find_weights(folder) if path.is_dir() else ()
+    if weights and "quantization_config" in dropped:
         raise InputError(
-            f"{where}: model type {model_type!r} is not known to this transformers"
-            f"{nearest(str(model_type), CONFIG_MAPPING)}"
+            f"{target} holds quantized weights; give the checkpoint in bfloat16 or float32, or "
+            "its config.json alone to score the architecture at random initialization."
         )
-    clean, _ = sanitize(stored)
-    for key in ("torch_dtype", "dtype", "model_type"):
-        clean.pop(key, None)
-    kind = CONFIG_MAPPING[model_type]
-    if overrides:
-        known = kind(**clean).to_dict()
-        clean = merge(clean, overrides, known=known, renamed=dict(kind.attribute_map))
-    try:
-        config = kind(**clean)
-    except (ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError) as error:
-        raise InputError(f"{where} is not a valid {model_type}: {_first_line(error)}") from None
-    except Exception as error:  # strict configurations raise a class of their own
-        if type(error).__module__.partition(".")[0] not in ("huggingface_hub", "transformers"):
-            raise
-        raise InputError(f"{where} is not a valid {model_type}: {_first_line(error)}") from None
-    return config
+    if weights and overrides:
+        raise InputError(
+            f"--set changes the architecture, and the weights in {target} are for another one; "
+            "give its config.json to score the changed model at random initialization."
+        )
+    tokenizer = folder / "tokenizer.json"
+    remote = "auto_map" in dropped and settings.get("model_type") not in _model_types()
+    source = _from_settings(
+        target,
+        "checkpoint" if weights else "config",
+        settings,
+        overrides,
+        task,
+        common,
+        folder=folder if weights else None,
+        remote=folder if trust_remote_code and remote else None,
+        needs_code=remote,
+    )
+    acted = [name for name in dropped if not name.endswith(("dtype", "name_or_path"))]
+    notes = (f"Dropped from the configuration: {', '.join(acted)}.",) if acted else ()
+    return replace(
+        source,
+        tokenizer_path=tokenizer if path.is_dir() and tokenizer.is_file() else None,
+        notes=source.notes + notes,
+    )
 
 
-def _source(
+def _from_settings(
     target: str,
     kind: str,
-    config: PretrainedConfig,
-    trust_remote_code: bool,
-    folder: Path | None,
-    weights: tuple[Path, ...],
+    settings: dict[str, object],
+    overrides: dict[str, object],
+    task: Task | None,
+    common: dict[str, object],
+    *,
+    folder: Path | None = None,
+    remote: Path | None = None,
+    needs_code: bool = False,
 ) -> ModelSource:
-    text = getattr(config, "text_config", None)
-    task = _task_of(config)
-    if task is None and text is not None and _task_of(text) is not None and not weights:
-        config, task = text, _task_of(text)  # the language part of a vision–language model
-    if task is None:
-        raise NotCovered(
-            f"{target}: transformers builds {config.model_type!r} with none of the heads that rksp "
-            "covers (causal, masked or sequence-to-sequence language model, image classification)."
-        )
-    with torch.device("meta"):
-        skeleton = _from_config(copy.deepcopy(config), task, trust_remote_code)
+    from rksp.models.auto import choose_class
+
+    notes = []
+    if remote is not None:
+        config = _remote_config(target, remote)
+        notes.append("Code that came with the model was run (--trust-remote-code).")
+    else:
+        settings, renamed = _known_type(target, settings, needs_code)
+        notes += renamed
+        config = make_config(target, settings, overrides)
+    chosen = choose_class(target, config, settings.get("architectures"), task)
+    notes += chosen.notes
+    dtype = common.get("dtype")
+
+    def construct() -> nn.Module:
+        if folder is not None:
+            model = _load(chosen, folder)
+        else:
+            model = chosen.make(trust_remote_code=remote is not None)
+        return model.to(getattr(torch, dtype)) if dtype else model
+
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            skeleton = chosen.make(trust_remote_code=remote is not None)
+    except REFUSALS as error:
+        raise refused(target, error) from error
     return ModelSource(
         target=target,
         kind=kind,
-        task=task,
-        config=config,
+        config=chosen.config,
+        task=chosen.task,
         num_parameters=sum(p.numel() for p in skeleton.parameters()),
-        folder=folder,
-        weights=weights,
-        trust_remote_code=trust_remote_code,
+        max_params=common["max_params"],
+        config_hash=hash_config(chosen.config),
+        is_pretrained=folder is not None,
+        model_class=type(skeleton).__name__,
+        notes=tuple(notes),
+        seed=common["seed"],
+        construct=construct,
     )
 
 
-def _task_of(config: PretrainedConfig) -> str | None:
-    for task, name in _HEADS:
-        if type(config) in _auto_class_by_name(name)._model_mapping:
-            return task
-    return None
+def _known_type(
+    target: str, settings: dict[str, object], needs_code: bool
+) -> tuple[dict[str, object], list[str]]:
+    """Settings under a model type that transformers has, at every level."""
+    types = _model_types()
+    name = settings.get("model_type")
+    if not isinstance(name, str):
+        raise InputError(f"{target} names no model_type; add one that transformers knows.")
+    notes = []
+    settings = {
+        key: _known_type(target, value, needs_code)[0]
+        if isinstance(value, dict) and value.get("model_type") in ALIASES
+        else value
+        for key, value in settings.items()
+    }
+    if name in ALIASES and name not in types:
+        renamed = _RENAMED.get(name, {})
+        settings = {renamed.get(k, k): v for k, v in settings.items() if v is not None}
+        settings = settings | {"model_type": ALIASES[name]}
+        notes.append(f"Model type {name} is read as {ALIASES[name]}.")
+    elif name not in types:
+        text = settings.get("text_config")
+        if isinstance(text, dict) and text.get("model_type") in types:
+            return text, [f"Model type {name} is unknown; its text_config is scored alone."]
+        if needs_code:
+            raise InputError(
+                f"{target} is of model type {name}, which exists as remote code only; run "
+                "code that comes with a model with --trust-remote-code if you trust it."
+            )
+        raise InputError(
+            f"{target} is of model type {name!r}, which this transformers does not know"
+            f"{nearest(name, types) or '; a newer transformers may.'}"
+        )
+    return settings, notes
 
 
-def _auto_class(task: str):
-    return _auto_class_by_name(dict(_HEADS)[task])
+def make_config(
+    target: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None = None
+) -> object:
+    """A transformers configuration from sanitized settings, with overrides.
 
-
-def _auto_class_by_name(name: str):
-    import transformers
-
-    return getattr(transformers, name)
-
-
-def _from_config(config: PretrainedConfig, task: str, trust_remote_code: bool) -> nn.Module:
-    auto = _auto_class(task)
+    Raises:
+        InputError: A setting is unknown, out of range, or refused by transformers.
+    """
+    with _offline():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    kind = CONFIG_MAPPING[settings["model_type"]]
+    inner = settings.get("text_config")
+    if isinstance(inner, dict) and "model_type" in inner and not kind.sub_configs:
+        # A language model's type around a whole multimodal configuration.
+        settings, kind = inner, CONFIG_MAPPING.get(inner["model_type"], kind)
     try:
-        return _build(auto, config, trust_remote_code, "sdpa")
-    except ValueError as error:
-        if "scaled_dot_product_attention" not in str(error) and "sdpa" not in str(error).lower():
-            raise InputError(f"{config.model_type} cannot be built: {_first_line(error)}") from None
-    except (
-        TypeError, AttributeError, KeyError, IndexError, RuntimeError, ImportError, AssertionError,
-        ZeroDivisionError, NotImplementedError,
-    ) as error:  # fmt: skip
-        raise InputError(f"{config.model_type} cannot be built: {_first_line(error)}") from None
-    return _build(auto, config, trust_remote_code, "eager")
+        config = kind.from_dict(_copy(settings))
+        if overrides:
+            merged = merge(
+                settings,
+                overrides,
+                # Read by many classes that do not declare it.
+                known={"head_dim": None} | config.to_dict(),
+                renamed=getattr(kind, "attribute_map", {}),
+            )
+            check_sizes(merged)
+            config = kind.from_dict(_copy(merged))
+    except REFUSALS as error:
+        raise refused(target, error) from error
+    return config
 
 
-def _build(auto, config: PretrainedConfig, trust_remote_code: bool, attention: str) -> nn.Module:
-    return auto.from_config(
-        copy.deepcopy(config),
-        dtype=torch.float32,
-        trust_remote_code=trust_remote_code,
-        attn_implementation=attention,
+def _copy(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {k: _copy(v) for k, v in value.items()}
+    return [_copy(v) for v in value] if isinstance(value, list) else value
+
+
+def _remote_config(target: str, folder: Path) -> object:
+    with _offline():
+        from transformers import AutoConfig
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
+    except REFUSALS as error:
+        raise refused(target, error) from error
+
+
+def _load(chosen, folder: Path) -> nn.Module:
+    model, report = chosen.load(folder)
+    for what, names in (
+        ("lack", report["missing_keys"]),
+        ("have another shape for", [key[0] for key in report["mismatched_keys"]]),
+    ):
+        if names:
+            names = sorted(names)
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise InputError(f"The weights in {folder} {what} {names[0]}{more}.")
+    return model
+
+
+def _from_factory(
+    target: str, overrides: dict[str, object], task: Task | None, common: dict[str, object]
+) -> ModelSource:
+    if overrides:
+        raise InputError("--set changes a configuration; a factory has none: change the factory.")
+    module_name, _, attribute = target.partition(":")
+    here = str(Path.cwd())
+    sys.path.append(here)  # last: a folder here must not shadow an installed package
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InputError(f"{target}: {module_name} cannot be imported ({error}).") from error
+    finally:
+        sys.path.remove(here)
+    factory = module
+    for part in attribute.split("."):
+        factory = getattr(factory, part, None)
+    if not callable(factory):
+        names = [n for n in dir(module) if callable(getattr(module, n)) and not n.startswith("_")]
+        raise InputError(
+            f"{module_name} has no callable {attribute}{nearest(attribute, names) or '.'}"
+        )
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            skeleton = factory()
+        count = sum(p.numel() for p in skeleton.parameters())
+    except REFUSALS:  # a factory that reads values or files cannot run on the meta device
+        count = None
+    dtype = common.get("dtype")
+    return ModelSource(
+        target=target,
+        kind="factory",
+        config=None,
+        task=task or "other",
+        num_parameters=count,
+        max_params=common["max_params"],
+        config_hash=None,
+        is_pretrained=False,
+        model_class=attribute,
+        seed=common["seed"],
+        construct=lambda: factory().to(getattr(torch, dtype)) if dtype else factory(),
     )
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".") + "."
+def _snapshot(target: str, allow_hub: bool) -> Path:
+    """The folder of a Hub model, from the cache unless the network is allowed."""
+    if allow_hub:
+        import huggingface_hub
+    else:
+        with _offline():
+            import huggingface_hub
+    try:
+        folder = huggingface_hub.snapshot_download(
+            target,
+            allow_patterns=["*.json", "*.safetensors"],
+            local_files_only=not allow_hub,
+        )
+    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
+        where = "the Hub gave no such model" if allow_hub else "it is not in the local cache"
+        advice = "check the name" if allow_hub else "pass --allow-hub to fetch it"
+        raise InputError(
+            f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."
+        ) from error
+    return Path(folder)

@@ -12,7 +12,7 @@ import torch
 from rksp.classifiers.classifier import load_classifier
 from rksp.errors import ArtifactError
 from rksp.forward import BlockStats
-from rksp.models.resolve import ModelSource
+from rksp.models.source import ModelSource
 from rksp.pipeline import Evaluation
 from rksp.recipe import Recipe
 from rksp.report.schema import (

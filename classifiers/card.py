@@ -1,0 +1,79 @@
+"""The evaluation as Markdown, for the model card."""
+
+from __future__ import annotations
+
+import math
+
+from rksp.classifiers.edges import edge_table
+from rksp.classifiers.evaluate import (
+    Row,
+    Score,
+    baselines,
+    difference,
+    evaluate,
+    near_edge,
+    predict_held_out,
+)
+from rksp.classifiers.fit import labels
+from rksp.classifiers.metrics import auroc, reliability
+from rksp.classifiers.table import Table
+from rksp.features import Evidence
+
+_COLUMNS = ("auroc", "average_precision", "brier", "ece")
+
+
+def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 200) -> str:
+    """All tables of the evaluation, 95 % bootstrap intervals over ladders in brackets."""
+    y = labels(table, question)
+    lines = [
+        f"{len(table)} runs in {len(set(table.ladder))} ladders of {len(set(table.family))} "
+        f"families; {y.mean():.1%} {question}; data {table.digest[:12]}.",
+        "",
+        "| split | predictor | AUROC | average precision | Brier | ECE | also |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [_line(row) for row in evaluate(table, question=question, draws=draws)]
+    near = near_edge(table)
+    p = {tier: predict_held_out(table, question, tier, table.ladder) for tier in Evidence}
+    lines += ["", "Runs within half a decade of their ladder's edge, unseen ladders:", ""]
+    lines += [
+        "| predictor | AUROC near the edge | AUROC over all, minus LR alone |",
+        "|---|---|---|",
+    ]
+    rate = baselines(table)["LR"]
+    for tier, predicted in p.items():
+        gain = difference(y, predicted, rate, table.ladder, draws=draws)
+        lines.append(f"| rksp {tier} | {auroc(y[near], predicted[near]):.3f} | {_score(gain)} |")
+    lines.append(f"| LR | {auroc(y[near], rate[near]):.3f} | – |")
+    if question == "failed":
+        lines += ["", "Error of the estimated edge in decades, unseen ladders:", ""]
+        lines += [
+            "| guess | median | 90th percentile | too low | ladders |",
+            "|---|---|---|---|---|",
+        ]
+        for row in edge_table(table):
+            lines.append(
+                f"| {row.predictor} | {row.median:.2f} | {row.percentile_90:.2f} | "
+                f"{row.share_low:.0%} | {row.ladders} |"
+            )
+    lines += ["", "Reliability at the response tier, unseen ladders, bins of equal count:", ""]
+    lines += ["| predicted | observed | runs |", "|---|---|---|"]
+    for predicted, observed, count in reliability(y, p[Evidence.RESPONSE]):
+        lines.append(f"| {predicted:.3f} | {observed:.3f} | {count} |")
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    cells = [_score(row.scores[name]) if name in row.scores else "" for name in _COLUMNS]
+    also = ", ".join(
+        f"{name.replace('_', ' ')} {score.value:.3f}"
+        for name, score in row.scores.items()
+        if name not in _COLUMNS
+    )
+    return f"| {row.split} | {row.predictor} | {' | '.join(cells)} | {also} |"
+
+
+def _score(score: Score) -> str:
+    if math.isnan(score.low):
+        return f"{score.value:.3f}"
+    return f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"

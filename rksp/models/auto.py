@@ -1,0 +1,161 @@
+"""Which class of transformers a configuration is built as, and with which attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rksp.errors import InputError
+from rksp.models.source import Task
+
+# Task → (table of transformers, its auto class, endings of architecture names). The order decides
+# where a type is in several tables: BERT is a masked and BART an encoder–decoder model first,
+# although transformers builds causal language models from both.
+_TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "seq2seq": (
+        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+        "AutoModelForSeq2SeqLM",
+        (),
+    ),
+    "masked-lm": ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM", ("ForMaskedLM",)),
+    "causal-lm": (
+        "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+        "AutoModelForCausalLM",
+        ("ForCausalLM", "LMHeadModel"),
+    ),
+    "image-classification": (
+        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+        "AutoModelForImageClassification",
+        ("ForImageClassification",),
+    ),
+}
+_BASE = ("MODEL_MAPPING_NAMES", "AutoModel")
+_WHOLE = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextToText")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenClass:
+    """A class of transformers for a configuration.
+
+    Attributes:
+        auto: The auto class that builds it.
+        config: The configuration, or the part of it that is built.
+        task: What the model predicts.
+        attention: `sdpa`, whose calls rksp can read and which is the faster; `eager` where the
+            model has no other or caps its attention logits, which sdpa leaves out.
+    """
+
+    auto: type
+    config: object
+    task: Task
+    attention: str
+    notes: tuple[str, ...] = ()
+
+    def make(self, *, trust_remote_code: bool = False) -> nn.Module:
+        """A random initialization under the global generator."""
+        return self.auto.from_config(
+            self.config,
+            attn_implementation=self.attention,
+            trust_remote_code=trust_remote_code,
+            dtype=torch.float32,
+        )
+
+    def load(self, folder: Path) -> tuple[nn.Module, dict]:
+        """The trained weights in a folder, and what of them was missing."""
+        return self.auto.from_pretrained(
+            folder,
+            config=self.config,
+            attn_implementation=self.attention,
+            dtype=torch.float32,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+
+
+def choose_class(
+    target: str, config: object, architectures: object, task: Task | None = None
+) -> ChosenClass:
+    """The class for a configuration: its own architecture's, else by `_TABLES`, else the base.
+
+    Args:
+        architectures: The configuration's own list, of which only known names count.
+        task: The user's wish, which must be one the model type has.
+
+    Raises:
+        InputError: transformers has no class for this type (and task).
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    kind = config.model_type
+    tables = {name: getattr(modeling_auto, table, {}) for name, (table, _, _) in _TABLES.items()}
+    known = [name for name in _TABLES if kind in tables[name]]
+    notes: tuple[str, ...] = ()
+    if task is not None and task != "other":
+        if task not in known:
+            raise InputError(
+                f"{target} is of model type {kind}, which has no {task} form; "
+                f"it has {', '.join(known) or 'none of the known forms'}."
+            )
+        chosen = task
+    else:
+        chosen = _by_architecture(architectures, known, tables, kind)
+        if chosen is None and known and task != "other" and not _is_base(architectures, kind):
+            chosen = known[0]
+    if chosen is not None:
+        auto = getattr(transformers, _TABLES[chosen][1])
+        return _with_attention(auto, config, chosen, notes)
+    text = getattr(config, "text_config", None)
+    text_type = getattr(text, "model_type", None)
+    if text_type in tables["causal-lm"]:
+        notes = (f"Of {kind}, the text model ({text_type}) is scored.",)
+        return _with_attention(transformers.AutoModelForCausalLM, text, "causal-lm", notes)
+    if kind in getattr(modeling_auto, _WHOLE[0], {}):
+        notes = (f"{kind} is scored on text alone; its other inputs stay unused.",)
+        auto = getattr(transformers, _WHOLE[1])
+        return _with_attention(auto, config, "causal-lm", notes)
+    if kind in getattr(modeling_auto, _BASE[0], {}):
+        return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
+    if getattr(config, "auto_map", None):
+        return _with_attention(transformers.AutoModelForCausalLM, config, "causal-lm", notes)
+    raise InputError(f"{target} is of model type {kind}, for which transformers has no model.")
+
+
+def _by_architecture(
+    architectures: object, known: Sequence[str], tables: dict[str, dict], kind: str
+) -> Task | None:
+    for name in architectures if isinstance(architectures, list) else []:
+        for task in known:
+            entry = tables[task][kind]
+            classes = entry if isinstance(entry, list | tuple) else (entry,)
+            if name in classes or any(str(name).endswith(end) for end in _TABLES[task][2]):
+                return task
+    return None
+
+
+def _is_base(architectures: object, kind: str) -> bool:
+    """Whether the configuration is of a model without a head, such as `BertModel`."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    entry = MODEL_MAPPING_NAMES.get(kind)
+    classes = entry if isinstance(entry, list | tuple) else (entry,)
+    return (
+        isinstance(architectures, list)
+        and bool(architectures)
+        and all(name in classes for name in architectures)
+    )
+
+
+def _with_attention(auto: type, config: object, task: Task, notes: tuple[str, ...]) -> ChosenClass:
+    kind = auto._model_mapping.get(type(config), None)
+    kind = kind[0] if isinstance(kind, list | tuple) else kind
+    parts = [config, getattr(config, "text_config", None)]
+    capped = any(getattr(part, "attn_logit_softcapping", None) for part in parts)
+    attention = "sdpa" if getattr(kind, "_supports_sdpa", True) and not capped else "eager"
+    return ChosenClass(auto=auto, config=config, task=task, attention=attention, notes=notes)

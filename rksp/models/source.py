@@ -1,0 +1,156 @@
+"""A resolved target: what will be built, before anything is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from rksp.errors import InputError
+from rksp.models.checkpoint import check_finite
+
+Kind = Literal["model_type", "config", "checkpoint", "hub", "factory"]
+Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification", "other"]
+
+# What transformers raises for a configuration that does not hold together.
+REFUSALS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RuntimeError,
+    ImportError,
+    AssertionError,
+    IndexError,
+    ZeroDivisionError,
+    OSError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where a model comes from and what it is; `build` makes it.
+
+    Attributes:
+        target: As the user wrote it.
+        kind: What the target was taken for.
+        config: The Hugging Face configuration; None for a factory.
+        task: What the model predicts, which decides the probe.
+        num_parameters: Counted on the meta device; None where a factory cannot run there.
+        max_params: More than this is not built in memory.
+        config_hash: SHA-256 of the configuration, without names and versions; None for a factory.
+        is_pretrained: Weights come from files.
+        model_class: Name of the class that is built.
+        tokenizer_path: `tokenizer.json` beside the target, if there is one.
+        notes: What was changed or dropped on the way, a sentence each.
+    """
+
+    target: str
+    kind: Kind
+    config: object | None
+    task: Task
+    num_parameters: int | None
+    max_params: float
+    config_hash: str | None
+    is_pretrained: bool
+    model_class: str
+    tokenizer_path: Path | None = None
+    notes: tuple[str, ...] = ()
+    seed: int = 0
+    construct: Callable[[], nn.Module] = field(repr=False)
+
+    def describe(self) -> str:
+        """One line: what was taken, its class, its size, its weights."""
+        size = "unknown size" if self.num_parameters is None else _readable(self.num_parameters)
+        kinds = {
+            "model_type": "model type",
+            "config": "configuration",
+            "checkpoint": "checkpoint",
+            "hub": "Hub model",
+            "factory": "factory",
+        }
+        weights = "trained weights" if self.is_pretrained else "random initialization"
+        return (
+            f"{self.target} ({kinds[self.kind]}): {self.model_class}, {size} parameters, {weights}"
+        )
+
+    def build(self, seed: int | None = None) -> nn.Module:
+        """The model in evaluation mode, float32, on the CPU; the global generator as found.
+
+        Args:
+            seed: Of the random initialization, default the source's own; a checkpoint has no use
+                for it.
+
+        Raises:
+            InputError: Too large for memory, a configuration that does not hold together, or
+                weights that hold NaN or do not fit.
+        """
+        self.check_size()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed if seed is None else seed)
+            try:
+                model = self.construct()
+            except REFUSALS as error:
+                raise refused(self.target, error) from error
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"{self.target} returned a {type(model).__name__}, not a torch.nn.Module."
+            )
+        if self.is_pretrained:
+            check_finite(dict(model.named_parameters()), self.target)
+        return model.float().eval()
+
+    def check_size(self) -> None:
+        """Refuses a model that should not be built in memory.
+
+        Raises:
+            InputError: With its size and what to do.
+        """
+        if self.num_parameters is not None and self.num_parameters > self.max_params:
+            raise InputError(
+                f"{self.target} has {_readable(self.num_parameters)} parameters, more than "
+                f"--max-params {self.max_params:.3g}; shrink it (--set num_hidden_layers=4, for "
+                "example) or raise the limit."
+            )
+
+
+def refused(target: str, error: BaseException) -> InputError:
+    """One sentence from whatever transformers raised."""
+    text = " ".join(str(error).split())[:300] or "no message"
+    return InputError(
+        f"{target} cannot be built ({type(error).__name__}: {text}); "
+        "correct the configuration, or change it with --set."
+    )
+
+
+def hash_config(config: object) -> str:
+    """SHA-256 of a configuration's settings, without names, versions and private keys."""
+    settings = config.to_dict()
+    text = json.dumps(_plain(settings), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        left_out = ("transformers_version", "name_or_path", "dtype", "torch_dtype")
+        return {
+            str(k): _plain(v)
+            for k, v in value.items()
+            if not str(k).startswith("_") and k not in left_out
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _readable(count: int) -> str:
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)

@@ -1,0 +1,146 @@
+"""Shrinking a configuration until it builds in a second: for tests and the table of families.
+
+Not for scoring: a shrunken model is another model. The sizes go by name, and some types need
+sizes that agree with each other, so there is a ladder: each rung changes less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rksp.models.overrides import resized
+
+RUNGS = 5
+_DEPTHS = frozenset(
+    "num_hidden_layers n_layer n_layers num_layers num_decoder_layers encoder_layers "
+    "decoder_layers num_encoder_layers num_block_layers depth num_blocks".split()
+)
+_SIZES: dict[str, int] = {
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "dim", "emb_dim"), 64),
+    **dict.fromkeys(
+        (
+            "num_attention_heads",
+            "n_head",
+            "n_heads",
+            "num_heads",
+            "encoder_attention_heads",
+            "decoder_attention_heads",
+            "num_encoder_attention_heads",
+            "num_decoder_attention_heads",
+        ),
+        4,
+    ),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"), 2),
+    **dict.fromkeys(
+        (
+            "intermediate_size",
+            "n_inner",
+            "d_ff",
+            "ffn_dim",
+            "encoder_ffn_dim",
+            "decoder_ffn_dim",
+            "ffn_hidden_size",
+            "shared_expert_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+            "intermediate_size_mlp",
+        ),
+        128,
+    ),
+    **dict.fromkeys(("moe_intermediate_size", "expert_ffn_hidden_size", "moe_latent_size"), 32),
+    **dict.fromkeys(
+        ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4
+    ),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k", "moe_k", "num_selected"), 2),
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "head_dim": 16,
+    "d_kv": 16,
+    "embedding_size": 64,
+    "word_embed_proj_dim": 64,
+    "image_size": 32,
+    "patch_size": 8,
+    "max_position_embeddings": 256,
+    "n_positions": 256,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "mamba_num_heads": 8,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_head_dim": 16,
+    "mamba_d_state": 8,
+    "state_size": 8,
+    "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": 512,
+}
+_LATENT: dict[str, int] = {  # multi-head latent attention
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "qk_head_dim": 32,
+    "index_head_dim": 16,
+    "index_n_heads": 4,
+    "index_topk": 16,
+    "o_lora_rank": 16,
+    "o_groups": 2,
+}
+_VOCABULARY = 512
+_PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_ids")
+
+
+def shrunk(settings: Mapping[str, object], rung: int = 0) -> dict[str, object]:
+    """A configuration's complete settings at tiny size.
+
+    Args:
+        rung: 0 all sizes; 1 without the dimensions of heads and latent attention; 2 key–value
+            heads as many as heads, eight layers; 3 only depth and vocabulary; 4 only depth.
+    """
+    depth = 4 if rung < 2 else 8 if rung == 2 else 4
+    sizes: dict[str, int] = {}
+    if rung < 3:
+        sizes |= _SIZES
+    if rung == 0:
+        sizes |= _LATENT
+    if rung in (1, 2):
+        sizes.pop("head_dim")
+    if rung == 2:
+        sizes |= {"num_key_value_heads": 4, "num_kv_heads": 4}
+    vocabulary = _VOCABULARY if rung < 4 else None
+    return _shrink(settings, sizes, depth, vocabulary)
+
+
+def _shrink(
+    settings: Mapping[str, object], sizes: Mapping[str, int], depth: int, vocabulary: int | None
+) -> dict[str, object]:
+    depths = {v for k, v in settings.items() if k in _DEPTHS and isinstance(v, int)}
+    result: dict[str, object] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and key not in ("id2label", "label2id"):
+            result[key] = _shrink(value, sizes, depth, vocabulary)
+        elif isinstance(value, bool) or value is None:
+            result[key] = value
+        elif key in _DEPTHS and isinstance(value, int):
+            result[key] = min(value, depth)
+        elif isinstance(value, int) and vocabulary and key in ("vocab_size", "n_vocab"):
+            result[key] = min(value, vocabulary)
+        elif isinstance(value, int) and vocabulary and _is_token(key) and value >= vocabulary:
+            result[key] = vocabulary - 1
+        elif isinstance(value, list) and vocabulary and _is_token(key):
+            result[key] = [min(v, vocabulary - 1) if isinstance(v, int) else v for v in value]
+        elif key in sizes and isinstance(value, int):
+            result[key] = min(value, sizes[key])
+        elif isinstance(value, list) and (
+            len(value) in depths and len(value) > depth or key.endswith(_PER_LAYER_ENDINGS)
+        ):
+            result[key] = resized(value, min(depth, len(value))) if value else value
+        else:
+            result[key] = value
+    return result
+
+
+def _is_token(key: str) -> bool:
+    return key.endswith(("token_id", "token_ids", "token_index")) or key in ("pad_index", "image_token")

@@ -1,0 +1,143 @@
+"""The command line from outside: exit codes, streams, one sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rksp.report.schema import Report
+
+TINY = ["--set", "n_layer=2", "--set", "n_embd=32", "--set", "n_head=2", "--set", "vocab_size=512"]
+SMALL = [*TINY, "--snapshots", "256", "--threads", "1"]
+
+
+def rksp(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "COLUMNS": "100"}
+    code = "from rksp.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    path = tmp_path_factory.mktemp("score") / "report.json"
+    done = rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "-o", str(path))
+    return done, path
+
+
+def test_score_prints_the_report_and_nothing_else_on_stdout(scored):
+    done, _ = scored
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("gpt2, ")
+    assert "near-unit mass" in done.stdout
+    assert "transformer.h.1" in done.stdout
+    assert "rksp: gpt2 seed 0: forward and spectra" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr  # no colors where there is no terminal
+
+
+def test_the_written_report_is_the_schema_and_reads_back(scored):
+    _, path = scored
+    text = path.read_text()
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(rksp("schema").stdout)
+    jsonschema.validate(json.loads(text), schema)
+    report = Report.model_validate_json(text)
+    assert report.to_json() == text
+    assert [layer.layer for layer in report.seeds[0].spectra.layers] == [0, 1]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(json.loads(text) | {"extra": 1}, schema)
+
+
+def test_a_stored_report_renders_again(scored):
+    done, path = scored
+    again = rksp("report", str(path))
+    assert again.returncode == 0
+    assert again.stdout == done.stdout
+
+
+def test_the_same_command_gives_the_same_bytes_but_for_timings(scored):
+    _, path = scored
+    again = rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "--format", "json")
+    first, second = (json.loads(text) for text in (path.read_text(), again.stdout))
+    assert first.pop("timings").keys() == second.pop("timings").keys()
+    assert first == second
+
+
+def test_a_rate_far_too_high_exits_with_one_unless_told_otherwise():
+    done = rksp("score", "gpt2", "--lr", "3.0", *SMALL)
+    assert done.returncode == 1
+    assert "RISK" in done.stdout
+    assert rksp("score", "gpt2", "--lr", "3.0", *SMALL, "--exit-zero").returncode == 0
+
+
+def test_without_a_rate_it_says_which_is_safe():
+    done = rksp("score", "gpt2", *SMALL)
+    assert done.returncode == 0
+    assert "which learning rate is safe?" in done.stdout
+    assert "safe learning rate" in done.stdout
+
+
+def test_several_seeds_report_their_spread():
+    done = rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--seeds", "2", "--format", "json")
+    report = json.loads(done.stdout)
+    assert [seed["seed"] for seed in report["seeds"]] == [0, 1]
+    assert report["spread"]["published_score"]["std"] > 0
+
+
+BAD = {
+    "unknown type": (["score", "gpt22"], "did you mean gpt2"),
+    "missing file": (["score", "absent/config.json"], "absent/config.json"),
+    "unknown factory": (["score", "no_such_module:make"], "no_such_module"),
+    "unknown key": (["score", "gpt2", "--set", "n_layers=2"], "n_layer"),
+    "no value": (["score", "gpt2", "--set", "n_layer"], "key=value"),
+    "negative rate": (["score", "gpt2", "--lr", "-1"], "learning_rate"),
+    "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "optimizer"),
+    "unknown evidence": (["score", "gpt2", "--evidence", "guess"], "forward, response, micro"),
+    "unknown format": (["score", "gpt2", "--format", "xml"], "text nor json"),
+    "unknown option": (["score", "gpt2", "--learning-rate", "1"], "--learning-rate"),
+    "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
+    "too large": (["score", "llama"], "billion parameters"),
+    "missing probe": (["score", "gpt2", *SMALL, "--probe", "absent.txt"], "absent.txt"),
+    "missing report": (["report", "absent.json"], "absent.json"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_two(case, tmp_path):
+    arguments, hint = BAD[case]
+    done = rksp(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_one_token_probe_is_refused(tmp_path):
+    (tmp_path / "short.txt").write_text("a")
+    done = rksp("score", "gpt2", *SMALL, "--probe", str(tmp_path / "short.txt"))
+    assert done.returncode == 2
+    assert "short.txt" in done.stderr
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys\nfrom rksp.cli import main\n"
+        "try: main(['score', '--help'])\nexcept SystemExit: pass\n"
+        "print({'torch', 'transformers', 'sklearn'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "set()"
+    assert "--lr" in done.stdout
