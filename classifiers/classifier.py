@@ -28,9 +28,9 @@ class Head:
         model: Raw log-odds.
         slope, offset: Calibration (Platt, 1999): log-odds = slope · raw + offset, fitted on
             predictions for ladders that the model had not seen.
-        spread: Half-width of the interval in log-odds for a family of the collection: the 90th
-            percentile, over families left out of the fit one at a time, of the shift that would
-            have made the family's mean prediction right.
+        spread: Decades that the rate may be off by for a family that was not in the data: the
+            80th percentile, over families left out of the fit one at a time, of the shift that
+            would have made the family's mean prediction right (split conformal over families).
     """
 
     model: AdditiveModel
@@ -41,7 +41,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A calibrated probability and a 90 % interval for a family that was not in the data."""
+    """A calibrated probability and its interval.
+
+    The interval is what the probability would be if the model's edge lay `spread` decades higher
+    or lower than its evidence says, more where the features lie outside the fitted range.
+    """
 
     probability: float
     low: float
@@ -69,14 +73,11 @@ class DivergenceClassifier:
             ArtifactError: The features follow another schema.
         """
         head = self._head(features, question)
-        row = self._row(head, features)
-        log_odds = head.slope * float(head.model.log_odds(row)[0]) + head.offset
         reach = head.spread * (1 + self.distance(features))
-        return Prediction(
-            probability=_sigmoid(log_odds),
-            low=_sigmoid(log_odds - reach),
-            high=_sigmoid(log_odds + reach),
-        )
+        rows = [self._row(head, features.moved(decades)) for decades in (0.0, -reach, reach)]
+        raw = head.model.log_odds(np.concatenate(rows))
+        middle, low, high = (_sigmoid(head.slope * float(z) + head.offset) for z in raw)
+        return Prediction(probability=middle, low=low, high=high)
 
     def contributions(self, features: FeatureVector, question: str = "failed") -> dict[str, float]:
         """Each feature's exact share of the calibrated log-odds, relative to the average run."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import expit, logit
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
@@ -18,6 +18,7 @@ from rksp.features import FEATURE_NAMES, FEATURES, Evidence, columns
 
 QUESTIONS = ("failed", "diverged")
 FOLDS = 8
+MAX_SHIFT = 3.0  # decades
 
 Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, list[int]], Callable[[np.ndarray], np.ndarray]]
 
@@ -71,15 +72,25 @@ def calibrate(raw: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Calibratio
     return Calibration(slope=float(fit.coef_[0, 0]), offset=float(fit.intercept_[0]))
 
 
-def family_shift(p: np.ndarray, y: np.ndarray) -> float:
-    """The shift of log-odds after which the mean prediction equals the observed share.
+def rate_shift(
+    predict: Callable[[np.ndarray], np.ndarray], x: np.ndarray, y: np.ndarray, follows: np.ndarray
+) -> float:
+    """Decades by which a family's rates would have to move for its mean prediction to be right.
 
-    The share is pulled towards one half by one run, so that a family without a failure has a
-    finite shift.
+    The observed share is pulled towards one half by one run, so that a family without a failure
+    has a finite shift; it stays within `MAX_SHIFT`.
+
+    Args:
+        predict: Features `[rows, features]` to probabilities.
+        follows: Which features move with the rate, `[features]`.
     """
     share = (y.sum() + 0.5) / (len(y) + 1)
-    z = logit(np.clip(p, 1e-9, 1 - 1e-9))
-    return float(brentq(lambda shift: expit(z + shift).mean() - share, -30, 30))
+    excess = lambda decades: float(predict(x + decades * follows).mean()) - share
+    if excess(-MAX_SHIFT) > 0:
+        return -MAX_SHIFT
+    if excess(MAX_SHIFT) < 0:
+        return MAX_SHIFT
+    return float(brentq(excess, -MAX_SHIFT, MAX_SHIFT, xtol=1e-3))
 
 
 def fit_head(table: Table, question: str, tier: Evidence) -> Head:
@@ -87,15 +98,16 @@ def fit_head(table: Table, question: str, tier: Evidence) -> Head:
     y = labels(table, question)
     by_ladder = held_out(table, question, tier, table.ladder)
     calibration = calibrate(by_ladder, y, table.weights)
-    by_family = calibration(
-        held_out(table, question, tier, table.family, folds=len(np.unique(table.family)))
-    )
-    shifts = [
-        abs(family_shift(by_family[table.family == name], y[table.family == name]))
-        for name in np.unique(table.family)
-    ]
-    # Split conformal over families: the next one exceeds this with probability at most 0.1.
-    rank = min(1.0, np.ceil(0.9 * (len(shifts) + 1)) / len(shifts))
+    chosen = columns(tier)
+    follows = np.array([FEATURES[i].follows_rate for i in chosen], dtype=float)
+    shifts = []
+    for name in np.unique(table.family):
+        own = table.family == name
+        rest = fit_raw(table.take(~own), question, tier)
+        predict = lambda x, model=rest: calibration(model.log_odds(x))
+        shifts.append(abs(rate_shift(predict, table.x[own][:, chosen], y[own], follows)))
+    # Split conformal over families: the next one exceeds this with probability at most 0.2.
+    rank = min(1.0, np.ceil(0.8 * (len(shifts) + 1)) / len(shifts))
     return Head(
         model=fit_raw(table, question, tier),
         slope=_short(calibration.slope),

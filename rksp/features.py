@@ -117,6 +117,7 @@ FEATURES: tuple[Feature, ...] = (
     _micro("range_rise", "how far the range test rises"),
 )
 FEATURE_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
+_FOLLOWS_RATE = np.array([feature.follows_rate for feature in FEATURES], dtype=float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +133,11 @@ class FeatureVector:
 
     def at(self, learning_rate: float) -> FeatureVector:
         """The same run at another learning rate: what follows the rate moves with it."""
-        shift = math.log10(learning_rate) - self["rate"]
-        moved = self.values + shift * np.array([f.follows_rate for f in FEATURES])
-        return replace(self, values=moved)
+        return self.moved(math.log10(learning_rate) - self["rate"])
+
+    def moved(self, decades: float) -> FeatureVector:
+        """The same run at a rate this many decades higher."""
+        return replace(self, values=self.values + decades * _FOLLOWS_RATE)
 
     def __getitem__(self, name: str) -> float:
         return float(self.values[FEATURE_NAMES.index(name)])

@@ -27,7 +27,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """P(failed) at one learning rate, with its 90 % interval."""
+    """P(failed) at one learning rate, with its interval."""
 
     learning_rate: float
     probability: float

@@ -174,7 +174,7 @@ class _Visit:
         self.rows, self.sequence = _choose(
             self.chain, tensor, self.mask, self.reader.num_states, self.reader.count
         )
-        self.x = self._pick(tensor).clone()
+        self.x = self._pick(tensor)
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.reader.watch.block = self.offset + index
 
@@ -192,8 +192,9 @@ class _Visit:
         )
 
     def _pick(self, tensor: Tensor) -> Tensor:
+        # A copy: the next block may add into it.
         flat = self.chain.states(tensor).reshape(-1, self.chain.width)
-        return flat if self.rows is None else flat[self.rows]
+        return flat.clone() if self.rows is None else flat[self.rows]
 
 
 def _choose(

@@ -40,13 +40,14 @@ def read_one(name: str, task: str | None) -> dict[str, object]:
         try:
             return result | _attempt(name, task, rung) | {"rung": rung}
         except NotCovered as error:
-            return result | {"status": "not covered", "sentence": str(error)}
+            return result | {"status": "not covered", "sentence": str(error).replace(name, result["name"])}
         except InputError as error:
             problems.append(str(error))
             if "of model type" in str(error):
                 break
     built = [p for p in problems if "cannot run" in p]
-    return result | {"status": "not built", "sentence": (built or problems)[-1]}
+    sentence = (built or problems)[-1].replace(name, result["name"])
+    return result | {"status": "not built", "sentence": sentence}
 
 
 def _attempt(name: str, task: str | None, rung: int) -> dict[str, object]:
@@ -85,10 +86,19 @@ def _attempt(name: str, task: str | None, rung: int) -> dict[str, object]:
 def _child(name: str, task: str | None) -> dict[str, object]:
     command = [sys.executable, __file__, "--one", name, "--task", task or ""]
     label = {"name": Path(name).name if name.endswith(".json") else name, "task": task or ""}
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONSAFEPATH": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False,
+            command,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            env=environment,
+            check=False,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
@@ -111,7 +121,9 @@ def _row(entry: dict[str, object]) -> str:
         entry["status"],
         f"{entry.get('source_notes', '')} {entry['sentence']}".strip(),
     ]
-    return "| " + " | ".join(str(cell).replace("|", "/").replace("\n", " ") for cell in cells) + " |"
+    return (
+        "| " + " | ".join(str(cell).replace("|", "/").replace("\n", " ") for cell in cells) + " |"
+    )
 
 
 def _table(entries: list[dict[str, object]]) -> str:
@@ -125,10 +137,15 @@ def _summary(entries: list[dict[str, object]]) -> str:
     groups = [*dict.fromkeys(e["asked"] for e in entries), "sum"]
     for group in groups:
         part = [e for e in entries if group in ("sum", e["asked"])]
-        count = {s: sum(e["status"] == s for e in part) for s in ("read", "not covered", "not built", "failed")}
+        count = {
+            s: sum(e["status"] == s for e in part)
+            for s in ("read", "not covered", "not built", "failed")
+        }
         builds = count["read"] + count["not covered"] + count["failed"]
         share = f"{100 * count['read'] / builds:.1f} %" if builds else ""
-        lines.append(f"| {group} | {len(part)} | " + " | ".join(map(str, count.values())) + f" | {share} |")
+        lines.append(
+            f"| {group} | {len(part)} | " + " | ".join(map(str, count.values())) + f" | {share} |"
+        )
     return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from scipy.special import expit
 
 from rksp.classifiers.additive import AdditiveModel, fit_additive
 from rksp.classifiers.classifier import DivergenceClassifier
-from rksp.classifiers.fit import calibrate, family_shift, fit_classifier
+from rksp.classifiers.fit import calibrate, fit_classifier, rate_shift
 from rksp.classifiers.metrics import auroc, bootstrap, ece
 from rksp.classifiers.table import Table
 from rksp.errors import ArtifactError
@@ -185,11 +184,19 @@ def test_calibration_recovers_a_planted_slope():
     assert fit.offset == pytest.approx(-1, abs=0.15)
 
 
-def test_family_shift_is_zero_for_a_calibrated_family_and_finite_for_a_pure_one():
-    p = np.full(1000, 0.3)
-    assert abs(family_shift(p, np.arange(1000) < 300)) < 0.01
-    assert family_shift(p, np.ones(1000)) > 3
-    assert math.isfinite(family_shift(p, np.zeros(1000)))
+def test_the_shift_of_a_family_is_how_far_its_edge_lies_off():
+    """A family whose edge is half a decade lower than predicted; pure families stay finite."""
+    x = np.linspace(-4, 0, 4001)[:, None]
+    predict = lambda x: expit(4 * (x[:, 0] + 2))
+    rng = np.random.default_rng(0)
+    failed = rng.random(4001) < expit(4 * (x[:, 0] + 2.5))
+    follows = np.ones(1)
+    assert rate_shift(predict, x, failed, follows) == pytest.approx(0.5, abs=0.05)
+    assert rate_shift(predict, x, rng.random(4001) < predict(x), follows) == pytest.approx(
+        0, abs=0.05
+    )
+    assert rate_shift(predict, x, np.ones(4001), follows) == 3.0
+    assert rate_shift(predict, x, np.zeros(4001), follows) == -3.0
 
 
 def test_ece_of_a_calibrated_and_of_an_overconfident_predictor():

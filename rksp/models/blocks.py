@@ -129,7 +129,7 @@ def find_chains(
         chains += found
         if is_changing and not found:
             changing = changing or name
-    chains = _outermost(chains)
+    chains = chains if path is not None else _outermost(chains)
     if not chains and changing is not None:
         raise NotCovered(
             f"The blocks of {changing} change the shape of their states, so there is no residual "
@@ -286,8 +286,8 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 def _outermost(chains: list[Chain]) -> list[Chain]:
     """Chains of composite blocks that stand in no other chain's blocks, each block once."""
-    composite = [c for c in chains if any(list(block.children()) for block in c.blocks)]
-    chains = composite or [c for c in chains if any(list(b.parameters()) for b in c.blocks)]
+    # Linear layers in a row pass states on too, but are inside of a block or a head.
+    chains = [c for c in chains if any(list(block.children()) for block in c.blocks)]
     # A lone block, or a stack in a head, is a chain by accident where there is a real one.
     if any(len(chain.blocks) > 1 for chain in chains):
         chains = [c for c in chains if len(c.blocks) > 1 or _size(c) * 4 >= max(map(_size, chains))]

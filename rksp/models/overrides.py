@@ -70,18 +70,24 @@ def merge(
         if last not in reference:
             raise InputError(_unknown(name, known, renamed))
         if last in _DEPTHS and isinstance(value, int):
-            _follow_depth(target, reference, reference[last], value)
+            _follow_depth(target, reference[last], value)
         target[last] = value
     return result
 
 
-def _follow_depth(
-    target: dict[str, object], reference: Mapping[str, object], old: object, new: int
-) -> None:
-    for key in target.keys() | reference.keys():
-        value = target.get(key)
+def _follow_depth(target: dict[str, object], old: object, new: int) -> None:
+    for key, value in list(target.items()):
         if isinstance(value, list) and isinstance(old, int) and len(value) == old and new >= 1:
             target[key] = resized(value, new)
+        elif is_by_layer(value):
+            target[key] = {layer: item for layer, item in value.items() if int(layer) < new}
+
+
+def is_by_layer(value: object) -> bool:
+    """Whether a setting is a table from layer index to something."""
+    return (
+        isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
+    )
 
 
 def resized(per_layer: list, depth: int) -> list:

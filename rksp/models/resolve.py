@@ -18,7 +18,7 @@ from rksp.errors import InputError, nearest
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import check_sizes, read_config
 from rksp.models.overrides import merge
-from rksp.models.source import REFUSALS, ModelSource, Task, hash_config, refused
+from rksp.models.source import ModelSource, Task, hash_config, refusals, refused
 from rksp.models.tiny import shrunk
 
 MAX_PARAMS = 2e9  # 8 GB in float32
@@ -29,7 +29,6 @@ _HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
 # one that builds from a published config.json; `tests/families.md` shows them.
 ALIASES = {
     "kimi_k2": "deepseek_v3",
-    "deepseek_v32": "deepseek_v32",
     "phi-msft": "phi",
     "mimo": "qwen2",
 }
@@ -241,7 +240,7 @@ def _from_settings(
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             skeleton = chosen.make(trust_remote_code=remote is not None)
-    except REFUSALS as error:
+    except refusals() as error:
         raise refused(target, error) from error
     return ModelSource(
         target=target,
@@ -278,6 +277,11 @@ def _known_type(
         renamed = _RENAMED.get(name, {})
         settings = {renamed.get(k, k): v for k, v in settings.items() if v is not None}
         settings = settings | {"model_type": ALIASES[name]}
+        if name == "phi-msft":
+            width, heads = settings.get("hidden_size", 2048), settings.get("num_attention_heads", 32)
+            settings.setdefault("intermediate_size", 4 * width)
+            if "rotary_dim" in settings:
+                settings["partial_rotary_factor"] = settings.pop("rotary_dim") * heads / width
         notes.append(f"Model type {name} is read as {ALIASES[name]}.")
     elif name not in types:
         text = settings.get("text_config")
@@ -322,7 +326,7 @@ def make_config(
             )
             check_sizes(merged)
             config = kind.from_dict(_copy(merged))
-    except REFUSALS as error:
+    except refusals() as error:
         raise refused(target, error) from error
     return config
 
@@ -338,7 +342,7 @@ def _remote_config(target: str, folder: Path) -> object:
         from transformers import AutoConfig
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
-    except REFUSALS as error:
+    except refusals() as error:
         raise refused(target, error) from error
 
 
@@ -381,7 +385,7 @@ def _from_factory(
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             skeleton = factory()
         count = sum(p.numel() for p in skeleton.parameters())
-    except REFUSALS:  # a factory that reads values or files cannot run on the meta device
+    except refusals():  # a factory that reads values or files cannot run on the meta device
         count = None
     dtype = common.get("dtype")
     return ModelSource(

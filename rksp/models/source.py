@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,7 @@ from rksp.models.checkpoint import check_finite
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory"]
 Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification", "other"]
 
-# What transformers raises for a configuration that does not hold together.
-REFUSALS = (
+_REFUSALS = (
     ValueError,
     TypeError,
     KeyError,
@@ -31,6 +31,17 @@ REFUSALS = (
     ZeroDivisionError,
     OSError,
 )
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """What transformers raises for a configuration that does not hold together.
+
+    Its strict configurations have an error of their own, which is no ValueError and is to be had
+    only after the import.
+    """
+    errors = sys.modules.get("huggingface_hub.errors")
+    strict = getattr(errors, "StrictDataclassError", None)
+    return (*_REFUSALS, strict) if strict else _REFUSALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +107,7 @@ class ModelSource:
             torch.manual_seed(self.seed if seed is None else seed)
             try:
                 model = self.construct()
-            except REFUSALS as error:
+            except refusals() as error:
                 raise refused(self.target, error) from error
         if not isinstance(model, nn.Module):
             raise InputError(

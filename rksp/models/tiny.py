@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rksp.models.overrides import resized
+from rksp.models.overrides import is_by_layer, resized
 
 RUNGS = 5
 _DEPTHS = frozenset(
@@ -30,7 +30,9 @@ _SIZES: dict[str, int] = {
         ),
         4,
     ),
-    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"), 2),
+    **dict.fromkeys(
+        ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"), 2
+    ),
     **dict.fromkeys(
         (
             "intermediate_size",
@@ -47,14 +49,13 @@ _SIZES: dict[str, int] = {
         128,
     ),
     **dict.fromkeys(("moe_intermediate_size", "expert_ffn_hidden_size", "moe_latent_size"), 32),
-    **dict.fromkeys(
-        ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4
-    ),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k", "moe_k", "num_selected"), 2),
     "n_group": 1,
     "topk_group": 1,
     "n_shared_experts": 1,
     "head_dim": 16,
+    "rotary_dim": 16,
     "d_kv": 16,
     "embedding_size": 64,
     "word_embed_proj_dim": 64,
@@ -106,7 +107,7 @@ def shrunk(settings: Mapping[str, object], rung: int = 0) -> dict[str, object]:
     if rung == 0:
         sizes |= _LATENT
     if rung in (1, 2):
-        sizes.pop("head_dim")
+        sizes = {k: v for k, v in sizes.items() if k not in ("head_dim", "rotary_dim")}
     if rung == 2:
         sizes |= {"num_key_value_heads": 4, "num_kv_heads": 4}
     vocabulary = _VOCABULARY if rung < 4 else None
@@ -119,7 +120,9 @@ def _shrink(
     depths = {v for k, v in settings.items() if k in _DEPTHS and isinstance(v, int)}
     result: dict[str, object] = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping) and key not in ("id2label", "label2id"):
+        if is_by_layer(value) and key != "id2label":
+            result[key] = {layer: item for layer, item in value.items() if int(layer) < depth}
+        elif isinstance(value, Mapping) and key not in ("id2label", "label2id"):
             result[key] = _shrink(value, sizes, depth, vocabulary)
         elif isinstance(value, bool) or value is None:
             result[key] = value
@@ -143,4 +146,7 @@ def _shrink(
 
 
 def _is_token(key: str) -> bool:
-    return key.endswith(("token_id", "token_ids", "token_index")) or key in ("pad_index", "image_token")
+    return key.endswith(("token_id", "token_ids", "token_index")) or key in (
+        "pad_index",
+        "image_token",
+    )

@@ -1,0 +1,70 @@
+"""The README's commands are the ones that exist, and its Python runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from rksp.cli import app
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def _commands() -> list[list[str]]:
+    lines = [line for block in _blocks("sh") for line in block.splitlines()]
+    found = [part.strip() for line in lines for part in line.split("&&")]
+    return [part.split() for part in found if part.startswith("rksp ")]
+
+
+def _parse(words: list[str]) -> None:
+    command = typer.main.get_command(app)
+    path = words[1:]
+    while path and path[0] in getattr(command, "commands", {}):
+        command = command.commands[path.pop(0)]
+    options = {name for p in command.params for name in p.opts}
+    for word in path:
+        if word.startswith("-"):
+            assert word in options, f"{' '.join(words)}: no option {word}"
+    assert not getattr(command, "commands", {}), f"{' '.join(words)}: no such command"
+
+
+def test_the_readme_has_commands():
+    assert len(_commands()) >= 5
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_every_command_parses(words):
+    _parse(words)
+
+
+def test_that_check_can_fail():
+    with pytest.raises(AssertionError, match="no option --speed"):
+        _parse(["rksp", "score", "gpt2", "--speed"])
+    with pytest.raises(AssertionError, match="no such command"):
+        _parse(["rksp", "scores", "gpt2"])
+
+
+def test_the_python_of_the_readme_runs():
+    blocks = _blocks("python")
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert 0 <= names["profile"].spectra.published_score <= 1
+
+
+def test_the_ci_script_does_what_the_readme_says():
+    script = (ROOT / ".ci" / "run").read_text()
+    install = "-c constraints.txt '.[test]'"
+    assert install in README
+    assert install in script
+    assert "pytest -q" in README
+    assert "pytest -q" in script
