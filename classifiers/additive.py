@@ -115,6 +115,8 @@ def fit_additive(
     """
     from sklearn.ensemble import HistGradientBoostingClassifier  # only fitting needs it
 
+    # scikit-learn cannot bin a column without a single value; a constant one is never split.
+    x = np.where(np.isnan(x).all(axis=0), 0.0, x)
     booster = HistGradientBoostingClassifier(
         max_iter=rounds,
         learning_rate=learning_rate,

@@ -120,16 +120,35 @@ class _FusedAttention(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            return self._inside(func, args, kwargs)
         if func is F.scaled_dot_product_attention:
-            given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
-            self.look(
-                given["query"],
-                given["key"],
-                given.get("attn_mask"),
-                given.get("is_causal", False),
-                given.get("scale"),
-            )
+            self._show(args, kwargs)
         return func(*args, **kwargs)
+
+    def _show(self, args: tuple, kwargs: dict) -> None:
+        given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        self.look(
+            given["query"],
+            given["key"],
+            given.get("attn_mask"),
+            given.get("is_causal", False),
+            given.get("scale"),
+        )
+
+    def _inside(self, func, args: tuple, kwargs: dict):
+        """nn.MultiheadAttention reaches a mode as one call, and the mode is off inside of it."""
+        fused = F.scaled_dot_product_attention
+
+        def shown(*args, **kwargs):
+            self._show(args, kwargs)
+            return fused(*args, **kwargs)
+
+        F.scaled_dot_product_attention = shown
+        try:
+            return func(*args, **kwargs)
+        finally:
+            F.scaled_dot_product_attention = fused
 
 
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
@@ -149,6 +168,10 @@ def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
             if original is not None:
                 setattr(file, _EAGER, _shown(original, look))
                 stack.callback(setattr, file, _EAGER, original)
+        # torch's own encoder layers have a fused path around everything, in evaluation mode.
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         stack.enter_context(_FusedAttention(look))
         yield
 

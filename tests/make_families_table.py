@@ -40,7 +40,10 @@ def read_one(name: str, task: str | None) -> dict[str, object]:
         try:
             return result | _attempt(name, task, rung) | {"rung": rung}
         except NotCovered as error:
-            return result | {"status": "not covered", "sentence": str(error).replace(name, result["name"])}
+            return result | {
+                "status": "not covered",
+                "sentence": str(error).replace(name, result["name"]),
+            }
         except InputError as error:
             problems.append(str(error))
             if "of model type" in str(error):
@@ -127,8 +130,8 @@ def _row(entry: dict[str, object]) -> str:
 
 
 def _table(entries: list[dict[str, object]]) -> str:
-    head = "| name | task | class | parameters | blocks | status | remarks |\n|---|---|---|---:|---|---|---|"
-    return "\n".join([head, *map(_row, entries)])
+    names = "| name | task | class | parameters | blocks | status | remarks |"
+    return "\n".join([names, "|---|---|---|---:|---|---|---|", *map(_row, entries)])
 
 
 def _summary(entries: list[dict[str, object]]) -> str:

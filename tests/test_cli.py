@@ -108,7 +108,7 @@ BAD = {
     "unknown format": (["score", "gpt2", "--format", "xml"], "text nor json"),
     "unknown option": (["score", "gpt2", "--learning-rate", "1"], "--learning-rate"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
-    "too large": (["score", "llama"], "billion parameters"),
+    "too large": (["score", "llama"], "6.74B parameters"),
     "missing probe": (["score", "gpt2", *SMALL, "--probe", "absent.txt"], "absent.txt"),
     "missing report": (["report", "absent.json"], "absent.json"),
 }

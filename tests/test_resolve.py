@@ -358,7 +358,7 @@ def test_importing_resolve_leaves_the_environment_alone():
 
 def test_bytes_are_spread_over_the_vocabulary():
     ids = spread_bytes(50_257)
-    assert len(set(ids.tolist())) == 256 and 0 < int(ids.min()) and int(ids.max()) < 50_257
+    assert len(set(ids.tolist())) == 256 and int(ids.min()) > 0 and int(ids.max()) < 50_257
     assert torch.equal(ids, spread_bytes(50_257)) and not torch.equal(ids, spread_bytes(50_257, 1))
     assert int(spread_bytes(100).max()) == 99
     with pytest.raises(InputError):
@@ -426,3 +426,40 @@ def test_token_ids_beyond_the_vocabulary():
     with pytest.raises(InputError, match="token id 300, but the vocabulary has 300"):
         collect(model, {"input_ids": torch.tensor([[1, 300]])}, consume=lambda t: None)
     assert issubclass(NotCovered, InputError)
+
+
+def test_a_hub_model_is_a_folder_in_the_cache(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "rksp.models.resolve._snapshot", lambda name, allow: asked.append((name, allow)) or folder
+    )
+    source = resolve("someone/model", allow_hub=True)
+    assert source.kind == "hub" and source.is_pretrained and source.target == "someone/model"
+    assert asked == [("someone/model", True)]
+
+
+def test_remote_code_runs_only_when_asked_for(tmp_path, monkeypatch):
+    code = tmp_path / "own"
+    code.mkdir()
+    (code / "own.py").write_text(
+        "import torch\n"
+        "from transformers import PreTrainedConfig, PreTrainedModel\n"
+        "class OwnConfig(PreTrainedConfig):\n"
+        "    model_type = 'own_type'\n"
+        "class OwnModel(PreTrainedModel):\n"
+        "    config_class = OwnConfig\n"
+        "    def __init__(self, config, **more):\n"
+        "        super().__init__(config)\n"
+        "        self.linear = torch.nn.Linear(3, 3)\n"
+        "        self.post_init()\n"
+    )
+    auto_map = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (code / "config.json").write_text(json.dumps({"model_type": "own_type", "auto_map": auto_map}))
+    with pytest.raises(InputError, match="--trust-remote-code"):
+        resolve(str(code))
+    resolve("gpt2")  # imports transformers
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    source = resolve(str(code), trust_remote_code=True)
+    assert source.model_class == "OwnModel" and source.num_parameters == 12
+    assert any("--trust-remote-code" in note for note in source.notes)
+    assert source.build().linear.weight.shape == (3, 3)

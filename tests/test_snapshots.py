@@ -109,7 +109,9 @@ def test_padding_is_left_out():
     _, whole = gather(Stack(), {"x": x})
     _, seen = gather(Stack(), {"x": x, "attention_mask": mask})
     keep = mask.flatten().bool()
-    assert torch.equal(seen[0].x, whole[0].x[keep]) and seen[0].sequence.tolist() == [0] * 3 + [1] * 5
+    assert (
+        torch.equal(seen[0].x, whole[0].x[keep]) and seen[0].sequence.tolist() == [0] * 3 + [1] * 5
+    )
     with pytest.raises(InputError, match="does not line up"):
         gather(Stack(), {"x": x, "attention_mask": mask[:, :3] * 0})
 
@@ -175,7 +177,12 @@ def test_the_model_is_left_as_found(family, fails):
         model, inputs = Stack().train(), sample()
         model.layers[1].eval()
     elif family == "zoo_moe":
-        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40}
+        shape = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "vocab_size": 40,
+        }
         model = build_member(family, shape, seed=0)
         inputs = torch.arange(20).reshape(2, 10)
     else:

@@ -57,9 +57,17 @@ class ChosenClass:
 
     def make(self, *, trust_remote_code: bool = False) -> nn.Module:
         """A random initialization under the global generator."""
+        try:
+            return self._make(self.attention, trust_remote_code)
+        except ValueError as error:
+            if "attention implementation" not in str(error):
+                raise
+            return self._make("eager", trust_remote_code)  # a part of the model has no sdpa
+
+    def _make(self, attention: str, trust_remote_code: bool) -> nn.Module:
         return self.auto.from_config(
             self.config,
-            attn_implementation=self.attention,
+            attn_implementation=attention,
             trust_remote_code=trust_remote_code,
             dtype=torch.float32,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -182,7 +183,7 @@ def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:
     if not calls or len({call.index for call in calls}) < len(set(listing.children)) / 2:
         return [], False
     links = None
-    for left, right in zip(calls, calls[1:], strict=False):
+    for left, right in pairwise(calls):
         here = {
             (out, into)
             for out, y in left.leaving.items()

@@ -92,7 +92,8 @@ def check_file(path: Path) -> None:
     expected = 8 + length + max(ends, default=0)
     if size != expected:
         raise InputError(
-            f"{path} is truncated or damaged: {size} bytes, {expected} by its header; copy it again."
+            f"{path} is truncated or damaged: {size} bytes, {expected} by its header; "
+            "copy it again."
         )
 
 

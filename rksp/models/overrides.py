@@ -79,15 +79,15 @@ def _follow_depth(target: dict[str, object], old: object, new: int) -> None:
     for key, value in list(target.items()):
         if isinstance(value, list) and isinstance(old, int) and len(value) == old and new >= 1:
             target[key] = resized(value, new)
+        elif isinstance(value, str) and "pattern" in key and len(value) == old and new >= 1:
+            target[key] = "".join(resized(list(value), new))  # a letter a layer
         elif is_by_layer(value):
             target[key] = {layer: item for layer, item in value.items() if int(layer) < new}
 
 
 def is_by_layer(value: object) -> bool:
     """Whether a setting is a table from layer index to something."""
-    return (
-        isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
-    )
+    return isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
 
 
 def resized(per_layer: list, depth: int) -> list:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,35 +14,22 @@ from torch import nn
 
 from rksp.errors import InputError, nearest
 from rksp.models.checkpoint import find_weights, is_pickle
-from rksp.models.config_guard import check_sizes, read_config
-from rksp.models.overrides import merge
+from rksp.models.config_guard import read_config
+from rksp.models.configuration import (
+    ALIASES,
+    known_type,
+    make_config,
+    model_types,
+    offline,
+    overlay,
+    remote_config,
+)
 from rksp.models.source import ModelSource, Task, hash_config, refusals, refused
-from rksp.models.tiny import shrunk
+from rksp.models.tiny import changed, shrunk
 
 MAX_PARAMS = 2e9  # 8 GB in float32
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 _HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
-
-# Configurations with remote code whose architecture transformers has under another name. Each is
-# one that builds from a published config.json; `tests/families.md` shows them.
-ALIASES = {
-    "kimi_k2": "deepseek_v3",
-    "phi-msft": "phi",
-    "mimo": "qwen2",
-}
-# Settings that such a configuration spells in its own way.
-_RENAMED = {
-    "phi-msft": {
-        "n_embd": "hidden_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_head_kv": "num_key_value_heads",
-        "n_inner": "intermediate_size",
-        "n_positions": "max_position_embeddings",
-        "activation_function": "hidden_act",
-        "layer_norm_epsilon": "layer_norm_eps",
-    }
-}
 
 
 def resolve(
@@ -84,7 +69,7 @@ def resolve(
         return _from_path(path, target, overrides, trust_remote_code, task, common)
     if _FACTORY.match(target):
         return _from_factory(target, overrides, task, common)
-    types = _model_types()
+    types = model_types()
     if target in types or target in ALIASES:
         return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
     if path.suffix in (".json", ".safetensors") or target.startswith((".", "/", "~")):
@@ -113,42 +98,23 @@ def resolve_tiny(
         InputError: As in `resolve`.
     """
     path = Path(target)
-    types = _model_types()
+    types = model_types()
     if path.suffix == ".json":
         settings, dropped = read_config(path)
         needs_code = "auto_map" in dropped
     else:
         settings, needs_code = {"model_type": target}, False
-    settings, _ = _known_type(target, settings, needs_code and settings["model_type"] not in types)
+    settings, _ = known_type(target, settings, needs_code and settings["model_type"] not in types)
     config = make_config(target, settings)
-    small = shrunk(config.to_dict(), rung)
-    architectures = settings.get("architectures")
-    small = {k: v for k, v in small.items() if not k.startswith("_") and k != "dtype"}
-    small |= {"model_type": config.model_type, "architectures": architectures}
+    full = config.to_dict()
+    base = settings if settings["model_type"] == config.model_type else settings["text_config"]
+    small = overlay(base, changed(shrunk(full, rung), full))
+    for name in ("out_features", "out_indices", "stage_names"):
+        small.pop(name, None)
+    small["architectures"] = settings.get("architectures")
     common = {"seed": seed, "max_params": max_params, "dtype": None}
     kind = "config" if path.suffix == ".json" else "model_type"
     return _from_settings(path.name, kind, small, {}, task, common)
-
-
-@contextmanager
-def _offline():
-    """Keeps the Hub client off the network if it is imported in here for the first time."""
-    before = os.environ.get("HF_HUB_OFFLINE")
-    if "huggingface_hub.constants" not in sys.modules:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("HF_HUB_OFFLINE", None)
-        else:
-            os.environ["HF_HUB_OFFLINE"] = before
-
-
-def _model_types() -> Mapping[str, type]:
-    with _offline():
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    return CONFIG_MAPPING_NAMES
 
 
 def _from_path(
@@ -183,7 +149,7 @@ def _from_path(
             "give its config.json to score the changed model at random initialization."
         )
     tokenizer = folder / "tokenizer.json"
-    remote = "auto_map" in dropped and settings.get("model_type") not in _model_types()
+    remote = "auto_map" in dropped and settings.get("model_type") not in model_types()
     source = _from_settings(
         target,
         "checkpoint" if weights else "config",
@@ -220,10 +186,10 @@ def _from_settings(
 
     notes = []
     if remote is not None:
-        config = _remote_config(target, remote)
+        config = remote_config(target, remote)
         notes.append("Code that came with the model was run (--trust-remote-code).")
     else:
-        settings, renamed = _known_type(target, settings, needs_code)
+        settings, renamed = known_type(target, settings, needs_code)
         notes += renamed
         config = make_config(target, settings, overrides)
     chosen = choose_class(target, config, settings.get("architectures"), task)
@@ -256,94 +222,6 @@ def _from_settings(
         seed=common["seed"],
         construct=construct,
     )
-
-
-def _known_type(
-    target: str, settings: dict[str, object], needs_code: bool
-) -> tuple[dict[str, object], list[str]]:
-    """Settings under a model type that transformers has, at every level."""
-    types = _model_types()
-    name = settings.get("model_type")
-    if not isinstance(name, str):
-        raise InputError(f"{target} names no model_type; add one that transformers knows.")
-    notes = []
-    settings = {
-        key: _known_type(target, value, needs_code)[0]
-        if isinstance(value, dict) and value.get("model_type") in ALIASES
-        else value
-        for key, value in settings.items()
-    }
-    if name in ALIASES and name not in types:
-        renamed = _RENAMED.get(name, {})
-        settings = {renamed.get(k, k): v for k, v in settings.items() if v is not None}
-        settings = settings | {"model_type": ALIASES[name]}
-        if name == "phi-msft":
-            width, heads = settings.get("hidden_size", 2048), settings.get("num_attention_heads", 32)
-            settings.setdefault("intermediate_size", 4 * width)
-            if "rotary_dim" in settings:
-                settings["partial_rotary_factor"] = settings.pop("rotary_dim") * heads / width
-        notes.append(f"Model type {name} is read as {ALIASES[name]}.")
-    elif name not in types:
-        text = settings.get("text_config")
-        if isinstance(text, dict) and text.get("model_type") in types:
-            return text, [f"Model type {name} is unknown; its text_config is scored alone."]
-        if needs_code:
-            raise InputError(
-                f"{target} is of model type {name}, which exists as remote code only; run "
-                "code that comes with a model with --trust-remote-code if you trust it."
-            )
-        raise InputError(
-            f"{target} is of model type {name!r}, which this transformers does not know"
-            f"{nearest(name, types) or '; a newer transformers may.'}"
-        )
-    return settings, notes
-
-
-def make_config(
-    target: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None = None
-) -> object:
-    """A transformers configuration from sanitized settings, with overrides.
-
-    Raises:
-        InputError: A setting is unknown, out of range, or refused by transformers.
-    """
-    with _offline():
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    kind = CONFIG_MAPPING[settings["model_type"]]
-    inner = settings.get("text_config")
-    if isinstance(inner, dict) and "model_type" in inner and not kind.sub_configs:
-        # A language model's type around a whole multimodal configuration.
-        settings, kind = inner, CONFIG_MAPPING.get(inner["model_type"], kind)
-    try:
-        config = kind.from_dict(_copy(settings))
-        if overrides:
-            merged = merge(
-                settings,
-                overrides,
-                # Read by many classes that do not declare it.
-                known={"head_dim": None} | config.to_dict(),
-                renamed=getattr(kind, "attribute_map", {}),
-            )
-            check_sizes(merged)
-            config = kind.from_dict(_copy(merged))
-    except refusals() as error:
-        raise refused(target, error) from error
-    return config
-
-
-def _copy(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {k: _copy(v) for k, v in value.items()}
-    return [_copy(v) for v in value] if isinstance(value, list) else value
-
-
-def _remote_config(target: str, folder: Path) -> object:
-    with _offline():
-        from transformers import AutoConfig
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
-    except refusals() as error:
-        raise refused(target, error) from error
 
 
 def _load(chosen, folder: Path) -> nn.Module:
@@ -408,7 +286,7 @@ def _snapshot(target: str, allow_hub: bool) -> Path:
     if allow_hub:
         import huggingface_hub
     else:
-        with _offline():
+        with offline():
             import huggingface_hub
     try:
         folder = huggingface_hub.snapshot_download(

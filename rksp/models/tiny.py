@@ -12,8 +12,18 @@ from rksp.models.overrides import is_by_layer, resized
 
 RUNGS = 5
 _DEPTHS = frozenset(
-    "num_hidden_layers n_layer n_layers num_layers num_decoder_layers encoder_layers "
-    "decoder_layers num_encoder_layers num_block_layers depth num_blocks".split()
+    {
+        "num_hidden_layers",
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "encoder_layers",
+        "decoder_layers",
+        "depth",
+        "num_blocks",
+    }
 )
 _SIZES: dict[str, int] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "dim", "emb_dim"), 64),
@@ -50,7 +60,9 @@ _SIZES: dict[str, int] = {
     ),
     **dict.fromkeys(("moe_intermediate_size", "expert_ffn_hidden_size", "moe_latent_size"), 32),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k", "moe_k", "num_selected"), 2),
+    **dict.fromkeys(
+        ("num_experts_per_tok", "moe_topk", "top_k", "moe_k", "num_selected", "top_k_experts"), 2
+    ),
     "n_group": 1,
     "topk_group": 1,
     "n_shared_experts": 1,
@@ -73,6 +85,10 @@ _SIZES: dict[str, int] = {
     "mamba_head_dim": 16,
     "mamba_d_state": 8,
     "state_size": 8,
+    "mamba_d_ssm": 128,
+    "num_experts_per_token": 2,
+    "num_expert_group": 1,
+    "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 16,
     "vocab_size_per_layer_input": 512,
 }
@@ -90,6 +106,19 @@ _LATENT: dict[str, int] = {  # multi-head latent attention
     "o_groups": 2,
 }
 _VOCABULARY = 512
+_ROTARY = {"rope_type": "default", "rope_theta": 10_000.0}
+# Types whose default is incomplete, or whose sizes must agree in a way of their own.
+_OWN: dict[str, dict[str, object]] = {
+    "bamba": {"attn_layer_indices": [1]},
+    "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "mamba"]},
+    "hunyuan_v1_dense": {"head_dim": 16, "rope_parameters": _ROTARY},
+    "hunyuan_v1_moe": {"head_dim": 16, "rope_parameters": _ROTARY, "num_experts": 4},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
+    "mamba2": {"num_heads": 8, "n_groups": 2},
+    "ministral": {"head_dim": 16, "rope_parameters": _ROTARY},
+}
 _PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_ids")
 
 
@@ -111,15 +140,39 @@ def shrunk(settings: Mapping[str, object], rung: int = 0) -> dict[str, object]:
     if rung == 2:
         sizes |= {"num_key_value_heads": 4, "num_kv_heads": 4}
     vocabulary = _VOCABULARY if rung < 4 else None
-    return _shrink(settings, sizes, depth, vocabulary)
+    small = _shrink(settings, sizes, depth, vocabulary)
+    if rung < 3:
+        small |= _OWN.get(str(settings.get("model_type")), {})
+    return small
+
+
+def changed(small: Mapping[str, object], full: Mapping[str, object]) -> dict[str, object]:
+    """The settings that differ, and the model types: what a configuration must be told."""
+    result: dict[str, object] = {}
+    for key, value in small.items():
+        if (
+            isinstance(value, Mapping)
+            and isinstance(full.get(key), Mapping)
+            and "model_type" in value
+        ):
+            inner = changed(value, full[key])
+            if len(inner) > 1:
+                result[key] = inner
+        elif key == "model_type" or key not in full or value != full[key]:
+            result[key] = value
+    return result
 
 
 def _shrink(
     settings: Mapping[str, object], sizes: Mapping[str, int], depth: int, vocabulary: int | None
 ) -> dict[str, object]:
     depths = {v for k, v in settings.items() if k in _DEPTHS and isinstance(v, int)}
+    if "kv_lora_rank" in settings and "num_key_value_heads" in sizes:
+        sizes = {**sizes, "num_key_value_heads": 4}  # latent attention has no groups
     result: dict[str, object] = {}
     for key, value in settings.items():
+        if key in ("out_features", "out_indices", "stage_names"):  # follow the depth
+            continue
         if is_by_layer(value) and key != "id2label":
             result[key] = {layer: item for layer, item in value.items() if int(layer) < depth}
         elif isinstance(value, Mapping) and key not in ("id2label", "label2id"):
@@ -137,7 +190,7 @@ def _shrink(
         elif key in sizes and isinstance(value, int):
             result[key] = min(value, sizes[key])
         elif isinstance(value, list) and (
-            len(value) in depths and len(value) > depth or key.endswith(_PER_LAYER_ENDINGS)
+            (len(value) in depths and len(value) > depth) or key.endswith(_PER_LAYER_ENDINGS)
         ):
             result[key] = resized(value, min(depth, len(value))) if value else value
         else:

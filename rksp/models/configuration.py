@@ -1,0 +1,161 @@
+"""From settings to a transformers configuration: known types, aliases, overrides."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rksp.errors import InputError, nearest
+from rksp.models.config_guard import check_sizes
+from rksp.models.overrides import merge
+from rksp.models.source import refusals, refused
+
+# Configurations with remote code whose architecture transformers has under another name. Each is
+# one that builds from a published config.json; `tests/families.md` shows them.
+ALIASES = {
+    "kimi_k2": "deepseek_v3",
+    "phi-msft": "phi",
+    "mimo": "qwen2",
+}
+# Settings that such a configuration spells in its own way.
+_RENAMED = {
+    "phi-msft": {
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_head_kv": "num_key_value_heads",
+        "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+        "activation_function": "hidden_act",
+        "layer_norm_epsilon": "layer_norm_eps",
+    }
+}
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Keeps the Hub client off the network if it is imported in here for the first time."""
+    before = os.environ.get("HF_HUB_OFFLINE")
+    if "huggingface_hub.constants" not in sys.modules:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("HF_HUB_OFFLINE", None)
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before
+
+
+def model_types() -> Mapping[str, type]:
+    with offline():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    return CONFIG_MAPPING_NAMES
+
+
+def known_type(
+    target: str, settings: dict[str, object], needs_code: bool
+) -> tuple[dict[str, object], list[str]]:
+    """Settings under a model type that transformers has, at every level."""
+    types = model_types()
+    name = settings.get("model_type")
+    if not isinstance(name, str):
+        raise InputError(f"{target} names no model_type; add one that transformers knows.")
+    notes = []
+    settings = {
+        key: known_type(target, value, needs_code)[0]
+        if isinstance(value, dict) and value.get("model_type") in ALIASES
+        else value
+        for key, value in settings.items()
+    }
+    if name in ALIASES and name not in types:
+        renamed = _RENAMED.get(name, {})
+        settings = {renamed.get(k, k): v for k, v in settings.items() if v is not None}
+        settings = settings | {"model_type": ALIASES[name]}
+        if name == "phi-msft":
+            width, heads = (
+                settings.get("hidden_size", 2048),
+                settings.get("num_attention_heads", 32),
+            )
+            settings.setdefault("intermediate_size", 4 * width)
+            if "rotary_dim" in settings:
+                settings["partial_rotary_factor"] = settings.pop("rotary_dim") * heads / width
+        notes.append(f"Model type {name} is read as {ALIASES[name]}.")
+    elif name not in types:
+        text = settings.get("text_config")
+        if isinstance(text, dict) and text.get("model_type") in types:
+            return text, [f"Model type {name} is unknown; its text_config is scored alone."]
+        if needs_code:
+            raise InputError(
+                f"{target} is of model type {name}, which exists as remote code only; run "
+                "code that comes with a model with --trust-remote-code if you trust it."
+            )
+        raise InputError(
+            f"{target} is of model type {name!r}, which this transformers does not know"
+            f"{nearest(name, types) or '; a newer transformers may.'}"
+        )
+    return settings, notes
+
+
+def make_config(
+    target: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None = None
+) -> object:
+    """A transformers configuration from sanitized settings, with overrides.
+
+    Raises:
+        InputError: A setting is unknown, out of range, or refused by transformers.
+    """
+    with offline():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    kind = CONFIG_MAPPING[settings["model_type"]]
+    inner = settings.get("text_config")
+    if isinstance(inner, dict) and "model_type" in inner and not kind.sub_configs:
+        # A language model's type around a whole multimodal configuration.
+        settings, kind = inner, CONFIG_MAPPING.get(inner["model_type"], kind)
+        overrides = {k.removeprefix("text_config."): v for k, v in (overrides or {}).items()}
+    try:
+        config = kind.from_dict(_copy(settings))
+        if overrides:
+            merged = merge(
+                settings,
+                overrides,
+                # The depth may be a property, and many classes read an undeclared head_dim.
+                known={
+                    "head_dim": None,
+                    "num_hidden_layers": getattr(config, "num_hidden_layers", None),
+                }
+                | config.to_dict(),
+                renamed=getattr(kind, "attribute_map", {}),
+            )
+            check_sizes(merged)
+            config = kind.from_dict(_copy(merged))
+    except refusals() as error:
+        raise refused(target, error) from error
+    return config
+
+
+def overlay(settings: Mapping, changes: Mapping) -> dict[str, object]:
+    result = dict(settings)
+    for key, value in changes.items():
+        inner = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        result[key] = overlay(inner, value) if both else value
+    return result
+
+
+def _copy(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {k: _copy(v) for k, v in value.items()}
+    return [_copy(v) for v in value] if isinstance(value, list) else value
+
+
+def remote_config(target: str, folder: Path) -> object:
+    with offline():
+        from transformers import AutoConfig
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
+    except refusals() as error:
+        raise refused(target, error) from error
