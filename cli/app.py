@@ -8,7 +8,7 @@ import traceback
 
 import typer
 
-from rksp.cli import lab, report, score
+from rksp.cli import bench, lab, report, score
 from rksp.errors import RkspError
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
@@ -28,6 +28,7 @@ app.command("score")(score.score)
 app.command("report")(report.report)
 app.command("schema")(report.schema)
 app.add_typer(lab.app, name="lab")
+app.add_typer(bench.app, name="bench")
 
 
 def main(arguments: list[str] | None = None) -> None:

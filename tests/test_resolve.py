@@ -431,7 +431,9 @@ def test_token_ids_beyond_the_vocabulary():
 def test_a_hub_model_is_a_folder_in_the_cache(folder, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "rksp.models.resolve._snapshot", lambda name, allow: asked.append((name, allow)) or folder
+        sys.modules["rksp.models.resolve"],  # rksp.models.resolve is the function
+        "_snapshot",
+        lambda name, allow: asked.append((name, allow)) or folder,
     )
     source = resolve("someone/model", allow_hub=True)
     assert source.kind == "hub" and source.is_pretrained and source.target == "someone/model"

@@ -30,7 +30,7 @@ def test_public_names():
 
 def test_commands():
     command = typer.main.get_command(app)
-    assert sorted(command.commands) == ["lab", "report", "schema", "score"]
+    assert sorted(command.commands) == ["bench", "lab", "report", "schema", "score"]
 
 
 def test_options_of_score():

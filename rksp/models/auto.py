@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from rksp.errors import InputError
+from rksp.models.configuration import quiet
 from rksp.models.source import Task
 
 # Task → (table of transformers, its auto class, endings of architecture names). The order decides
@@ -58,7 +59,8 @@ class ChosenClass:
     def make(self, *, trust_remote_code: bool = False) -> nn.Module:
         """A random initialization under the global generator."""
         try:
-            return self._make(self.attention, trust_remote_code)
+            with quiet():
+                return self._make(self.attention, trust_remote_code)
         except ValueError as error:
             if "attention implementation" not in str(error):
                 raise
@@ -74,16 +76,17 @@ class ChosenClass:
 
     def load(self, folder: Path) -> tuple[nn.Module, dict]:
         """The trained weights in a folder, and what of them was missing."""
-        return self.auto.from_pretrained(
-            folder,
-            config=self.config,
-            attn_implementation=self.attention,
-            dtype=torch.float32,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with quiet():
+            return self.auto.from_pretrained(
+                folder,
+                config=self.config,
+                attn_implementation=self.attention,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
 
 
 def choose_class(
@@ -163,6 +166,8 @@ def _is_base(architectures: object, kind: str) -> bool:
 def _with_attention(auto: type, config: object, task: Task, notes: tuple[str, ...]) -> ChosenClass:
     kind = auto._model_mapping.get(type(config), None)
     kind = kind[0] if isinstance(kind, list | tuple) else kind
+    if getattr(config, "architectures", None) is None:
+        config.architectures = []  # transformers iterates over it where a type has two classes
     parts = [config, getattr(config, "text_config", None)]
     capped = any(getattr(part, "attn_logit_softcapping", None) for part in parts)
     attention = "sdpa" if getattr(kind, "_supports_sdpa", True) and not capped else "eager"

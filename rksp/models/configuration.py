@@ -50,6 +50,22 @@ def offline() -> Iterator[None]:
             os.environ["HF_HUB_OFFLINE"] = before
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no advice from transformers: what matters is raised or noted."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 def model_types() -> Mapping[str, type]:
     with offline():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -116,8 +132,9 @@ def make_config(
         # A language model's type around a whole multimodal configuration.
         settings, kind = inner, CONFIG_MAPPING.get(inner["model_type"], kind)
         overrides = {k.removeprefix("text_config."): v for k, v in (overrides or {}).items()}
+    settings = {k: v for k, v in settings.items() if k != "architectures" or isinstance(v, list)}
     try:
-        config = kind.from_dict(_copy(settings))
+        config = _from_dict(kind, settings)
         if overrides:
             merged = merge(
                 settings,
@@ -131,10 +148,15 @@ def make_config(
                 renamed=getattr(kind, "attribute_map", {}),
             )
             check_sizes(merged)
-            config = kind.from_dict(_copy(merged))
+            config = _from_dict(kind, merged)
     except refusals() as error:
         raise refused(target, error) from error
     return config
+
+
+def _from_dict(kind: type, settings: Mapping[str, object]) -> object:
+    with quiet():
+        return kind.from_dict(_copy(settings))
 
 
 def overlay(settings: Mapping, changes: Mapping) -> dict[str, object]:

@@ -108,10 +108,13 @@ def resolve_tiny(
     config = make_config(target, settings)
     full = config.to_dict()
     base = settings if settings["model_type"] == config.model_type else settings["text_config"]
+    # Rotary factors are a list over dimensions; the shrunk configuration has plain ones.
+    base = {k: v for k, v in base.items() if not (isinstance(v, dict) and "short_factor" in v)}
     small = overlay(base, changed(shrunk(full, rung), full))
     for name in ("out_features", "out_indices", "stage_names"):
         small.pop(name, None)
-    small["architectures"] = settings.get("architectures")
+    if settings.get("architectures"):
+        small["architectures"] = settings["architectures"]
     common = {"seed": seed, "max_params": max_params, "dtype": None}
     kind = "config" if path.suffix == ".json" else "model_type"
     return _from_settings(path.name, kind, small, {}, task, common)

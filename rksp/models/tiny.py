@@ -112,11 +112,15 @@ _OWN: dict[str, dict[str, object]] = {
     "bamba": {"attn_layer_indices": [1]},
     "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "xmod": {"default_language": "en_XX"},
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "mamba"]},
     "hunyuan_v1_dense": {"head_dim": 16, "rope_parameters": _ROTARY},
     "hunyuan_v1_moe": {"head_dim": 16, "rope_parameters": _ROTARY, "num_experts": 4},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
     "mamba2": {"num_heads": 8, "n_groups": 2},
+    "nemotron": {"num_key_value_heads": 2},
+    "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "ministral": {"head_dim": 16, "rope_parameters": _ROTARY},
 }
 _PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_ids")
@@ -173,7 +177,9 @@ def _shrink(
     for key, value in settings.items():
         if key in ("out_features", "out_indices", "stage_names"):  # follow the depth
             continue
-        if is_by_layer(value) and key != "id2label":
+        if isinstance(value, Mapping) and "short_factor" in value:  # a factor a dimension
+            result[key] = _ROTARY
+        elif is_by_layer(value) and key != "id2label":
             result[key] = {layer: item for layer, item in value.items() if int(layer) < depth}
         elif isinstance(value, Mapping) and key not in ("id2label", "label2id"):
             result[key] = _shrink(value, sizes, depth, vocabulary)
