@@ -1,1 +1,1 @@
-"""TODO"""
+"""The divergence classifier: fit, calibration, evaluation, and the shipped artifact."""

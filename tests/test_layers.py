@@ -29,7 +29,7 @@ LAYERS = (
         "rksp.response",
         "rksp.range_test",
     ),
-    ("rksp.features", "rksp.checks"),
+    ("rksp.features",),
     ("rksp.classifiers",),
     ("rksp.risk",),
     ("rksp.training", "rksp.pipeline"),

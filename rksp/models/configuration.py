@@ -1,4 +1,8 @@
-"""From settings to a transformers configuration: known types, aliases, overrides."""
+"""From settings to a transformers configuration: known types, aliases, overrides.
+
+transformers is imported inside functions, here and in its neighbors: it takes seconds, and the
+Hub client reads whether it may go online when it is first imported (`offline`).
+"""
 
 from __future__ import annotations
 

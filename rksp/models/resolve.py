@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from rksp.errors import InputError, nearest
+from rksp.models.auto import ChosenClass, choose_class
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
 from rksp.models.configuration import (
@@ -185,8 +186,6 @@ def _from_settings(
     remote: Path | None = None,
     needs_code: bool = False,
 ) -> ModelSource:
-    from rksp.models.auto import choose_class
-
     notes = []
     if remote is not None:
         config = remote_config(target, remote)
@@ -227,7 +226,7 @@ def _from_settings(
     )
 
 
-def _load(chosen, folder: Path) -> nn.Module:
+def _load(chosen: ChosenClass, folder: Path) -> nn.Module:
     model, report = chosen.load(folder)
     for what, names in (
         ("lack", report["missing_keys"]),
