@@ -50,7 +50,7 @@ def read_one(name: str, task: str | None) -> dict[str, object]:
                 break
     built = [p for p in problems if "cannot run" in p]
     sentence = (built or problems)[-1].replace(name, result["name"])
-    return result | {"status": "not built", "sentence": sentence}
+    return result | {"status": "not run" if built else "not built", "sentence": sentence}
 
 
 def _attempt(name: str, task: str | None, rung: int) -> dict[str, object]:
@@ -135,16 +135,18 @@ def _table(entries: list[dict[str, object]]) -> str:
 
 
 def _summary(entries: list[dict[str, object]]) -> str:
-    lines = ["| | types | read | not covered | not built | failed | read of those that build |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    lines = [
+        "| | types | read | not covered | not run | failed | not built | read of those that build |"
+    ]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
     groups = [*dict.fromkeys(e["asked"] for e in entries), "sum"]
     for group in groups:
         part = [e for e in entries if group in ("sum", e["asked"])]
         count = {
-            s: sum(e["status"] == s for e in part)
-            for s in ("read", "not covered", "not built", "failed")
+            status: sum(e["status"] == status for e in part)
+            for status in ("read", "not covered", "not run", "failed", "not built")
         }
-        builds = count["read"] + count["not covered"] + count["failed"]
+        builds = len(part) - count["not built"]
         share = f"{100 * count['read'] / builds:.1f} %" if builds else ""
         lines.append(
             f"| {group} | {len(part)} | " + " | ".join(map(str, count.values())) + f" | {share} |"
@@ -205,8 +207,9 @@ def main() -> None:
         "# Model types that rksp reads\n",
         f"Made by `tests/make_families_table.py` with torch {torch.__version__} and transformers "
         f"{transformers.__version__}: every type of the four auto classes at tiny size, randomly "
-        "initialized, read end to end. “Not built” means that transformers itself cannot make or "
-        "run the type from its default configuration, shrunk or not.\n",
+        "initialized, read end to end. “Not built” means that transformers cannot make the "
+        "type from its default configuration, shrunk or not; “not run”, that it builds and wants "
+        "other inputs or sizes than the probe's.\n",
         _summary(types),
         "\n## By type\n",
         _table(types),
