@@ -52,6 +52,7 @@ def build_report(
         ),
         recipe=recipe,
         verdict=statistics.multimode(verdicts)[0],
+        findings=[],
         seeds=seeds,
         spread=_spread(seeds),
         provenance={

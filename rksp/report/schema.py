@@ -123,6 +123,20 @@ class RiskReport(Part):
     classifier_data: str | None
 
 
+class FindingReport(Part):
+    """One thing that a check saw; see `rksp.checks.finding.Finding`."""
+
+    code: str
+    name: str
+    level: Literal["error", "warning", "note"]
+    message: str
+    value: float | None
+    healthy: str
+    fix: str
+    source: str
+    layer: str
+
+
 class SeedReport(Part):
     """Everything measured at one seed."""
 
@@ -137,7 +151,7 @@ class SeedReport(Part):
 class Report(Part):
     """One run of `rksp score`.
 
-    `seeds` holds one entry per initialization, `spread` the mean and standard deviation over them
+    `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the mean and standard deviation over them
     of the numbers that people compare. `non_finite` lists the paths of numbers that were infinite
     or undefined: JSON has no word for them, so they stand as null. Only `timings` differs between
     two runs of the same command.
@@ -147,6 +161,7 @@ class Report(Part):
     target: TargetReport
     recipe: Recipe
     verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
+    findings: list[FindingReport]
     seeds: list[SeedReport]
     spread: dict[str, dict[str, float]]
     provenance: dict[str, str | int | float | bool | None]

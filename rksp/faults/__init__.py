@@ -1,0 +1,1 @@
+"""Faults: one a file; known defects that prove what the monitors see."""

@@ -1,0 +1,1 @@
+"""Grids: many targets and recipes, each distinct initialization profiled once."""

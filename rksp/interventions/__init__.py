@@ -1,0 +1,1 @@
+"""Interventions: one a file; they change a run and log what they did."""
