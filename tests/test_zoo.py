@@ -294,7 +294,7 @@ def test_mixture_equals_a_loop_over_tokens(k: int) -> None:
             logits = (mixture.router.weight @ x[row, position]).float().double()
             probability = logits.exp() / logits.exp().sum()
             chosen = sorted(range(4), key=lambda e: -float(probability[e]))[:k]
-            total = sum(probability[e] for e in chosen)
+            total = sum(probability[e] for e in chosen) if k > 1 else 1.0
             for e in chosen:
                 counts[e] += 1
                 weight = probability[e] / total
@@ -304,6 +304,12 @@ def test_mixture_equals_a_loop_over_tokens(k: int) -> None:
     torch.testing.assert_close(mixture(x), expected, rtol=1e-5, atol=1e-6)
     balance = 4 * float((counts / (12 * k) * means).sum())
     assert float(mixture.aux_loss) == pytest.approx(0.5 * balance + 0.25 * squares, rel=1e-5)
+
+
+def test_the_loss_reaches_the_router_of_a_single_expert() -> None:
+    mixture = _mixture(num_experts_per_tok=1, router_aux_loss_coef=0.0)
+    mixture(torch.randn(2, 6, 8, dtype=torch.float64)).square().sum().backward()
+    assert float(mixture.router.weight.grad.norm()) > 1e-3
 
 
 @torch.no_grad()

@@ -52,7 +52,8 @@ class Plan(BaseModel):
     `families` maps a family to its weight. The other fields are the values drawn from, uniformly;
     one of the `budgets` bounds parameters-in-blocks × tokens × steps of a run, and a draw too
     large for it is drawn again. `tasks` maps a task to its weight (encoders and vision models
-    have their own); rates start near `first_rates[optimizer]`.
+    have their own) and `task_options` a task to options that replace the drawn ones; rates start
+    near `first_rates[optimizer]`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,6 +63,7 @@ class Plan(BaseModel):
     ladders: int = Field(ge=1)
     families: dict[str, float]
     tasks: dict[str, float]
+    task_options: dict[str, dict[str, int]] = {}
     widths: list[int] = [32, 48, 64, 96, 128, 256]
     depths: list[int] = [2, 3, 4, 6, 8, 12, 24]
     batch_sizes: list[int] = [4, 8, 16]
@@ -124,6 +126,8 @@ class Plan(BaseModel):
         options = {} if task == "digits" else {"length": length}
         if task == "synthetic":
             options["vocab"] = vocab
+        options |= self.task_options.get(task, {})
+        length, vocab = options.get("length", length), options.get("vocab", vocab)
         shape = {
             "hidden_size": width,
             "num_hidden_layers": int(rng.choice(self.depths)),

@@ -28,7 +28,7 @@ class MLP(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Top-k softmax routing over `MLP` experts.
+    """Top-k softmax routing over `MLP` experts, weights renormalized over the chosen for k > 1.
 
     Every expert sees every token and unrouted outputs get weight zero: exact, of static shape
     (so that replicas can be batched), and as fast as gathering at the zoo's sizes.
@@ -49,7 +49,8 @@ class MixtureOfExperts(nn.Module):
         logits = self.router(x).float()
         probabilities = logits.softmax(-1)
         kept, chosen = probabilities.topk(config.num_experts_per_tok, dim=-1)
-        kept = kept / kept.sum(-1, keepdim=True)
+        if config.num_experts_per_tok > 1:  # one expert keeps its probability, or no loss reaches it
+            kept = kept / kept.sum(-1, keepdim=True)
         weights = torch.zeros_like(probabilities).scatter(-1, chosen, kept)
         outputs = torch.stack([expert(x) for expert in self.experts], dim=-1)
 
