@@ -35,15 +35,26 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes of one thread each; default one a core.")
     ] = None,
+    known: Annotated[
+        Path | None, typer.Option(help="A packed collection whose ladders are not trained again.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda: ladders of one shape then train together.")
+    ] = "cpu",
 ) -> None:
     """Trains the ladders of PLAN that the folder does not hold yet."""
+    from rksp.lab.collection import collection_ids
     from rksp.lab.grid import read_plan  # torch and transformers: seconds that --help spares
     from rksp.lab.run import run_plan
 
     design = read_plan(plan)
+    _check_device(device)
+    stored = collection_ids(known) if known is not None else frozenset()
     try:
         with progress(f"plan {design.name}") as report:
-            tally = run_plan(design, output, workers=workers, progress=report)
+            tally = run_plan(
+                design, output, workers=workers, known=stored, device=device, progress=report
+            )
     except KeyboardInterrupt:
         # The workers ignore the signal and would train their ladders to the end: minutes.
         for child in multiprocessing.active_children():
@@ -61,9 +72,23 @@ def run(
     )
 
 
+def _check_device(device: str) -> None:
+    if device == "cpu":
+        return
+    import torch
+
+    if not device.startswith("cuda") or not torch.cuda.is_available():
+        raise InputError(
+            f"--device {device!r} is not at hand; use cpu, or cuda where there is one."
+        )
+
+
 @app.command()
 def pack(
-    sources: Annotated[list[Path], typer.Argument(help="Folders that `rksp lab run` filled.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(help="Folders that `rksp lab run` filled, or collections to extend."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The Parquet file to write.")],
 ) -> None:
     """Packs stored ladders into one Parquet file, one labelled row per run."""
@@ -96,16 +121,21 @@ def measure(
     pack_to: Annotated[
         Path | None, typer.Option("--pack", help="Also pack them all into this file.")
     ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(help="Packed measurements: not made again, and packed along."),
+    ] = None,
 ) -> None:
     """Gathers, for every stored ladder, the evidence that rksp sees before training."""
     from rksp.lab.run import measure_plan
-    from rksp.lab.training_table import pack_measurements
+    from rksp.lab.training_table import pack_measurements, unpack_measurements
 
+    stored = unpack_measurements(known).keys() if known is not None else ()
     with progress("measuring") as report:
-        tally = measure_plan(ladders, output, workers=workers, progress=report)
+        tally = measure_plan(ladders, output, workers=workers, known=stored, progress=report)
     typer.echo(f"{tally.planned} ladders measured, {tally.newly_run} of them now, in {output}.")
     if pack_to is not None:
-        typer.echo(f"{pack_measurements(output, pack_to)} measurements in {pack_to}.")
+        typer.echo(f"{pack_measurements(output, pack_to, base=known)} measurements in {pack_to}.")
 
 
 @app.command()

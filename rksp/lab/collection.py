@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
     can be recomputed from the file. A ladder found twice is taken once, from the first source.
 
     Args:
-        sources: Folders of a plan, or single ladder files.
+        sources: Folders of a plan, single ladder files, or collections to extend.
         output: Replaced whole or not at all.
 
     Returns:
@@ -97,13 +97,10 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
     pa, parquet = _pyarrow()
     ladders: dict[str, LadderRun] = {}
     provenance: dict[str, str] = {}
-    for path in _ladder_files(sources):
-        ladder = read_ladder(path)
-        if ladder.spec.id in ladders:
-            continue
-        ladders[ladder.spec.id] = _shortened(ladder)
-        stored = json.loads(path.read_text(encoding="utf-8")).get("provenance", {})
-        provenance[ladder.spec.id] = json.dumps(stored, sort_keys=True)
+    for ladder, stored in _stored_ladders(sources):
+        if ladder.spec.id not in ladders:
+            ladders[ladder.spec.id] = _shortened(ladder)
+            provenance[ladder.spec.id] = stored
     table = rows(ladders[key] for key in sorted(ladders))
     for row in table:
         row["provenance"] = provenance[row["ladder"]]
@@ -179,17 +176,36 @@ def _ladders(columns: dict[str, list]) -> list[LadderRun]:
     return ladders
 
 
-def _ladder_files(sources: Sequence[Path]) -> list[Path]:
-    found = []
+def _stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
+    """(ladder, its provenance as JSON) of every source in turn."""
     for source in sources:
         if not source.exists():
             raise InputError(f"There is no folder or file {source}; give a folder of rksp lab run.")
-        found += sorted(source.glob("*.json")) if source.is_dir() else [source]
-    if not found:
-        raise InputError(
-            f"No stored ladder in {', '.join(map(str, sources))}; run rksp lab run first."
-        )
-    return found
+        if source.suffix == ".parquet":
+            kept = _provenance(source)
+            yield from ((ladder, kept[ladder.spec.id]) for ladder in read_collection(source))
+            continue
+        paths = sorted(source.glob("*.json")) if source.is_dir() else [source]
+        if not paths:
+            raise InputError(f"No stored ladder in {source}; run rksp lab run first.")
+        for path in paths:
+            ladder = read_ladder(path)
+            stored = json.loads(path.read_text(encoding="utf-8")).get("provenance", {})
+            yield ladder, json.dumps(stored, sort_keys=True)
+
+
+def collection_ids(path: Path | None = None) -> frozenset[str]:
+    """Ids of the ladders of a collection; `path` None reads the one that rksp ships."""
+    return frozenset(_provenance(path or shipped_collection()))
+
+
+def _provenance(path: Path) -> dict[str, str]:
+    pa, parquet = _pyarrow()
+    try:
+        table = parquet.read_table(path, columns=["ladder", "provenance"]).to_pydict()
+    except (pa.ArrowException, OSError) as error:
+        raise ArtifactError(f"{path.name} is not a collection: {error}") from error
+    return dict(zip(table["ladder"], table["provenance"], strict=True))
 
 
 def _shortened(ladder: LadderRun) -> LadderRun:

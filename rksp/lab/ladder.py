@@ -1,16 +1,21 @@
-"""Training one ladder: the starting rates, rates above while nothing fails, then bisection."""
+"""Training ladders: the starting rates, rates above while nothing fails, then bisection."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from rksp.datasets.tasks import Batch, make_task
 from rksp.lab.plan import LadderSpec
 from rksp.models.zoo import build_member
 from rksp.outcome import Curves, Ladder, OutcomePolicy
 from rksp.training import train
+
+Pair = tuple[LadderSpec, float]  # one run: a ladder and a rate
+Timed = tuple[Curves, float]  # its curves, and the seconds it took
+TrainRuns = Callable[[Sequence[Pair]], list[Timed]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,52 +38,100 @@ def run_ladder(
     resolution: float = 1.5,
     max_extensions: int = 2,
 ) -> LadderRun:
-    """Trains every run of a ladder, on one thread's worth of this process.
+    """Trains every run of one ladder, one after the other; see `run_ladders`."""
+    (ladder,) = run_ladders(
+        [spec], policy=policy, resolution=resolution, max_extensions=max_extensions
+    )
+    return ladder
+
+
+def run_ladders(
+    specs: Sequence[LadderSpec],
+    train_runs: TrainRuns | None = None,
+    *,
+    policy: OutcomePolicy | None = None,
+    resolution: float = 1.5,
+    max_extensions: int = 2,
+) -> list[LadderRun]:
+    """Trains ladders side by side: in every round each one asks for the rates it needs next.
 
     Args:
-        policy: Labels the runs while the ladder grows; the stored curves do not depend on it
+        train_runs: Trains the runs of a round; default one after the other on this thread.
+        policy: Labels the runs while the ladders grow; the stored curves do not depend on it
             beyond the choice of refining rates.
         resolution: The edge is bisected (geometrically) until its two rates are within this factor.
         max_extensions: Rates added above the highest while nothing fails.
     """
+    train_runs = train_runs or train_alone
     policy = policy or OutcomePolicy()
-    task = make_task(spec.task, **spec.task_options)
-    batches = task.batches(spec.recipe.max_steps, spec.recipe.batch_size, seed=spec.seed)
-    done: dict[float, tuple[Curves, float]] = {}
-    for rate in spec.rates:
-        done[rate] = _timed_run(spec, rate, batches)
-    while True:
-        rates = sorted(done)
-        edge = policy.judge(rates, [done[rate][0] for rate in rates]).edge
+    growing = [_Growing(spec) for spec in specs]
+    while wanted := [
+        (ladder, rate)
+        for ladder in growing
+        for rate in ladder.next_rates(policy, resolution, max_extensions)
+    ]:
+        results = train_runs([(ladder.spec, rate) for ladder, rate in wanted])
+        for (ladder, rate), timed in zip(wanted, results, strict=True):
+            ladder.done[rate] = timed
+    return [ladder.finished() for ladder in growing]
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A ladder on its way: what is done, and what it needs next."""
+
+    spec: LadderSpec
+    done: dict[float, Timed] = field(default_factory=dict)
+
+    def next_rates(
+        self, policy: OutcomePolicy, resolution: float, max_extensions: int
+    ) -> list[float]:
+        if not self.done:
+            return self.spec.rates
+        rates = sorted(self.done)
+        edge = policy.judge(rates, [self.done[rate][0] for rate in rates]).edge
         if edge is None:
-            break
+            return []
         last, failed = edge
         if failed is None:
-            if len(rates) >= spec.count + max_extensions:
-                break
-            rate = _rounded(rates[-1] * 10**spec.step)
-        elif failed / last > resolution:
-            rate = _rounded(math.sqrt(last * failed))
-        else:
-            break
-        done[rate] = _timed_run(spec, rate, batches)
-    return LadderRun(
-        spec=spec,
-        rates=tuple(rates),
-        curves=tuple(done[rate][0] for rate in rates),
-        seconds=tuple(done[rate][1] for rate in rates),
-    )
+            if len(rates) >= self.spec.count + max_extensions:
+                return []
+            return [_rounded(rates[-1] * 10**self.spec.step)]
+        return [_rounded(math.sqrt(last * failed))] if failed / last > resolution else []
+
+    def finished(self) -> LadderRun:
+        rates = sorted(self.done)
+        return LadderRun(
+            spec=self.spec,
+            rates=tuple(rates),
+            curves=tuple(self.done[rate][0] for rate in rates),
+            seconds=tuple(self.done[rate][1] for rate in rates),
+        )
+
+
+def train_alone(pairs: Sequence[Pair]) -> list[Timed]:
+    """One run after the other; the batches of a ladder are made once."""
+    batches: dict[str, list[Batch]] = {}
+    results = []
+    for spec, rate in pairs:
+        if spec.id not in batches:
+            batches[spec.id] = ladder_batches(spec)
+        start = time.perf_counter()
+        curves = run_once(spec, rate, batches[spec.id])
+        results.append((curves, time.perf_counter() - start))
+    return results
+
+
+def ladder_batches(spec: LadderSpec) -> list[Batch]:
+    """The batches that every run of a ladder sees."""
+    task = make_task(spec.task, **spec.task_options)
+    return task.batches(spec.recipe.max_steps, spec.recipe.batch_size, seed=spec.seed)
 
 
 def run_once(spec: LadderSpec, rate: float, batches: list[Batch]) -> Curves:
     """One run of a ladder: the same initialization and batches at every rate."""
     recipe = spec.recipe.model_copy(update={"learning_rate": rate})
     return train(build_member(spec.family, spec.shape, seed=spec.seed), batches, recipe)
-
-
-def _timed_run(spec: LadderSpec, rate: float, batches: list[Batch]) -> tuple[Curves, float]:
-    start = time.perf_counter()
-    return run_once(spec, rate, batches), time.perf_counter() - start
 
 
 def _rounded(rate: float) -> float:

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import platform
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -36,6 +36,8 @@ def run_plan(
     folder: Path,
     *,
     workers: int | None = None,
+    known: Collection[str] = (),
+    device: str = "cpu",
     progress: Progress = lambda done, total: None,
 ) -> Tally:
     """Trains the ladders of a plan that are not in `folder` yet.
@@ -45,6 +47,9 @@ def run_plan(
 
     Args:
         workers: Processes, each on one thread; default one a core.
+        known: Ids of ladders stored elsewhere, which are not trained again.
+        device: Where ladders that can share a program train (`rksp.lab.together`); on "cpu" that
+            gains nothing, and each trains in a worker of its own.
         progress: Called after every ladder.
 
     Raises:
@@ -54,11 +59,29 @@ def run_plan(
     for leftover in folder.glob("*.partial"):
         leftover.unlink()
     specs = plan.expand()
-    missing = [spec for spec in specs if not (folder / f"{spec.id}.json").exists()]
-    work_through(_run, missing, folder, total=len(specs), workers=workers, progress=progress)
-    return Tally(
-        planned=len(specs), already_stored=len(specs) - len(missing), newly_run=len(missing)
-    )
+    stored = [spec.id in known or (folder / f"{spec.id}.json").exists() for spec in specs]
+    missing = [spec for spec, found in zip(specs, stored, strict=True) if not found]
+    alone = missing
+    if device != "cpu":
+        alone = _run_together(missing, folder, device, total=len(specs), progress=progress)
+    work_through(_run, alone, folder, total=len(specs), workers=workers, progress=progress)
+    return Tally(planned=len(specs), already_stored=sum(stored), newly_run=len(missing))
+
+
+def _run_together(
+    specs: Sequence[LadderSpec], folder: Path, device: str, *, total: int, progress: Progress
+) -> list[LadderSpec]:
+    """Trains what can share a program on `device`; returns the ladders that cannot."""
+    from rksp.lab.together import groups, run_group, shape_key  # torch: not for the CPU's parent
+
+    done = total - len(specs)
+    loners = [spec for spec in specs if shape_key(spec) is None]
+    for group in groups([spec for spec in specs if shape_key(spec) is not None]):
+        for ladder in run_group(group, device=device):
+            write_ladder(folder, ladder, _provenance())
+            done += 1
+        progress(done, total)
+    return loners
 
 
 def measure_plan(
@@ -66,16 +89,16 @@ def measure_plan(
     folder: Path,
     *,
     workers: int | None = None,
+    known: Collection[str] = (),
     progress: Progress = lambda done, total: None,
 ) -> Tally:
     """Measures the stored ladders of one folder into another; resumable like `run_plan`."""
     folder.mkdir(parents=True, exist_ok=True)
-    stored = sorted(ladders.glob("*.json"))
-    missing = [path for path in stored if not (folder / path.name).exists()]
-    work_through(_measure, missing, folder, total=len(stored), workers=workers, progress=progress)
-    return Tally(
-        planned=len(stored), already_stored=len(stored) - len(missing), newly_run=len(missing)
-    )
+    paths = sorted(ladders.glob("*.json"))
+    stored = [path.stem in known or (folder / path.name).exists() for path in paths]
+    missing = [path for path, found in zip(paths, stored, strict=True) if not found]
+    work_through(_measure, missing, folder, total=len(paths), workers=workers, progress=progress)
+    return Tally(planned=len(paths), already_stored=sum(stored), newly_run=len(missing))
 
 
 def work_through(
@@ -121,15 +144,18 @@ def _one_thread() -> None:
 
 
 def _run(spec: LadderSpec, folder: Path) -> None:
-    import torch
+    write_ladder(folder, run_ladder(spec), _provenance())
+
+
+def _provenance() -> dict[str, object]:
+    import torch  # where something is trained only
     import transformers
 
-    provenance = {
+    return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "machine": platform.machine(),
     }
-    write_ladder(folder, run_ladder(spec), provenance)
 
 
 def _measure(path: Path, folder: Path) -> None:

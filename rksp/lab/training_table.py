@@ -101,9 +101,17 @@ def shipped_measurements() -> Path:
     return Path(str(files("rksp.datasets") / "runs" / "measurements.jsonl.xz"))
 
 
-def pack_measurements(folder: Path, output: Path) -> int:
-    """Packs a folder of measurements, sorted by ladder, into one compressed file."""
-    lines = [read_measurement(path) for path in sorted(folder.glob("*.json"))]
+def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -> int:
+    """Packs a folder of measurements, sorted by ladder, into one compressed file.
+
+    Args:
+        base: A packed file whose measurements are kept beside the folder's, which win.
+    """
+    documents = unpack_measurements(base) if base is not None else {}
+    for path in sorted(folder.glob("*.json")):
+        document = read_measurement(path)
+        documents[document["ladder"]] = document
+    lines = [documents[key] for key in sorted(documents)]
     text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_suffix(".partial")

@@ -1,7 +1,15 @@
 """Small transformers whose every design choice is a switch, and Hugging Face's beside them."""
 
 from rksp.models.zoo.config import NORMS, ZooConfig
-from rksp.models.zoo.members import FAMILIES, build_member
+from rksp.models.zoo.members import FAMILIES, build_member, zoo_config
 from rksp.models.zoo.transformer import ZooOutput, ZooTransformer
 
-__all__ = ["FAMILIES", "NORMS", "ZooConfig", "ZooOutput", "ZooTransformer", "build_member"]
+__all__ = [
+    "FAMILIES",
+    "NORMS",
+    "ZooConfig",
+    "ZooOutput",
+    "ZooTransformer",
+    "build_member",
+    "zoo_config",
+]

@@ -49,7 +49,9 @@ class MixtureOfExperts(nn.Module):
         logits = self.router(x).float()
         probabilities = logits.softmax(-1)
         kept, chosen = probabilities.topk(config.num_experts_per_tok, dim=-1)
-        if config.num_experts_per_tok > 1:  # one expert keeps its probability, or no loss reaches it
+        if (
+            config.num_experts_per_tok > 1
+        ):  # one expert keeps its probability, or no loss reaches it
             kept = kept / kept.sum(-1, keepdim=True)
         weights = torch.zeros_like(probabilities).scatter(-1, chosen, kept)
         outputs = torch.stack([expert(x) for expert in self.experts], dim=-1)

@@ -183,9 +183,16 @@ def build_member(family: str, shape: Shape, *, seed: int) -> nn.Module:
         raise InputError(f"No family is called {family!r}{nearest(family, FAMILIES)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if family in ZOO_FAMILIES:
-            return ZooTransformer(ZooConfig(**{**shape, **ZOO_FAMILIES[family]})).train()
+        if (config := zoo_config(family, shape)) is not None:
+            return ZooTransformer(config).train()
         return _build_hf(family, ZooConfig(**shape).model_dump()).train()
+
+
+def zoo_config(family: str, shape: Shape) -> ZooConfig | None:
+    """The configuration of one of the zoo's own families; None for a Hugging Face family."""
+    if family not in ZOO_FAMILIES:
+        return None
+    return ZooConfig(**{**shape, **ZOO_FAMILIES[family]})
 
 
 def _build_hf(family: str, shape: Shape) -> nn.Module:
