@@ -64,7 +64,7 @@ def test_ladders_of_one_shape_grow_together_as_they_grow_alone() -> None:
         for ours, theirs, outcome in zip(together.curves, alone.curves, outcomes, strict=True):
             assert len(ours.loss) == len(theirs.loss)
             if not outcome.is_failure:  # a run that explodes amplifies every rounding
-                np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-4)
+                np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-3)
     assert any(outcome.is_failure for outcome in run_ladder(specs[0]).judge().outcomes)
 
 
