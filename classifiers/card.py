@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rksp.classifiers.challengers import CHALLENGERS
 from rksp.classifiers.edges import edge_table
 from rksp.classifiers.evaluate import (
     Row,
@@ -15,7 +16,7 @@ from rksp.classifiers.evaluate import (
     predict_held_out,
 )
 from rksp.classifiers.fit import labels
-from rksp.classifiers.metrics import auroc, reliability
+from rksp.classifiers.metrics import auroc, ece, reliability
 from rksp.classifiers.table import Table
 from rksp.features import Evidence
 
@@ -45,6 +46,9 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
         gain = difference(y, predicted, rate, table.ladder, draws=draws)
         lines.append(f"| rksp {tier} | {auroc(y[near], predicted[near]):.3f} | {_score(gain)} |")
     lines.append(f"| LR | {auroc(y[near], rate[near]):.3f} | – |")
+    lines += ["", "Other models on the same features at the response tier:", ""]
+    lines += ["| model | unseen ladders | unseen families | ECE |", "|---|---|---|---|"]
+    lines += [_challenger(table, question, name) for name in CHALLENGERS]
     if question == "failed":
         lines += ["", "Error of the estimated edge in decades, unseen ladders:", ""]
         lines += [
@@ -61,6 +65,16 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
     for predicted, observed, count in reliability(y, p[Evidence.RESPONSE]):
         lines.append(f"| {predicted:.3f} | {observed:.3f} | {count} |")
     return "\n".join(lines) + "\n"
+
+
+def _challenger(table: Table, question: str, name: str) -> str:
+    y, fit = labels(table, question), CHALLENGERS[name]
+    seen = predict_held_out(table, question, Evidence.RESPONSE, table.ladder, fit=fit)
+    families = len(set(table.family))
+    new = predict_held_out(
+        table, question, Evidence.RESPONSE, table.family, folds=families, fit=fit
+    )
+    return f"| {name} | {auroc(y, seen):.3f} | {auroc(y, new):.3f} | {ece(y, seen):.3f} |"
 
 
 def _line(row: Row) -> str:

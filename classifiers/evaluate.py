@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rksp.classifiers.fit import FOLDS, calibrate, fit_raw, held_out, labels
+from rksp.classifiers.fit import FOLDS, Fit, calibrate, fit_raw, held_out, labels
 from rksp.classifiers.metrics import METRICS, auroc, bootstrap
 from rksp.classifiers.table import Table
 from rksp.features import FEATURE_NAMES, Evidence, columns
@@ -56,7 +56,13 @@ def baselines(table: Table) -> dict[str, np.ndarray]:
 
 
 def predict_held_out(
-    table: Table, question: str, tier: Evidence, groups: np.ndarray, *, folds: int = FOLDS
+    table: Table,
+    question: str,
+    tier: Evidence,
+    groups: np.ndarray,
+    *,
+    folds: int = FOLDS,
+    fit: Fit = fit_raw,
 ) -> np.ndarray:
     """Calibrated probabilities, `[rows]`: neither fit nor calibration saw the row's group.
 
@@ -71,9 +77,9 @@ def predict_held_out(
     fold = np.array([fold_of[name] for name in groups])
     for k in range(folds):
         rest, test = table.take(fold != k), fold == k
-        raw = held_out(rest, question, tier, rest.ladder, folds=4)
+        raw = held_out(rest, question, tier, rest.ladder, folds=4, fit=fit)
         calibration = calibrate(raw, y[fold != k], rest.weights)
-        model = fit_raw(rest, question, tier)
+        model = fit(rest, question, tier)
         p[test] = calibration(model.log_odds(table.x[test][:, chosen]))
     return p
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import brentq
@@ -20,7 +21,14 @@ QUESTIONS = ("failed", "diverged")
 FOLDS = 8
 MAX_SHIFT = 3.0  # decades
 
-Fit = Callable[[np.ndarray, np.ndarray, np.ndarray, list[int]], Callable[[np.ndarray], np.ndarray]]
+
+class Raw(Protocol):
+    """A fitted model before calibration: features `[rows, features]` to log-odds `[rows]`."""
+
+    def log_odds(self, x: np.ndarray) -> np.ndarray: ...
+
+
+Fit = Callable[[Table, str, Evidence], Raw]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +60,20 @@ def fit_raw(table: Table, question: str, tier: Evidence) -> AdditiveModel:
 
 
 def held_out(
-    table: Table, question: str, tier: Evidence, groups: np.ndarray, *, folds: int = FOLDS
+    table: Table,
+    question: str,
+    tier: Evidence,
+    groups: np.ndarray,
+    *,
+    folds: int = FOLDS,
+    fit: Fit = fit_raw,
 ) -> np.ndarray:
     """Raw log-odds of every row from a model that saw no row of its group, `[rows]`."""
     raw = np.full(len(table), np.nan)
     chosen = columns(tier)
     splits = GroupKFold(min(folds, len(np.unique(groups)))).split(table.x, groups=groups)
     for seen, unseen in splits:
-        model = fit_raw(table.take(seen), question, tier)
+        model = fit(table.take(seen), question, tier)
         raw[unseen] = model.log_odds(table.x[unseen][:, chosen])
     return raw
 

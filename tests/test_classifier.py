@@ -9,7 +9,9 @@ import pytest
 from scipy.special import expit
 
 from rksp.classifiers.additive import AdditiveModel, fit_additive
+from rksp.classifiers.challengers import CHALLENGERS
 from rksp.classifiers.classifier import DivergenceClassifier
+from rksp.classifiers.evaluate import predict_held_out
 from rksp.classifiers.fit import calibrate, fit_classifier, rate_shift
 from rksp.classifiers.metrics import auroc, bootstrap, ece
 from rksp.classifiers.table import Table
@@ -119,6 +121,16 @@ def test_the_planted_edge_is_found(table, classifier):
     assert ece(new.failed, p) < 0.06
     # the negative control: shuffled labels must not rank
     assert abs(auroc(np.random.default_rng(0).permutation(new.failed), p) - 0.5) < 0.06
+
+
+@pytest.mark.parametrize("name", CHALLENGERS)
+def test_every_challenger_finds_the_planted_edge_too(table, name):
+    """The comparison in the model card compares models that work."""
+    p = predict_held_out(
+        table, "failed", Evidence.RESPONSE, table.ladder, folds=2, fit=CHALLENGERS[name]
+    )
+    assert auroc(table.failed, p) > 0.9
+    assert ece(table.failed, p) < 0.1
 
 
 def test_the_interval_holds_the_estimate_and_widens_off_the_data(table, classifier):
