@@ -10,6 +10,7 @@ from scipy.linalg import eigh, lapack
 from torch import Tensor
 
 from rksp.errors import InputError
+from rksp.kernels.covariance import covariance
 
 # Smallest variance worth keeping, relative to the largest: the square of what a dtype resolves.
 # float64 is limited by its own covariance, so it gains nothing over float32.
@@ -168,7 +169,10 @@ def principal_subspace(
     if states < 2 or not total > 0.0:
         return None
     small = states <= width  # the Gram matrix of states has the same spectrum and is smaller
-    matrix = (x @ x.T if small else x.T @ x) / (states - 1)  # numpy makes this SYRK
+    if small:
+        matrix = x @ x.T / (states - 1)  # numpy makes this SYRK
+    else:
+        matrix = covariance(torch.from_numpy(x)).xx.numpy() * (states / (states - 1))
     size = len(matrix)
     if energy is None and rank is not None and rank < size // 4:
         variances, vectors = eigh(matrix, subset_by_index=[size - rank, size - 1])

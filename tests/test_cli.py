@@ -56,6 +56,8 @@ def test_the_written_report_is_the_schema_and_reads_back(scored):
     report = Report.model_validate_json(text)
     assert report.to_json() == text
     assert [layer.layer for layer in report.seeds[0].spectra.layers] == [0, 1]
+    ran = {(k.op, k.implementation, k.reason) for k in report.kernels}
+    assert ("covariance", "reference", "float64 tensors") in ran
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(json.loads(text) | {"extra": 1}, schema)
 

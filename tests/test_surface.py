@@ -20,7 +20,7 @@ SCORE_OPTIONS = (
     "--trust-remote-code --variant --warmup-steps --weight-decay"
 )
 
-REPORT_KEYS = "findings non_finite provenance recipe schema_version seeds spread target timings verdict"
+REPORT_KEYS = "findings kernels non_finite provenance recipe schema_version seeds spread target timings verdict"
 
 
 def test_public_names():

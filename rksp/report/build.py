@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import statistics
 from collections.abc import Sequence
@@ -12,11 +13,14 @@ import torch
 from rksp.classifiers.classifier import load_classifier
 from rksp.errors import ArtifactError
 from rksp.forward import BlockStats
+from rksp.kernels import dispatch
 from rksp.models.source import ModelSource
 from rksp.pipeline import Evaluation
 from rksp.recipe import Recipe
 from rksp.report.schema import (
+    FindingReport,
     ForwardReport,
+    KernelReport,
     LayerReport,
     Report,
     ResponseReport,
@@ -52,7 +56,7 @@ def build_report(
         ),
         recipe=recipe,
         verdict=statistics.multimode(verdicts)[0],
-        findings=[],
+        findings=[FindingReport(**dataclasses.asdict(finding)) for finding in first.findings],
         seeds=seeds,
         spread=_spread(seeds),
         provenance={
@@ -64,6 +68,10 @@ def build_report(
             "states": first.profile.states,
             "variant": first.profile.spectra.variant,
         },
+        kernels=[
+            KernelReport(op=choice.op, implementation=choice.implementation, reason=choice.reason)
+            for choice in sorted(dispatch.explain(), key=lambda choice: (choice.op, choice.reason))
+        ],
         timings={
             f"{step} (seed {evaluation.seed})": round(seconds, 3)
             for evaluation in evaluations

@@ -137,6 +137,14 @@ class FindingReport(Part):
     layer: str
 
 
+class KernelReport(Part):
+    """Which implementation of an operation ran, and why; see `rksp.kernels.dispatch`."""
+
+    op: str
+    implementation: Literal["reference", "triton"]
+    reason: str
+
+
 class SeedReport(Part):
     """Everything measured at one seed."""
 
@@ -165,6 +173,7 @@ class Report(Part):
     seeds: list[SeedReport]
     spread: dict[str, dict[str, float]]
     provenance: dict[str, str | int | float | bool | None]
+    kernels: list[KernelReport]
     non_finite: list[str] = []
     timings: dict[str, float]
 

@@ -8,10 +8,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from rksp.report.schema import LayerReport, Report, RiskReport, SeedReport
+from rksp.report.schema import FindingReport, LayerReport, Report, RiskReport, SeedReport
 from rksp.status import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
+_MOST_FINDINGS = 6
+_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _STYLES = {"ok": "bold green", "risk": "bold red", "indeterminate": "bold yellow"}
 
 
@@ -20,6 +22,8 @@ def render(report: Report, console: Console) -> None:
     seed = report.seeds[0]
     console.print(_headline(report))
     console.print(_verdict(report, seed))
+    if report.findings:
+        console.print(_findings(report.findings))
     console.print()
     console.print(_spectra(seed))
     console.print()
@@ -84,6 +88,22 @@ def _answer(report: Report, risk: RiskReport) -> str:
         f"P(diverged) {risk.probability_diverged:.1%} at learning rate {rate:g}, "
         f"within {risk.horizon_steps} steps"
     )
+
+
+def _findings(findings: list[FindingReport]) -> Group:
+    """One line each, as many as can be read; errors come first."""
+    lines = [
+        Text.assemble(
+            ("  "),
+            (f"{finding.level} {finding.code}", _LEVEL_STYLES[finding.level]),
+            f" {finding.message} ",
+            (finding.fix, "italic"),
+        )
+        for finding in findings[:_MOST_FINDINGS]
+    ]
+    if len(findings) > _MOST_FINDINGS:
+        lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more, see the JSON", "dim"))
+    return Group(*lines)
 
 
 def _spectra(seed: SeedReport) -> Group:
