@@ -167,14 +167,30 @@ def evaluate(
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
     question: Annotated[str, typer.Option(help="failed or diverged.")] = "failed",
     draws: Annotated[int, typer.Option(help="Of the bootstrap.")] = 200,
+    figure: Annotated[
+        Path | None, typer.Option(help="Also draw the reliability diagram here (.svg, .png).")
+    ] = None,
 ) -> None:
     """Prints the evaluation as Markdown: every split, every tier, every baseline."""
     from rksp.classifiers.card import evaluation_markdown
 
-    typer.echo(
-        evaluation_markdown(_table(collection, measurements), question=question, draws=draws),
-        nl=False,
-    )
+    table = _table(collection, measurements)
+    if figure is not None:
+        _draw(table, question, figure)
+    typer.echo(evaluation_markdown(table, question=question, draws=draws), nl=False)
+
+
+def _draw(table, question: str, path: Path) -> None:
+    from rksp.classifiers.evaluate import predict_held_out
+    from rksp.classifiers.figure import reliability_diagram
+    from rksp.classifiers.fit import labels
+    from rksp.features import Evidence
+
+    tiers = (Evidence.RESPONSE, Evidence.MICRO)
+    predictions = {
+        str(tier): predict_held_out(table, question, tier, table.ladder) for tier in tiers
+    }
+    reliability_diagram(labels(table, question), predictions, path)
 
 
 def _table(collection: Path | None, measurements: Path | None):

@@ -12,10 +12,11 @@ from rksp.classifiers.additive import AdditiveModel, fit_additive
 from rksp.classifiers.challengers import CHALLENGERS
 from rksp.classifiers.classifier import DivergenceClassifier
 from rksp.classifiers.evaluate import predict_held_out
+from rksp.classifiers.figure import reliability_diagram
 from rksp.classifiers.fit import calibrate, fit_classifier, rate_shift
 from rksp.classifiers.metrics import auroc, bootstrap, ece
 from rksp.classifiers.table import Table
-from rksp.errors import ArtifactError
+from rksp.errors import ArtifactError, InputError
 from rksp.features import FEATURE_NAMES, FEATURES, Evidence, FeatureVector
 
 RATE = FEATURE_NAMES.index("rate")
@@ -215,6 +216,22 @@ def test_ece_of_a_calibrated_and_of_an_overconfident_predictor():
     y = rng.random(20_000) < p
     assert ece(y, p) < 0.02
     assert ece(y, (p > 0.5).astype(float)) == pytest.approx(0.25, abs=0.02)
+
+
+def test_the_reliability_diagram_is_the_same_file_every_time(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra: rksp[plots]")
+    rng = np.random.default_rng(0)
+    p = rng.random(300)
+    y = (rng.random(300) < p).astype(int)
+    first, again = tmp_path / "a.svg", tmp_path / "b.svg"
+    for path in (first, again):
+        reliability_diagram(y, {"honest": p, "bold": (p > 0.5).astype(float)}, path)
+    assert first.read_bytes() == again.read_bytes()
+    shifted = tmp_path / "c.svg"
+    reliability_diagram(y, {"honest": p, "bold": p}, shifted)
+    assert shifted.read_bytes() != first.read_bytes()
+    with pytest.raises(InputError, match=r"a\.pdf"):
+        reliability_diagram(y, {"honest": p}, tmp_path / "a.pdf")
 
 
 def test_bootstrap_over_ladders_is_wider_than_over_rows():
