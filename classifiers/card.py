@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rksp.classifiers.challengers import CHALLENGERS
-from rksp.classifiers.edges import edge_table
+from rksp.classifiers.edges import EdgeErrors, edge_table
 from rksp.classifiers.evaluate import (
     Row,
     Score,
@@ -15,20 +15,24 @@ from rksp.classifiers.evaluate import (
     near_edge,
     predict_held_out,
 )
-from rksp.classifiers.fit import labels
+from rksp.classifiers.fit import fit_raw, labels, telling
 from rksp.classifiers.metrics import auroc, ece, reliability
 from rksp.classifiers.table import Table
-from rksp.features import Evidence
+from rksp.features import Evidence, columns
 
+EDGE_HEADER = ["| guess | median | 90th percentile | too low | ladders |", "|---|---|---|---|---|"]
 _COLUMNS = ("auroc", "average_precision", "brier", "ece")
 
 
 def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 200) -> str:
     """All tables of the evaluation, 95 % bootstrap intervals over ladders in brackets."""
+    whole, digest = table, table.digest[:12]
+    table = whole.take(telling(whole, question))
     y = labels(table, question)
     lines = [
         f"{len(table)} runs in {len(set(table.ladder))} ladders of {len(set(table.family))} "
-        f"families; {y.mean():.1%} {question}; data {table.digest[:12]}.",
+        f"families; {y.mean():.1%} {question}; data {digest}.",
+        *_silent(whole, table, question),
         "",
         "| split | predictor | AUROC | average precision | Brier | ECE | also |",
         "|---|---|---|---|---|---|---|",
@@ -51,20 +55,34 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
     lines += [_challenger(table, question, name) for name in CHALLENGERS]
     if question == "failed":
         lines += ["", "Error of the estimated edge in decades, unseen ladders:", ""]
-        lines += [
-            "| guess | median | 90th percentile | too low | ladders |",
-            "|---|---|---|---|---|",
-        ]
-        for row in edge_table(table):
-            lines.append(
-                f"| {row.predictor} | {row.median:.2f} | {row.percentile_90:.2f} | "
-                f"{row.share_low:.0%} | {row.ladders} |"
-            )
+        lines += EDGE_HEADER
+        lines += [edge_line(row) for row in edge_table(table)]
     lines += ["", "Reliability at the response tier, unseen ladders, bins of equal count:", ""]
     lines += ["| predicted | observed | runs |", "|---|---|---|"]
     for predicted, observed, count in reliability(y, p[Evidence.RESPONSE]):
         lines.append(f"| {predicted:.3f} | {observed:.3f} | {count} |")
     return "\n".join(lines) + "\n"
+
+
+def edge_line(row: EdgeErrors) -> str:
+    """A row of the table of edge errors."""
+    return (
+        f"| {row.predictor} | {row.median:.2f} | {row.percentile_90:.2f} | "
+        f"{row.share_low:.0%} | {row.ladders} |"
+    )
+
+
+def _silent(whole: Table, table: Table, question: str) -> list[str]:
+    """What the classifier is worth where nothing was learned, which it is not fitted on."""
+    left = whole.take(~telling(whole, question))
+    if not len(left):
+        return []
+    model = fit_raw(table, question, Evidence.RESPONSE)
+    score = auroc(labels(left, question), model.log_odds(left.x[:, columns(Evidence.RESPONSE)]))
+    return [
+        f"Left out: {len(left)} runs in {len(set(left.ladder))} ladders that learned nothing; "
+        f"there the response tier reaches AUROC {score:.3f} without having seen any of them."
+    ]
 
 
 def _challenger(table: Table, question: str, name: str) -> str:

@@ -63,7 +63,7 @@ def fit_boosted(table: Table, question: str, tier: Evidence) -> SklearnModel:
 
 
 CHALLENGERS: dict[str, Fit] = {
-    "additive (shipped)": fit_raw,
+    "additive curves (shipped)": fit_raw,
     "logistic": fit_logistic,
     "boosted trees": fit_boosted,
 }

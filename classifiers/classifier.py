@@ -14,9 +14,9 @@ import numpy as np
 
 from rksp.classifiers.additive import AdditiveModel
 from rksp.errors import ArtifactError
-from rksp.features import FEATURE_NAMES, FEATURES, SCHEMA, Evidence, FeatureVector
+from rksp.features import FEATURE_NAMES, SCHEMA, Evidence, FeatureVector, at_unit_rate
 
-ARTIFACT_SCHEMA = "rksp-classifier-1"
+ARTIFACT_SCHEMA = "rksp-classifier-2"
 _LARGEST_ARTIFACT = 8_000_000  # bytes; ours is a hundredth of it
 
 
@@ -58,7 +58,8 @@ class DivergenceClassifier:
 
     Attributes:
         heads: Keyed by (question, tier).
-        ranges: For each feature, the 1st and 99th percentile of the fitted rows.
+        ranges: For each feature but the rate, the 1st and 99th percentile of the fitted rows at
+            learning rate 1.
         card: What it was fitted on and how well it does: data digest, families, metrics, limits.
     """
 
@@ -86,24 +87,21 @@ class DivergenceClassifier:
         return dict(zip(head.model.names, shares.tolist(), strict=True))
 
     def outside(self, features: FeatureVector) -> dict[str, float]:
-        """Features outside the fitted range, and by how many times its width."""
+        """Features outside the fitted range, and by how many times its width.
+
+        What follows the rate is looked at as it is at rate 1: no rate by itself lies outside.
+        """
         beyond = {}
+        values = dict(zip(FEATURE_NAMES, at_unit_rate(features.values), strict=True))
         for name, (low, high) in self.ranges.items():
-            value = features[name]
-            over = max(low - value, value - high)
+            over = max(low - values[name], values[name] - high)
             if math.isfinite(over) and over > 0 and high > low:
                 beyond[name] = over / (high - low)
         return beyond
 
     def distance(self, features: FeatureVector) -> float:
-        """Largest excess over a fitted range, in widths of it; the rate itself does not count.
-
-        What follows the rate leaves its range at very low and very high rates, where the answer
-        is sure in spite of it.
-        """
-        following = {feature.name for feature in FEATURES if feature.follows_rate}
-        beyond = self.outside(features)
-        return max((over for name, over in beyond.items() if name not in following), default=0.0)
+        """Largest excess over a fitted range, in widths of it."""
+        return max(self.outside(features).values(), default=0.0)
 
     def _head(self, features: FeatureVector, question: str) -> Head:
         if features.schema != SCHEMA:

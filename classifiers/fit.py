@@ -15,7 +15,7 @@ from sklearn.model_selection import GroupKFold
 from rksp.classifiers.additive import AdditiveModel, fit_additive
 from rksp.classifiers.classifier import DivergenceClassifier, Head
 from rksp.classifiers.table import Table
-from rksp.features import FEATURE_NAMES, FEATURES, Evidence, columns
+from rksp.features import FEATURE_NAMES, FEATURES, Evidence, at_unit_rate, columns
 
 QUESTIONS = ("failed", "diverged")
 FOLDS = 8
@@ -47,6 +47,15 @@ def labels(table: Table, question: str) -> np.ndarray:
     return getattr(table, question).astype(int)
 
 
+def telling(table: Table, question: str) -> np.ndarray:
+    """Mask of the rows that say something about a question, `[rows]`.
+
+    A ladder on which no rate learned anything cannot say at which rate learning fails; that a run
+    of it diverged counts all the same.
+    """
+    return table.learned if question == "failed" else np.ones(len(table), dtype=bool)
+
+
 def fit_raw(table: Table, question: str, tier: Evidence) -> AdditiveModel:
     """The uncalibrated additive model of one head."""
     chosen = columns(tier)
@@ -54,7 +63,7 @@ def fit_raw(table: Table, question: str, tier: Evidence) -> AdditiveModel:
         table.x[:, chosen],
         labels(table, question),
         names=[FEATURE_NAMES[i] for i in chosen],
-        increasing=[FEATURES[i].follows_rate for i in chosen],
+        follows=[FEATURES[i].follows_rate for i in chosen],
         weights=table.weights,
     )
 
@@ -109,6 +118,7 @@ def rate_shift(
 
 def fit_head(table: Table, question: str, tier: Evidence) -> Head:
     """Model, calibration on unseen ladders, and the spread over unseen families."""
+    table = table.take(telling(table, question))
     y = labels(table, question)
     by_ladder = held_out(table, question, tier, table.ladder)
     calibration = calibrate(by_ladder, y, table.weights)
@@ -141,9 +151,10 @@ def fit_classifier(table: Table, card: dict[str, object]) -> DivergenceClassifie
     }
     ranges = {}
     for i, name in enumerate(FEATURE_NAMES):
-        measured = table.x[np.isfinite(table.x[:, i]), i]
-        if len(measured):
-            low, high = np.percentile(measured, [1, 99])
+        values = at_unit_rate(table.x)[:, i]
+        found = values[np.isfinite(values)]
+        if name != "rate" and len(found):
+            low, high = np.percentile(found, [1, 99])
             ranges[name] = (_short(low), _short(high))
     return DivergenceClassifier(heads=heads, ranges=ranges, card=card | {"data": table.digest})
 

@@ -20,6 +20,8 @@ class Table:
         width, depth, parameters: Size of the model.
         edge_low, edge_high: The two rates around the ladder's edge; NaN where there is none.
         one_step_change: Change of the loss of one step at the run's rate, in nats (a baseline).
+        learned: The best run of the row's ladder ended more than the policy's margin below the
+            loss of the label frequencies, or no run of it ended at all.
     """
 
     x: np.ndarray
@@ -35,6 +37,7 @@ class Table:
     edge_low: np.ndarray
     edge_high: np.ndarray
     one_step_change: np.ndarray
+    learned: np.ndarray
 
     def __len__(self) -> int:
         return len(self.rate)

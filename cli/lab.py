@@ -178,6 +178,18 @@ def evaluate(
     if figure is not None:
         _draw(table, question, figure)
     typer.echo(evaluation_markdown(table, question=question, draws=draws), nl=False)
+    if question == "failed":
+        _bound(collection)
+
+
+def _bound(collection: Path | None) -> None:
+    from rksp.classifiers.card import EDGE_HEADER, edge_line
+    from rksp.lab.collection import read_collection
+    from rksp.lab.early import early_edge_errors
+
+    lines = [edge_line(row) for row in early_edge_errors(read_collection(collection))]
+    title = "What the runs themselves say of their edge after n steps, all rates watched:"
+    typer.echo("\n".join(["", title, "", *EDGE_HEADER, *lines]))
 
 
 def _draw(table, question: str, path: Path) -> None:

@@ -143,6 +143,12 @@ class FeatureVector:
         return float(self.values[FEATURE_NAMES.index(name)])
 
 
+def at_unit_rate(values: np.ndarray) -> np.ndarray:
+    """Features as they would be at learning rate 1, `[…, features]`: the rate becomes 0."""
+    rate = values[..., FEATURE_NAMES.index("rate")]
+    return values - rate[..., None] * _FOLLOWS_RATE
+
+
 def columns(tier: Evidence) -> list[int]:
     """Indices of the features that a tier measures."""
     return [i for i, feature in enumerate(FEATURES) if feature.tier <= tier]

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import expit
 
 from rksp.classifiers.additive import AdditiveModel, fit_additive
@@ -55,6 +56,7 @@ def planted_table(*, ladders: int = 60, seed: int = 0) -> Table:
         edge_low=10 ** (edges[ladder] - 0.1),
         edge_high=10 ** (edges[ladder] + 0.1),
         one_step_change=np.zeros(len(ladder)),
+        learned=np.ones(len(ladder), dtype=bool),
     )
 
 
@@ -72,36 +74,47 @@ def _vector(table: Table, row: int) -> FeatureVector:
     return FeatureVector(values=table.x[row], tier=Evidence.RESPONSE)
 
 
-def test_folding_the_trees_changes_nothing():
-    """The step functions against scikit-learn's own decision function, missing values included."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
+def test_the_fit_is_the_optimum_of_the_penalized_likelihood():
+    """The stored curves against a float64 minimization that shares no code with the fit."""
     rng = np.random.default_rng(1)
-    x = rng.normal(size=(500, 4)).round(1)  # rounded: values that lie on thresholds
-    x[rng.random(x.shape) < 0.1] = np.nan
-    y = (np.nan_to_num(x[:, 0]) + 0.5 * np.nan_to_num(x[:, 1]) ** 2 > 0.3).astype(int)
-    model = fit_additive(x, y, names="abcd", increasing=[True, False, False, False], rounds=80)
-    booster = HistGradientBoostingClassifier(
-        max_iter=80,
-        learning_rate=0.12,
-        max_leaf_nodes=4,
-        min_samples_leaf=30,
-        l2_regularization=10.0,
-        max_bins=64,
-        monotonic_cst=[1, 0, 0, 0],
-        interaction_cst="no_interactions",
-        early_stopping=False,
-        random_state=0,
-    ).fit(x, y)
-    assert np.abs(booster.decision_function(x) - model.log_odds(x)).max() < 1e-8
+    x = rng.normal(size=(400, 3))
+    x[:, 2] += x[:, 0]  # follows the rate
+    x[rng.random(400) < 0.1, 1] = np.nan
+    y = (rng.random(400) < expit(2 * x[:, 0] + np.nan_to_num(x[:, 1]) ** 2 - 1)).astype(int)
+    model = fit_additive(x, y, names=["rate", "a", "b"], follows=[True, False, True])
+    rate = x[:, 0] - x[:, 0].mean()
+    seen = {"a": np.nan_to_num(x[:, 1], nan=np.nanmedian(x[:, 1])), "b": x[:, 2] - x[:, 0]}
+    design = [np.ones(400), 3 * rate]
+    for name, curve in zip(model.names[1:], model.curves[1:], strict=True):
+        measured = seen[name][np.isfinite(x[:, model.names.index(name)])]
+        assert np.allclose(curve.knots, np.linspace(*np.percentile(measured, [1, 99]), 4))
+        design += [np.interp(seen[name], curve.knots, row) for row in np.eye(4)]
+    design = np.stack(design, axis=1)
+
+    def objective(beta):
+        z = design @ beta
+        return np.logaddexp(0, z).sum() - y @ z + 0.5 / 0.3 * (beta[1:] ** 2).sum()
+
+    best = minimize(objective, np.zeros(design.shape[1]), method="BFGS", options={"gtol": 1e-8})
+    assert np.abs(design @ best.x - model.log_odds(x)).max() < 1e-3
+    assert model.slope > 1
+
+
+def test_data_in_which_the_rate_heals_are_refused():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(200, 2))
+    y = (x[:, 0] < 0).astype(int)
+    with pytest.raises(ArtifactError, match="fails less often"):
+        fit_additive(x, y, names=["rate", "a"], follows=[True, False])
+    assert fit_additive(x, 1 - y, names=["rate", "a"], follows=[True, False]).slope > 0
 
 
 def test_contributions_sum_to_the_log_odds_and_average_to_zero(table, classifier):
     model = classifier.heads["failed", Evidence.RESPONSE].model
-    x = table.x[:, : len(model.names)]
+    x = table.x[:, [FEATURE_NAMES.index(name) for name in model.names]]
     parts = model.contributions(x)
     assert np.allclose(model.intercept + parts.sum(1), model.log_odds(x), atol=1e-12)
-    assert np.abs(np.average(parts, axis=0, weights=table.weights)).max() < 1e-8
+    assert np.abs(np.average(parts, axis=0, weights=table.weights)).max() < 1e-7
 
 
 def test_risk_never_falls_with_the_learning_rate(table, classifier):
@@ -169,8 +182,10 @@ def test_fitting_twice_gives_the_same_bytes(classifier):
         lambda d: d.update(schema="other"),
         lambda d: d.update(features="features-0"),
         lambda d: d["heads"]["failed/response"]["model"].update(intercept="x"),
-        lambda d: d["heads"]["failed/response"]["model"]["features"]["rate"].update(values=[1.0]),
-        lambda d: d["heads"]["failed/response"]["model"]["features"]["rate"].update(missing=1e999),
+        lambda d: d["heads"]["failed/response"]["model"].update(slope=-1.0),
+        lambda d: d["heads"]["failed/response"]["model"]["features"]["depth"]["knots"].reverse(),
+        lambda d: d["heads"]["failed/response"]["model"]["features"]["depth"].update(values=[1.0]),
+        lambda d: d["heads"]["failed/response"]["model"]["features"]["depth"].update(missing=1e999),
     ],
 )
 def test_a_damaged_artifact_is_refused(classifier, damage):
@@ -243,12 +258,11 @@ def test_bootstrap_over_ladders_is_wider_than_over_rows():
     assert grouped[1] - grouped[0] > 3 * (single[1] - single[0])
 
 
-def test_step_function_edges_belong_below():
+def test_a_curve_is_linear_between_knots_and_constant_beyond():
+    parts = {"follows": True, "knots": [0.0, 1.0], "values": [-1.0, 2.0], "missing": 0.5}
     model = AdditiveModel.from_dict(
-        {
-            "intercept": 0.0,
-            "features": {"a": {"edges": [1.0], "values": [-1.0, 2.0], "missing": 0.5}},
-        }
+        {"intercept": 0.0, "slope": 2.0, "mean_rate": -1.0, "features": {"a": parts}}
     )
-    x = np.array([[0.0], [1.0], [1.0001], [np.nan]])
-    assert model.log_odds(x).tolist() == [-1.0, -1.0, 2.0, 0.5]
+    rate = -2.0  # a decade below the mean: -2
+    x = np.array([[rate, rate + a] for a in (-5.0, 0.0, 0.5, 1.0, 9.0, np.nan)])
+    assert model.log_odds(x).tolist() == [-3.0, -3.0, -1.5, 0.0, 0.0, -1.5]

@@ -62,6 +62,17 @@ def test_the_written_report_is_the_schema_and_reads_back(scored):
         jsonschema.validate(json.loads(text) | {"extra": 1}, schema)
 
 
+def test_findings_stand_in_the_text_and_in_the_json(scored):
+    done, path = scored
+    findings = Report.model_validate_json(path.read_text()).findings
+    missing = next(finding for finding in findings if finding.name == "warmup")
+    assert missing.value == 0
+    assert "warning RKSP503 There is no warm-up in 1000 steps." in done.stdout
+    assert "--warmup-steps 30" in missing.fix
+    warmed = rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "--warmup-steps", "30")
+    assert "RKSP503" not in warmed.stdout
+
+
 def test_a_stored_report_renders_again(scored):
     done, path = scored
     again = rksp("report", str(path))
@@ -95,7 +106,11 @@ def test_several_seeds_report_their_spread():
     done = rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--seeds", "2", "--format", "json")
     report = json.loads(done.stdout)
     assert [seed["seed"] for seed in report["seeds"]] == [0, 1]
-    assert report["spread"]["published_score"]["std"] > 0
+    spread = report["spread"]
+    assert spread["published_score"]["std"] > 0
+    safe = [seed["risk"]["safe_learning_rate"] for seed in report["seeds"]]
+    low, high = (spread["safe_learning_rate"][end] for end in ("low", "high"))
+    assert (low, high) == (min(safe), max(safe))
 
 
 BAD = {
@@ -112,6 +127,7 @@ BAD = {
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (["score", "llama"], "6.74B parameters"),
     "missing probe": (["score", "gpt2", *SMALL, "--probe", "absent.txt"], "absent.txt"),
+    "unknown check": (["explain", "RKSP109"], "did you mean RKSP10"),
     "missing report": (["report", "absent.json"], "absent.json"),
 }
 

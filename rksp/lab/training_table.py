@@ -14,6 +14,7 @@ import numpy as np
 from rksp.classifiers.table import Table
 from rksp.errors import ArtifactError, Incomplete
 from rksp.features import FEATURE_NAMES, Evidence, FeatureVector
+from rksp.lab.collection import trivial_loss
 from rksp.lab.ladder import LadderRun
 from rksp.lab.measure import read_measurement
 from rksp.outcome import Outcome, OutcomePolicy
@@ -50,6 +51,7 @@ def training_table(
         family=np.array([row["family"] for row in rows]),
         task=np.array([row["task"] for row in rows]),
         one_step_change=np.array([row["one_step_change"] for row in rows]),
+        learned=np.array([row["learned"] for row in rows]),
         **numeric,
     )
 
@@ -58,6 +60,8 @@ def _rows(
     run: LadderRun, measured: Mapping[str, object], policy: OutcomePolicy
 ) -> list[dict[str, object]]:
     judged = run.judge(policy)
+    final = min(policy.final_loss(curves) for curves in run.curves)
+    trivial = trivial_loss(run.spec)
     low, high = judged.edge or (None, None)
     stored = measured["features"]
     values = [math.nan if stored[name] is None else float(stored[name]) for name in FEATURE_NAMES]
@@ -73,6 +77,7 @@ def _rows(
         "width": run.spec.shape["hidden_size"],
         "depth": run.spec.shape["num_hidden_layers"],
         "parameters": measured["parameters"],
+        "learned": trivial is None or final < trivial - policy.margin or not math.isfinite(final),
         "edge_low": low if high is not None else math.nan,
         "edge_high": high if high is not None else math.nan,
     }

@@ -192,7 +192,12 @@ def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
         "likely_edge": [s.risk.likely_edge if s.risk else None for s in seeds],
     }
     return {
-        name: {"mean": statistics.fmean(found), "std": statistics.stdev(found)}
+        name: {
+            "mean": statistics.fmean(found),
+            "std": statistics.stdev(found),
+            "low": min(found),
+            "high": max(found),
+        }
         for name, found in values.items()
         if None not in found
     }

@@ -159,10 +159,11 @@ class SeedReport(Part):
 class Report(Part):
     """One run of `rksp score`.
 
-    `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the mean and standard deviation over them
-    of the numbers that people compare. `non_finite` lists the paths of numbers that were infinite
-    or undefined: JSON has no word for them, so they stand as null. Only `timings` differs between
-    two runs of the same command.
+    `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the
+    mean, standard deviation, lowest and highest over them of the numbers that people compare.
+    `kernels` says which implementations ran. `non_finite` lists the paths of numbers that were
+    infinite or undefined: JSON has no word for them, so they stand as null. Only `timings` differs
+    between two runs of the same command.
     """
 
     schema_version: Literal["1.0"] = SCHEMA_VERSION

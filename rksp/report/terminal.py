@@ -94,7 +94,7 @@ def _findings(findings: list[FindingReport]) -> Group:
     """One line each, as many as can be read; errors come first."""
     lines = [
         Text.assemble(
-            ("  "),
+            "  ",
             (f"{finding.level} {finding.code}", _LEVEL_STYLES[finding.level]),
             f" {finding.message} ",
             (finding.fix, "italic"),
@@ -204,7 +204,8 @@ def _notes(report: Report, seed: SeedReport) -> list[str]:
         notes.append(f"outside the labelled runs, by this many of their ranges: {listed}")
     for name, values in report.spread.items():
         notes.append(
-            f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}"
+            f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "
+            f"from {values['low']:.3g} to {values['high']:.3g}"
         )
     return notes
 

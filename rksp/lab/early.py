@@ -1,0 +1,73 @@
+"""What the runs of a ladder themselves say about its edge after their first few steps.
+
+The bound of every prediction that costs fewer steps: all rates are watched, on the very
+initialization and batches of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from rksp.classifiers.edges import EdgeErrors
+from rksp.lab.collection import trivial_loss
+from rksp.lab.ladder import LadderRun
+from rksp.outcome import Curves, OutcomePolicy
+
+STEPS = (5, 10, 20, 40, 80)
+_RISES = (0.05, 0.1, 0.25, 0.5, 1.0)  # nats above the best rate's loss
+_WORST = 60.0  # nats; what a run counts as that did not get this far
+
+
+def early_edge_errors(
+    ladders: Sequence[LadderRun], steps: Sequence[int] = STEPS, policy: OutcomePolicy | None = None
+) -> list[EdgeErrors]:
+    """Errors of the edge guessed from the losses after n steps at all rates of a ladder.
+
+    A ridge regression on the rate that is best by then and the rates that are worse by
+    `_RISES`, fitted on nine tenths of the ladders and tested on the last. Only ladders that
+    learned, have an edge, and are longer than the most steps.
+    """
+    policy = policy or OutcomePolicy()
+    chosen, edges = [], []
+    for ladder in ladders:
+        low, high = ladder.judge(policy).edge or (None, None)
+        final = min(policy.final_loss(curves) for curves in ladder.curves)
+        trivial = trivial_loss(ladder.spec)
+        learned = trivial is not None and final < trivial - policy.margin
+        if high is not None and learned and ladder.spec.recipe.max_steps > max(steps):
+            chosen.append(ladder)
+            edges.append((math.log10(low) + math.log10(high)) / 2)
+    edge, found = np.array(edges), []
+    for count in steps:
+        x = np.array([_landmarks(ladder, count) for ladder in chosen])
+        model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-1, 3, 9)))
+        folds = KFold(10, shuffle=True, random_state=0)
+        guess = cross_val_predict(model, x, edge, cv=folds)
+        found.append(EdgeErrors.of(f"all rates for {count} steps", guess, edge))
+    return found
+
+
+def _landmarks(ladder: LadderRun, count: int) -> list[float]:
+    rates = np.log10(ladder.rates)
+    losses = np.array([_loss_after(curves, count) for curves in ladder.curves])
+    best = int(losses.argmin())
+    marks = [float(rates[best])]
+    for rise in _RISES:
+        worse = np.flatnonzero(losses[best:] > losses[best] + rise)
+        marks.append(float(rates[best + worse[0]]) if len(worse) else float(rates[-1]) + 0.5)
+    return marks
+
+
+def _loss_after(curves: Curves, count: int) -> float:
+    """Mean loss of the last quarter of the first `count` steps."""
+    seen = curves.loss[:count]
+    if len(seen) < count or not np.isfinite(seen).all():
+        return _WORST
+    return min(_WORST, float(seen[-max(2, count // 4) :].mean()))
