@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from rksp.cli import bench, lab, report, score
+from rksp.cli import bench, checks, confirm, defaults, diff, explain_config, lab, report, score
 from rksp.errors import RkspError
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
@@ -24,9 +26,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    no_config: Annotated[
+        bool, typer.Option("--no-config", help="Ignore .rksp.toml and [tool.rksp].")
+    ] = False,
+) -> None:
+    """Takes the defaults of options from the nearest file of defaults."""
+    found = None if no_config else defaults.find_defaults(Path.cwd())
+    if found is not None:
+        file, tables = found
+        context.default_map = defaults.default_map(file, tables, context.command)
+        print(f"rksp: defaults from {file}", file=sys.stderr)
+
+
 app.command("score")(score.score)
+app.command("confirm")(confirm.confirm)
 app.command("report")(report.report)
+app.command("diff")(diff.diff)
 app.command("schema")(report.schema)
+app.command("checks")(checks.checks)
+app.command("explain")(checks.explain)
+app.command("explain-config")(explain_config.explain_config)
 app.add_typer(lab.app, name="lab")
 app.add_typer(bench.app, name="bench")
 

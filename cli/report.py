@@ -9,30 +9,17 @@ from typing import Annotated
 
 import typer
 
-from rksp.errors import ArtifactError, InputError
+from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load, outputs
 
 
 def report(
     file: Annotated[Path, typer.Argument(help="A JSON report of rksp score.")],
+    output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
+    output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
 ) -> int:
-    """Shows a stored report."""
-    from pydantic import ValidationError  # not for --help
-    from rich.console import Console
-
-    from rksp.report.schema import Report
-    from rksp.report.terminal import render
-
-    try:
-        stored = Report.model_validate_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise ArtifactError(
-            f"{file} is not a report of this rksp: {where}: {first['msg']}."
-        ) from None
-    render(stored, Console(highlight=False))
+    """Shows a stored report, in any format."""
+    files = outputs(output_format, output)
+    emit(load(file), output_format, files)
     return 0
 
 

@@ -11,11 +11,15 @@ from typing import Annotated
 
 import typer
 
+from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, command_line, emit, load, outputs
 from rksp.errors import InputError
 from rksp.recipe import Recipe
+from rksp.report.diff import compare
+from rksp.report.gate import Gate
 
 
 def score(
+    context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -52,21 +56,25 @@ def score(
     variant: Annotated[str, typer.Option(help="Definition of the spectrum.")] = "rksp-1",
     rank: Annotated[int | None, typer.Option(help="Principal directions kept.")] = None,
     kreiss: Annotated[bool, typer.Option("--kreiss", help="Kreiss constants (slow).")] = False,
-    fail_on: Annotated[float, typer.Option(help="P(failed) at which the exit code is 1.")] = 0.5,
+    fail_on: Annotated[
+        str, typer.Option(help="P(failed) at which the exit code is 1; or error, warning, never.")
+    ] = "0.5",
     risk: Annotated[float, typer.Option(help="Upper bound of the risk at the safe rate.")] = 0.05,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")] = False,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Also write the JSON report here.")
+    baseline: Annotated[
+        Path | None, typer.Option(help="Older JSON report: only what is new or worse counts.")
     ] = None,
+    output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
+    output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
     threads: Annotated[int | None, typer.Option(help="Default half of the cores.")] = None,
     max_params: Annotated[float, typer.Option(help="Refuse larger models.")] = 2e9,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
     allow_hub: Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")] = False,
 ) -> int:
     """How likely the run is to fail, why, and which learning rate is safe."""
-    if output_format not in ("text", "json"):
-        raise InputError(f"--format {output_format!r} is neither text nor json.")
+    files = outputs(output_format, output)
+    gate = Gate.parse(fail_on)
+    older = None if baseline is None else load(baseline)
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}; give at least 1.")
     recipe = Recipe.parse(
@@ -120,23 +128,26 @@ def score(
                 rank=rank,
                 kreiss=kreiss,
                 workers=count,
-                threshold=fail_on,
+                threshold=gate.bar,
                 risk=risk,
                 progress=lambda step, number=number: _progress(f"{target} seed {number}: {step}"),
             )
             evaluations.append(evaluation)
         result = build_report(source, recipe, evaluations, shown.description)
-    if output is not None:
-        output.write_text(result.to_json(), encoding="utf-8")
-    if output_format == "json":
-        sys.stdout.write(result.to_json())
-    else:
-        from rich.console import Console
-
-        from rksp.report.terminal import render
-
-        render(result, Console(highlight=False))
-    return 1 if result.verdict == "risk" and not exit_zero else 0
+    changed = None if older is None else compare(older, result, strict=True)
+    judged = gate.judge(result, changed)
+    command = {"command": command_line(context)}
+    result = result.model_copy(
+        update={
+            "provenance": result.provenance | command,
+            "gate": judged,
+            "baseline": changed,
+        }
+    )
+    emit(result, output_format, files)
+    if judged.failed:
+        print(f"rksp: exit {0 if exit_zero else 1}: {'; '.join(judged.reasons)}", file=sys.stderr)
+    return 1 if judged.failed and not exit_zero else 0
 
 
 def _assignments(pairs: list[str]) -> dict[str, str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.facts import read_facts
+from rksp.checks.finding import Finding
+from rksp.checks.registry import run_checks
 from rksp.classifiers.classifier import DivergenceClassifier, load_classifier
 from rksp.datasets.probe import Probe, make_probe
 from rksp.datasets.tasks import Batch
@@ -18,18 +21,16 @@ from rksp.dmd import VARIANTS
 from rksp.errors import ArtifactError, InputError
 from rksp.features import Evidence, extract
 from rksp.forward import ForwardStats
+from rksp.gathered import Gathered, Progress, as_batch, timed
 from rksp.models.resolve import ModelSource
-from rksp.range_test import STEPS, RangeTest, range_test
+from rksp.range_test import RangeTest
 from rksp.recipe import Recipe
-from rksp.response import ResponseProfile, measure_response
+from rksp.response import ResponseProfile
 from rksp.risk import RiskAssessment, assess
 from rksp.snapshots import Collected, collect
 from rksp.spectral_profile import SpectralAccumulator, SpectralProfile
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension
-_RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class Evaluation:
     range_test: RangeTest | None
     risk: RiskAssessment | None
     risk_missing: str | None
+    findings: tuple[Finding, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -143,15 +145,53 @@ def evaluate(
     Raises:
         InputError: An option, the probe or the model cannot be used.
     """
-    seconds: dict[str, float] = {}
+    gathered = gather(
+        source,
+        seed=seed,
+        evidence=evidence,
+        probe_file=probe_file,
+        num_states=num_states,
+        blocks=blocks,
+        variant=variant,
+        rank=rank,
+        kreiss=kreiss,
+        workers=workers,
+        progress=progress,
+    )
+    evaluation = judge(
+        gathered,
+        recipe,
+        threshold=threshold,
+        risk=risk,
+        classifier=classifier,
+        progress=progress,
+    )
+    return evaluation, gathered.probe
 
-    def timed(step: str, action):
-        progress(step)
-        start = time.perf_counter()
-        result = action()
-        seconds[step] = time.perf_counter() - start
-        return result
 
+def gather(
+    source: ModelSource,
+    *,
+    seed: int = 0,
+    evidence: Evidence = Evidence.RESPONSE,
+    probe_file: Path | None = None,
+    num_states: int = STATES,
+    blocks: str | None = None,
+    variant: str = "rksp-1",
+    rank: int | None = None,
+    kreiss: bool = False,
+    workers: int = 1,
+    progress: Progress = lambda step: None,
+) -> Gathered:
+    """Builds one initialization and profiles it: all that does not depend on the recipe.
+
+    Args:
+        evidence: What `judge` may add for a recipe.
+        num_states: Token states per block.
+
+    Raises:
+        InputError: An option, the probe or the model cannot be used.
+    """
     if source.kind == "factory":
         raise InputError(
             f"{source.target} is a factory, and rksp cannot know what to show it; "
@@ -159,31 +199,51 @@ def evaluate(
         )
     sequences = None if num_states == STATES else max(2, math.ceil(num_states / 128))
     probe = make_probe(source, num_sequences=sequences, text=probe_file)
-    batch = _as_batch(probe)
-    model = timed("build", lambda: source.build(seed))
-    seen = timed(
-        "forward and spectra",
-        lambda: profile(
+    seconds: dict[str, float] = {}
+    with timed(seconds, "build", progress):
+        model = source.build(seed)
+    with timed(seconds, "forward and spectra", progress):
+        seen = profile(
             model,
-            batch,
+            as_batch(probe),
             variant=variant,
             rank=rank,
             kreiss=kreiss,
             num_states=num_states,
             blocks=blocks,
             workers=workers,
-        ),
-    )
-    response = rising = None
-    if evidence >= Evidence.RESPONSE and batch.labels is not None:
-        same, fresh = _halves(batch)
-        response = timed("response", lambda: measure_response(model, same, fresh, recipe))
-    if evidence >= Evidence.MICRO and response is not None and response.update_rms:
-        batches = _micro_batches(source, recipe, probe_file)
-        rising = timed(
-            "range test",
-            lambda: range_test(model, batches, recipe, update_rms=response.update_rms),
         )
+    return Gathered(
+        source=source,
+        seed=seed,
+        evidence=evidence,
+        model=model,
+        probe=probe,
+        probe_file=probe_file,
+        profile=seen,
+        facts=read_facts(model, seen.chains, seen.width),
+        seconds=seconds,
+    )
+
+
+def judge(
+    gathered: Gathered,
+    recipe: Recipe,
+    *,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+    classifier: DivergenceClassifier | None = None,
+    progress: Progress = lambda step: None,
+) -> Evaluation:
+    """Assesses one recipe; measures only what no earlier recipe shared.
+
+    Args:
+        threshold, risk: See `rksp.risk.assess`.
+        classifier: Default the shipped one; without any, the risk is missing with a reason.
+    """
+    seen = gathered.profile
+    response = gathered.response(recipe, progress)
+    rising = gathered.range_test(recipe, response, progress)
     missing, assessment = None, None
     try:
         assessment = assess(
@@ -203,45 +263,28 @@ def evaluate(
         )
     except ArtifactError as error:
         missing = str(error)
-    return (
-        Evaluation(
-            seed=seed,
-            profile=seen,
-            response=response,
-            range_test=rising,
-            risk=assessment,
-            risk_missing=missing,
-            seconds=seconds,
+    trusted = assessment if assessment is not None and not assessment.reasons else None
+    return Evaluation(
+        seed=gathered.seed,
+        profile=seen,
+        response=response,
+        range_test=rising,
+        risk=assessment,
+        risk_missing=missing,
+        findings=run_checks(
+            CheckEvidence(
+                recipe=recipe,
+                config=gathered.source.config,
+                facts=gathered.facts,
+                forward=seen.forward,
+                response=response,
+                safe_learning_rate=trusted and trusted.safe_learning_rate,
+                likely_edge=trusted and trusted.likely_edge,
+                is_pretrained=gathered.source.is_pretrained,
+            )
         ),
-        probe,
+        seconds=dict(gathered.seconds),
     )
-
-
-def _as_batch(probe: Probe) -> Batch:
-    return Batch(inputs=probe.inputs, labels=probe.labels)
-
-
-def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Two disjoint batches from the probe, together a quarter of its sequences."""
-    count = len(batch.labels)
-    size = max(1, count // (2 * _RESPONSE_SHARE))
-    return _rows(batch, 0, size), _rows(batch, size, 2 * size)
-
-
-def _rows(batch: Batch, start: int, stop: int) -> Batch:
-    return Batch(
-        inputs={key: value[start:stop] for key, value in batch.inputs.items()},
-        labels=batch.labels[start:stop],
-    )
-
-
-def _micro_batches(source: ModelSource, recipe: Recipe, file: Path | None) -> list[Batch]:
-    """Forty batches of at most two sequences: what a CPU can train on in minutes."""
-    size = min(2, recipe.batch_size)
-    batch = _as_batch(make_probe(source, num_sequences=STEPS * size, seed=1, text=file))
-    count = len(batch.labels)
-    starts = [(step * size) % max(1, count - size + 1) for step in range(STEPS)]
-    return [_rows(batch, start, start + size) for start in starts]
 
 
 def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:

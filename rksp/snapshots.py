@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from rksp.datasets.tasks import Batch
 from rksp.errors import InputError
 from rksp.forward import BlockStats, ForwardStats, ForwardWatch, block_stats
-from rksp.models.blocks import Chain, find_chains
+from rksp.models.blocks import Chain
+from rksp.models.streaming.stream import locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 # What a model may raise when its configuration and the probe do not fit each other.
@@ -110,7 +111,9 @@ def collect(
         raise InputError(f"{num_states} snapshots were asked for; at least 2 are needed.")
     with _as_found(model), torch.no_grad():
         first = _take(batch, 1)
-        chains = find_chains(model, lambda: _run(model, first, []), path=blocks)
+        tokens = max((part[0].numel() for part in _parts(batch)), default=0)
+        states = min(count * tokens, num_states or count * tokens)
+        chains = locate_chains(model, lambda: _run(model, first, []), blocks, count, states)
         watch = ForwardWatch(statistics=statistics)
         reader = _Reader(consume, watch, num_states, count, distinct)
         with ExitStack() as stack:

@@ -122,7 +122,7 @@ BAD = {
     "negative rate": (["score", "gpt2", "--lr", "-1"], "learning_rate"),
     "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "optimizer"),
     "unknown evidence": (["score", "gpt2", "--evidence", "guess"], "forward, response, micro"),
-    "unknown format": (["score", "gpt2", "--format", "xml"], "text nor json"),
+    "unknown format": (["score", "gpt2", "--format", "xml"], "text, json, markdown"),
     "unknown option": (["score", "gpt2", "--learning-rate", "1"], "--learning-rate"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (["score", "llama"], "6.74B parameters"),

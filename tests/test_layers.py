@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 # Each row may import rows above it and its own; the order is that of design.md.
 LAYERS = (
     ("rksp.errors", "rksp.status", "rksp.kernels"),
-    ("rksp.recipe", "rksp.outcome", "rksp.optimizers"),
+    ("rksp.recipe", "rksp.recipe_files", "rksp.outcome", "rksp.optimizers"),
     (
         "rksp.datasets",
         "rksp.objective",
@@ -33,11 +33,11 @@ LAYERS = (
     ("rksp.classifiers",),
     ("rksp.risk",),
     ("rksp.monitors", "rksp.interventions", "rksp.faults"),
-    ("rksp.training", "rksp.pipeline"),
-    ("rksp.confirm",),
+    ("rksp.training", "rksp.gathered", "rksp.pipeline"),
     ("rksp.lab",),
     ("rksp.grid",),
     ("rksp.report",),
+    ("rksp.confirm",),
     ("rksp.bench",),
     ("rksp.cli",),
 )

@@ -14,13 +14,17 @@ PUBLIC = (
 ).replace("RksP", "Rksp")
 
 SCORE_OPTIONS = (
-    "--allow-hub --batch-size --beta2 --blocks --clip --epsilon --evidence --exit-zero --fail-on "
+    "--allow-hub --baseline "
+    "--batch-size --beta2 --blocks --clip --epsilon --evidence --exit-zero --fail-on "
     "--format --kreiss --lr --max-params --max-steps --optimizer --output --precision --probe "
     "--rank --risk --schedule --seed --seeds --sequence-length --set --snapshots --threads "
     "--trust-remote-code --variant --warmup-steps --weight-decay"
 )
 
-REPORT_KEYS = "findings kernels non_finite provenance recipe schema_version seeds spread target timings verdict"
+REPORT_KEYS = (
+    "baseline findings gate kernels non_finite provenance recipe schema_version seeds spread "
+    "target timings verdict"
+)
 
 
 def test_public_names():
@@ -30,7 +34,17 @@ def test_public_names():
 
 def test_commands():
     command = typer.main.get_command(app)
-    assert sorted(command.commands) == ["bench", "lab", "report", "schema", "score"]
+    assert sorted(command.commands) == [
+        "bench",
+        "checks",
+        "diff",
+        "explain",
+        "explain-config",
+        "lab",
+        "report",
+        "schema",
+        "score",
+    ]
 
 
 def test_options_of_score():

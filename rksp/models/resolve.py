@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 import sys
@@ -205,6 +206,10 @@ def _from_settings(
             model = chosen.make(trust_remote_code=remote is not None)
         return model.to(getattr(torch, dtype)) if dtype else model
 
+    def construct_empty() -> nn.Module:
+        own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
+        return own.make(trust_remote_code=remote is not None)
+
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             skeleton = chosen.make(trust_remote_code=remote is not None)
@@ -223,6 +228,9 @@ def _from_settings(
         notes=tuple(notes),
         seed=common["seed"],
         construct=construct,
+        construct_empty=construct_empty,
+        folder=folder,
+        rounded_to=dtype,
     )
 
 

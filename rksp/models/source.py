@@ -60,6 +60,9 @@ class ModelSource:
         model_class: Name of the class that is built.
         tokenizer_path: `tokenizer.json` beside the target, if there is one.
         notes: What was changed or dropped on the way, a sentence each.
+        construct_empty: Builds the model for a skeleton; None for a factory.
+        folder: Of the weights of a checkpoint.
+        rounded_to: Precision the weights are rounded to before the float32 pass.
     """
 
     target: str
@@ -75,6 +78,9 @@ class ModelSource:
     notes: tuple[str, ...] = ()
     seed: int = 0
     construct: Callable[[], nn.Module] = field(repr=False)
+    construct_empty: Callable[[], nn.Module] | None = field(default=None, repr=False)
+    folder: Path | None = None
+    rounded_to: str | None = None
 
     def describe(self) -> str:
         """One line: what was taken, its class, its size, its weights."""

@@ -145,6 +145,38 @@ class KernelReport(Part):
     reason: str
 
 
+class ChangeReport(Part):
+    """One issue against an older report; see `rksp.report.diff`."""
+
+    state: Literal["new", "worse", "better", "fixed", "unchanged"]
+    code: str
+    name: str
+    layer: str
+    level: Literal["error", "warning", "note"]
+    was: Literal["error", "warning", "note"] | None
+    message: str
+
+
+class ComparisonReport(Part):
+    """A report against an older one. Each pair is (old, new)."""
+
+    target: tuple[str, str]
+    verdict: tuple[str, str]
+    changes: list[ChangeReport]
+    settings: dict[str, tuple[str | None, str | None]]
+    numbers: dict[str, tuple[float | None, float | None]]
+    notes: list[str]
+
+
+class GateReport(Part):
+    """What the exit code was decided by: `failed` means 1, unless `--exit-zero` was given."""
+
+    fail_on: str
+    failed: bool
+    issues: list[str]
+    reasons: list[str]
+
+
 class SeedReport(Part):
     """Everything measured at one seed."""
 
@@ -161,9 +193,10 @@ class Report(Part):
 
     `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the
     mean, standard deviation, lowest and highest over them of the numbers that people compare.
-    `kernels` says which implementations ran. `non_finite` lists the paths of numbers that were
-    infinite or undefined: JSON has no word for them, so they stand as null. Only `timings` differs
-    between two runs of the same command.
+    `kernels` says which implementations ran, `gate` what decided the exit code, `baseline` what
+    changed since an older report. `non_finite` lists the paths of numbers that were infinite or
+    undefined: JSON has no word for them, so they stand as null. Only `timings` differs between two
+    runs of the same command.
     """
 
     schema_version: Literal["1.0"] = SCHEMA_VERSION
@@ -175,6 +208,8 @@ class Report(Part):
     spread: dict[str, dict[str, float]]
     provenance: dict[str, str | int | float | bool | None]
     kernels: list[KernelReport]
+    gate: GateReport | None = None
+    baseline: ComparisonReport | None = None
     non_finite: list[str] = []
     timings: dict[str, float]
 

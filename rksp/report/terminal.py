@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from rksp.report.schema import FindingReport, LayerReport, Report, RiskReport, SeedReport
+from rksp.report import words
+from rksp.report.schema import (
+    ComparisonReport,
+    FindingReport,
+    LayerReport,
+    Report,
+    RiskReport,
+    SeedReport,
+)
 from rksp.status import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -24,25 +33,47 @@ def render(report: Report, console: Console) -> None:
     console.print(_verdict(report, seed))
     if report.findings:
         console.print(_findings(report.findings))
+    if report.baseline:
+        console.print(_changes(report.baseline))
     console.print()
     console.print(_spectra(seed))
     console.print()
     console.print(_forward(seed))
-    notes = _notes(report, seed)
+    notes = words.notes(report, seed)
     if notes:
         console.print()
         console.print(Group(*(Text(f"· {note}", style="dim") for note in notes)))
 
 
+def render_comparison(changed: ComparisonReport, console: Console) -> None:
+    """Two reports: their verdicts, the issues that moved, then numbers and settings."""
+    console.print(Text(f"{changed.verdict[0]} → {changed.verdict[1]}", style="bold"))
+    console.print(_changes(changed))
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for title in ("", "old", "new"):
+        table.add_column(title, justify="right" if title else "left")
+    for name, pair in changed.numbers.items():
+        table.add_row(name, *(_number(value, "{:.3g}") for value in pair))
+    for name, pair in changed.settings.items():
+        table.add_row(name, *("–" if value is None else Text(value) for value in pair))
+    console.print(table)
+    for note in changed.notes:
+        console.print(Text(f"· {note}", style="dim"))
+
+
+def plain(report: Report) -> str:
+    """The same without colors, 100 columns wide."""
+    stream = io.StringIO()
+    render(report, Console(file=stream, width=100, highlight=False, color_system=None))
+    return stream.getvalue()
+
+
 def _headline(report: Report) -> Text:
     target = report.target
-    size = "" if target.parameters is None else f", {_count(target.parameters)} parameters"
-    weights = "stored weights" if target.is_pretrained else "random initialization"
-    blocks = " + ".join(f"{path} ({count})" for path, count in target.blocks)
     return Text.assemble(
         (target.name, "bold"),
-        f"{size}, {weights}\n",
-        (f"blocks {blocks}, width {target.width}; shown {target.probe}\n", "dim"),
+        f", {words.size_and_weights(report)}\n",
+        (f"blocks {words.blocks(report)}, width {target.width}; shown {target.probe}\n", "dim"),
     )
 
 
@@ -51,18 +82,16 @@ def _verdict(report: Report, seed: SeedReport) -> Group:
     if risk is None:
         return Group(Text(f"not assessed: {seed.risk_missing}", style="bold yellow"))
     lines = [
-        Text.assemble((risk.verdict.upper(), _STYLES[risk.verdict]), "  ", _answer(report, risk))
+        Text.assemble(
+            (risk.verdict.upper(), _STYLES[risk.verdict]), "  ", words.answer(report, risk)
+        )
     ]
     lines += [Text(f"  cannot tell: {reason}") for reason in risk.reasons]
-    safe = (
-        "no rate looked at" if risk.safe_learning_rate is None else f"{risk.safe_learning_rate:.2g}"
-    )
-    edge = "beyond the rates looked at" if risk.likely_edge is None else f"{risk.likely_edge:.2g}"
     lines.append(
         Text.assemble(
             "  safe learning rate ",
-            (safe, "bold"),
-            f" (upper bound of the risk {risk.risk:.0%}); edge most likely near {edge}",
+            (words.safe_rate(risk), "bold"),
+            f" (upper bound of the risk {risk.risk:.0%}); edge most likely near {words.edge(risk)}",
         )
     )
     if report.recipe.learning_rate is not None:
@@ -78,18 +107,6 @@ def _verdict(report: Report, seed: SeedReport) -> Group:
     return Group(*lines)
 
 
-def _answer(report: Report, risk: RiskReport) -> str:
-    rate = report.recipe.learning_rate
-    if rate is None or risk.probability_failed is None:
-        return "which learning rate is safe?"
-    return (
-        f"P(failed) {risk.probability_failed:.1%} "
-        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}], "
-        f"P(diverged) {risk.probability_diverged:.1%} at learning rate {rate:g}, "
-        f"within {risk.horizon_steps} steps"
-    )
-
-
 def _findings(findings: list[FindingReport]) -> Group:
     """One line each, as many as can be read; errors come first."""
     lines = [
@@ -103,6 +120,18 @@ def _findings(findings: list[FindingReport]) -> Group:
     ]
     if len(findings) > _MOST_FINDINGS:
         lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more, see the JSON", "dim"))
+    return Group(*lines)
+
+
+def _changes(changed: ComparisonReport) -> Group:
+    """How many issues are new since the baseline, and which."""
+    states = Counter(change.state for change in changed.changes)
+    lines = [Text(f"  since the baseline: {words.states(states)}")]
+    lines += [
+        Text.assemble("  ", (change.state, "bold"), f" {change.code} {change.message}")
+        for change in changed.changes
+        if change.state != "unchanged"
+    ]
     return Group(*lines)
 
 
@@ -184,32 +213,6 @@ def _forward(seed: SeedReport) -> Table:
     return table
 
 
-def _notes(report: Report, seed: SeedReport) -> list[str]:
-    notes = []
-    if seed.spectra.reason:
-        notes.append(f"spectra indeterminate: {seed.spectra.reason}")
-    for status, count in Counter(layer.status for layer in seed.spectra.layers).items():
-        if status != Status.OK.value and not seed.spectra.reason:
-            notes.append(f"{count} blocks {status.replace('_', ' ')}: {Status(status).remedy}")
-    reduced = [layer for layer in seed.spectra.layers if layer.rank < report.target.width]
-    if reduced and len(reduced) == len(seed.spectra.layers):
-        notes.append(
-            f"spectra at reduced rank {reduced[0].rank} of {report.target.width}: compare only "
-            "with spectra of the same rank and number of states"
-        )
-    notes += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
-    if seed.risk is not None and seed.risk.outside:
-        worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
-        listed = ", ".join(f"{name} ({over:.1f})" for name, over in worst)
-        notes.append(f"outside the labelled runs, by this many of their ranges: {listed}")
-    for name, values in report.spread.items():
-        notes.append(
-            f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "
-            f"from {values['low']:.3g} to {values['high']:.3g}"
-        )
-    return notes
-
-
 def _sparkline(values: list[float | None]) -> str:
     """One character a block, from 0 to 1; a dot where nothing was measured."""
     if len(values) > 60:
@@ -231,10 +234,3 @@ def _highest(risk: RiskReport) -> float:
 
 def _number(value: float | None, form: str = "{:.2f}") -> str:
     return "–" if value is None else form.format(value)
-
-
-def _count(number: int) -> str:
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {letter}"
-    return str(number)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from rksp.datasets.tasks import Batch
+from rksp.monitors.base import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.outcome import Curves
@@ -23,24 +26,59 @@ def hopeless(losses: list[float], norms: list[float]) -> bool:
     return not np.isfinite(losses[-1]) or not np.isfinite(norms[-1]) or min(losses[-3:]) > 50.0
 
 
+class Companion:
+    """What may go along with a run; this one does nothing. See `rksp.training.runner`.
+
+    Attributes:
+        rate_scale: Factor on the recipe's learning rate, read at every step.
+    """
+
+    rate_scale: float = 1.0
+
+    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        """Called once, before the first step."""
+
+    def begin(self, moment: Moment) -> None:
+        """Before the forward pass."""
+
+    def penalty(self, moment: Moment) -> Tensor | None:
+        """After every micro-batch's forward pass: what is added to the loss, unrecorded."""
+
+    def after_backward(self, moment: Moment) -> None:
+        """Gradients are unscaled and unclipped; called for a loss that is not finite too."""
+
+    def before_update(self, moment: Moment) -> bool:
+        """Gradients have been recorded and may be changed; whether they may have been."""
+        return False
+
+    def after_update(self, moment: Moment) -> None:
+        """Weights have moved; called at the end of a step that was not applied too."""
+
+
 def train(
     model: nn.Module,
     batches: Sequence[Batch],
     recipe: Recipe,
     *,
     stop: Stop = hopeless,
+    companion: Companion | None = None,
 ) -> Curves:
     """Trains `model` in place for `recipe.max_steps` steps, or until `stop` says so.
+
+    Under `torch.distributed` every rank calls it with its own batches; losses are means over the
+    ranks, and norms those of the whole gradient, sharded or not.
 
     Args:
         model: In training mode, on any device; `batches` must be on the same.
         batches: One per micro-step: `max_steps` times `gradient_accumulation_steps` of them.
         recipe: With a learning rate.
         stop: Called after every step with all losses and gradient norms so far.
+        companion: Watches the run or acts on it.
 
     Returns:
         Raw losses and gradient norms before clipping. A step whose loss is not finite is
-        recorded and not applied.
+        recorded and not applied. In fp16 a step whose scaled gradient overflows is computed again
+        at half the scale, down to a scale of one.
     """
     optimizer = make_optimizer(model, recipe)
     params = [p for p in model.parameters() if p.requires_grad]
@@ -49,30 +87,47 @@ def train(
     cast = torch.autocast(device, dtype=low) if low else contextlib.nullcontext()
     scaler = torch.amp.GradScaler(device, enabled=recipe.precision == "fp16")
     micro_steps = recipe.gradient_accumulation_steps
+    beside = companion or Companion()
+    beside.bind(model, optimizer, recipe)
     losses: list[float] = []
     norms: list[float] = []
 
     for step in range(recipe.max_steps):
+        rate = recipe.learning_rate_at(step) * beside.rate_scale
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate_at(step)
-        loss = 0.0
-        for batch in batches[step * micro_steps : (step + 1) * micro_steps]:
-            with cast:
-                part = task_loss(model, batch) / micro_steps
-            scaler.scale(part).backward()
-            loss += part.item()
+            group["lr"] = rate
+        moment = Moment(step=step, model=model, optimizer=optimizer, learning_rate=rate)
+        beside.begin(moment)
+        while True:
+            loss = 0.0
+            for batch in batches[step * micro_steps : (step + 1) * micro_steps]:
+                with cast:
+                    part = task_loss(model, batch) / micro_steps
+                    penalty = beside.penalty(moment)
+                whole = part if penalty is None else part + penalty / micro_steps
+                scaler.scale(whole).backward()
+                loss += part.item()
+            moment.loss = loss = mean_over_ranks(loss)
+            if not math.isfinite(loss):
+                break
+            scaler.unscale_(optimizer)
+            if not _overflowed(scaler, params):
+                break
+            scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+        beside.after_backward(moment)
+        norm = gradient_norm(params) if math.isfinite(loss) else math.nan
         losses.append(loss)
-        if not np.isfinite(loss):
-            norms.append(float("nan"))
-            break
-        scaler.unscale_(optimizer)
-        norm = gradient_norm(params)
         norms.append(norm)
-        if recipe.max_grad_norm is not None and norm > recipe.max_grad_norm:
-            scale = recipe.max_grad_norm / (norm + 1e-6)
-            torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
-        scaler.step(optimizer)
-        scaler.update()
+        if math.isfinite(loss):
+            if beside.before_update(moment):
+                norm = gradient_norm(params)
+            if recipe.max_grad_norm is not None and norm > recipe.max_grad_norm:
+                scale = recipe.max_grad_norm / (norm + 1e-6)
+                torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
+            scaler.step(optimizer)
+            scaler.update()
+        beside.after_update(moment)
         optimizer.zero_grad(set_to_none=True)
         if stop(losses, norms):
             break
@@ -84,6 +139,26 @@ def train(
 
 
 def gradient_norm(params: Sequence[Tensor]) -> float:
-    """Euclidean norm of all gradients together, in one reduction."""
+    """Euclidean norm of all gradients together, over all shards, in one reduction."""
     norms = torch._foreach_norm([p.grad for p in params if p.grad is not None])
-    return float(torch.stack(norms).norm())
+    norm = torch.stack(norms).norm()
+    # float() of a sharded norm is silently that of the local shard.
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def mean_over_ranks(value: float) -> float:
+    """The mean over all processes, so that every rank takes the same decisions."""
+    group = torch.distributed
+    if not (group.is_available() and group.is_initialized()):
+        return value
+    device = "cuda" if group.get_backend() == "nccl" else "cpu"
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    group.all_reduce(total)
+    return float(total) / group.get_world_size()
+
+
+def _overflowed(scaler: torch.amp.GradScaler, params: Sequence[Tensor]) -> bool:
+    """Whether the gradient left fp16's range at a scale that can still be lowered."""
+    if not scaler.is_enabled() or scaler.get_scale() <= 1.0:
+        return False
+    return not math.isfinite(gradient_norm(params))

@@ -1,0 +1,110 @@
+"""`rksp explain-config`: which recipe a trainer's file means, and who said so, field by field."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rksp.errors import InputError
+
+if TYPE_CHECKING:
+    from rksp.recipe_files.origin import RecipeField, RecipeFile
+
+
+def explain_config(
+    file: Annotated[Path, typer.Argument(help="A trainer's YAML, JSON, TOML or Python file.")],
+    trainer: Annotated[
+        str | None, typer.Option("--as", help="Read it as this trainer's; default recognized.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices of the run, for batches given per device.")
+    ] = None,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> int:
+    """Every field of the recipe in a file, where it comes from, and what was assumed."""
+    if output_format not in ("text", "json"):
+        raise InputError(f"--format {output_format!r} is neither text nor json.")
+    from rksp.recipe_files.registry import read_recipe_file
+
+    read = read_recipe_file(file, trainer=trainer, devices=devices)
+    if output_format == "json":
+        json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)
+        sys.stdout.write("\n")
+    else:
+        _print(read)
+    read.recipe()  # a file that means nothing here is explained first, and then refused
+    return 0
+
+
+def _document(read: RecipeFile) -> dict[str, object]:
+    target = read.target
+    return {
+        "file": str(read.path),
+        "trainer": read.trainer,
+        "fields": {
+            f.name: {
+                "value": f.value,
+                "origin": f.origin.value,
+                "keys": list(f.keys),
+                "line": f.line,
+                "note": f.note,
+            }
+            for f in read.fields
+        },
+        "problems": dict(read.problems),
+        "target": None
+        if target is None
+        else {
+            "name": target.name,
+            "overrides": dict(target.overrides),
+            "notes": list(target.notes),
+        },
+        "target_missing": "" if target is not None else read.target_missing,
+        "notes": list(read.notes),
+    }
+
+
+def _print(read: RecipeFile) -> None:
+    rows = [("field", "value", "from", "note")]
+    rows += [(f.name, _value(f.value), _source(f), f.note) for f in read.fields]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    _say(f"{read.path}, {read.trainer}\n")
+    for row in rows:
+        _say("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)))
+    for name, why in read.problems.items():
+        _say(f"\n{name}: {why}")
+    _print_target(read)
+    for note in read.notes:
+        _say(f"\nNote: {note}")
+
+
+def _print_target(read: RecipeFile) -> None:
+    if read.target is None:
+        _say(f"\nModel: none, {read.target_missing}")
+        return
+    _say(f"\nModel: {read.target.name}")
+    for key, value in read.target.overrides.items():
+        _say(f"  --set {key}={_value(value)}")
+    for note in read.target.notes:
+        _say(f"  {note}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line.rstrip() + "\n")
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "off"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _source(field: RecipeField) -> str:
+    if field.origin != "file":
+        return {"trainer": "the trainer's default", "assumed": "assumed by rksp"}[field.origin]
+    keys = " × ".join(field.keys)
+    return f"{keys} (line {field.line})" if field.line else keys

@@ -1,0 +1,195 @@
+"""Checks of attention at initialization, and of what keeps its logits from growing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.finding import Level
+
+_SPREAD, _SATURATED_SPREAD = 4.0, 8.0
+_CLIPPED_LOGIT = 100.0  # τ of Kimi K2's QK-clip
+_ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.1
+_LARGE = 30e9  # parameters: Marin's 32B broke, its 8B did not
+_USUAL_RATE = 3.0  # times the published rate; Marin had 6.8
+_HEAD = (32, 512)
+_TILE = 8  # elements: 16 bytes of fp16, the unit of tensor cores
+_WIDE = 512  # narrower models have small heads by necessity
+
+
+def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
+    attention = evidence.forward.attention if evidence.forward is not None else ()
+    if not attention:
+        return
+    if evidence.is_pretrained:
+        worst = max(attention, key=lambda a: a.max_logit)
+        if worst.max_logit > _CLIPPED_LOGIT:
+            yield Observation(
+                level=Level.WARNING,
+                message=f"An attention logit reaches {worst.max_logit:.3g}{_where(worst.block)}.",
+                value=worst.max_logit,
+                fix="Train on with QK-clip at 100, or with a lower learning rate.",
+            )
+        return
+    worst = max(attention, key=lambda a: a.logit_std)
+    spread = worst.logit_std
+    if spread > _SPREAD:
+        yield Observation(
+            level=Level.ERROR if spread > _SATURATED_SPREAD else Level.WARNING,
+            message=(
+                f"Attention logits have a standard deviation of {spread:.3g} before training"
+                f"{_where(worst.block)}."
+            ),
+            value=spread,
+        )
+
+
+def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
+    attention = evidence.forward.attention if evidence.forward is not None else ()
+    if not attention or evidence.is_pretrained:
+        return
+    worst = min(attention, key=lambda a: a.entropy)
+    if worst.entropy < _ENTROPY:
+        yield Observation(
+            level=Level.ERROR if worst.entropy < _COLLAPSED_ENTROPY else Level.WARNING,
+            message=(
+                f"Attention has {worst.entropy:.1%} of its largest entropy before training"
+                f"{_where(worst.block)}."
+            ),
+            value=worst.entropy,
+        )
+
+
+def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
+    facts = evidence.facts
+    if facts is None or facts.attentions == 0 or facts.qk_norms or facts.parameters < _LARGE:
+        return
+    if evidence.setting("attn_logit_softcapping", "attn_logit_softcap") is not None:
+        return
+    ratio = evidence.rate_over_published
+    is_fast = ratio is not None and ratio > _USUAL_RATE
+    pace = f", trained at {ratio:.3g} times GPT-3's rate for this size" if is_fast else ""
+    yield Observation(
+        level=Level.WARNING if is_fast else Level.NOTE,
+        message=(
+            f"Nothing bounds the attention logits of {facts.parameters / 1e9:,.4g}B "
+            f"parameters{pace}."
+        ),
+        value=float(facts.parameters),
+    )
+
+
+def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
+    width = evidence.declared_width
+    heads = evidence.number("num_attention_heads", "n_head")
+    if not width or not heads or width < _WIDE:
+        return
+    size = evidence.number("head_dim") or width / heads
+    if size % _TILE:
+        yield Observation(
+            level=Level.NOTE,
+            message=f"Heads of {size:g} dimensions are no multiple of {_TILE}.",
+            value=size,
+        )
+    elif not _HEAD[0] <= size <= _HEAD[1]:
+        yield Observation(
+            level=Level.NOTE,
+            message=f"Heads have {size:g} dimensions, where {_HEAD[0]} to {_HEAD[1]} are usual.",
+            value=size,
+        )
+
+
+def _where(block: int | None) -> str:
+    return "" if block is None else f" in block {block}"
+
+
+CHECKS = (
+    Check(
+        code="RKSP201",
+        name="attention-logit-scale",
+        level=Level.ERROR,
+        title="Attention logits are too large before training",
+        measures=(
+            "Standard deviation of scaled query–key products over visible keys, of the worst "
+            f"layer; in trained weights the largest logit, against {_CLIPPED_LOGIT:g}."
+        ),
+        why=(
+            "Softmax over logits of standard deviation 4 keeps 2.2 of 7 bits of entropy at 128 "
+            "keys, of 16 half a bit: every query looks at one key, chosen at random, and hardly "
+            "any gradient reaches the others. The usual cause is QK-norm together with a scale of "
+            "1 instead of 1/√head_dim, which gives exactly √head_dim."
+        ),
+        source=(
+            "Automodel #3443 and transformers #45676 (scale 1.0 at head_dim 256: 16); our own "
+            "measurement of saturation; Kimi K2 (arXiv 2507.20534) for trained weights"
+        ),
+        healthy=f"at most {_SPREAD:g}; an error above {_SATURATED_SPREAD:g}",
+        fix="Scale attention by 1/√head_dim.",
+        failing="QK-norm, attention scale 1.0, head_dim 256: 16",
+        stable="QK-norm, attention scale 1/16, head_dim 256: 1",
+        look=_logit_scale,
+    ),
+    Check(
+        code="RKSP202",
+        name="attention-entropy",
+        level=Level.ERROR,
+        title="Attention has made up its mind before training",
+        measures=(
+            "Entropy of attention over ln(visible keys), averaged over heads; the lowest layer's."
+        ),
+        why=(
+            "Untrained attention should look at everything. In trained models near-zero entropy "
+            "goes with divergence; at initialization it cannot be specialization."
+        ),
+        source="Zhai et al., 2023 (arXiv 2303.06296); levels from logit deviations of 4 and 10",
+        healthy=f"at least {_ENTROPY:g}; an error below {_COLLAPSED_ENTROPY:g}",
+        fix="Scale attention by 1/√head_dim, or initialize queries and keys smaller.",
+        failing="QK-norm, attention scale 1.0, head_dim 256: 0.06",
+        stable="QK-norm, attention scale 1/16, head_dim 256: 0.9",
+        look=_entropy,
+    ),
+    Check(
+        code="RKSP203",
+        name="missing-qk-norm",
+        level=Level.WARNING,
+        title="A large model without QK-norm",
+        measures=(
+            f"Normalization of queries and keys, or a soft cap, from {_LARGE / 1e9:g}B parameters; "
+            f"a warning if the rate also is above {_USUAL_RATE:g} times GPT-3's for the size."
+        ),
+        why=(
+            "Attention logits grow with the learning rate, and the highest trainable rate falls "
+            "with size where nothing bounds them. Marin's 32B spiked from 70,000 steps on, "
+            "whatever was done to the optimizer, until it was moved to QK-norm; its 8B had been "
+            "stable. This failure comes late: no short run and no measurement at initialization "
+            "shows it."
+        ),
+        source="Marin 32B retrospective; Wortsman et al., 2023 (arXiv 2309.14322)",
+        healthy="QK-norm or a soft cap, or fewer parameters",
+        fix="Normalize queries and keys per head (in Hugging Face, the qwen3 or olmo2 type).",
+        failing="32B Llama, learning rate 7e-4, no QK-norm",
+        stable="32B Qwen3, whose heads normalize queries and keys",
+        look=_qk_norm,
+    ),
+    Check(
+        code="RKSP204",
+        name="head-dimension",
+        level=Level.NOTE,
+        title="Attention heads of an odd size",
+        measures=f"Dimensions per head, at width {_WIDE} and above.",
+        why=(
+            f"Kernels work in units of {_TILE} elements and pad or refuse the rest; very small "
+            "heads cannot tell keys apart, and very large ones are not covered by fused "
+            "attention. BigScience's 104B had heads of 145. Harmless to the loss by itself."
+        ),
+        source=(
+            "BigScience tr8-104B chronicle (11600 over 80 heads); published models use 64 to 512"
+        ),
+        healthy=f"a multiple of {_TILE} from {_HEAD[0]} to {_HEAD[1]}",
+        fix="Choose the number of heads so that the width over it is 64 or 128.",
+        failing="hidden_size=11600, num_attention_heads=80: 145",
+        stable="hidden_size=11264, num_attention_heads=88: 128",
+        look=_head_dimension,
+    ),
+)

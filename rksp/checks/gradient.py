@@ -1,0 +1,208 @@
+"""Checks of the first gradient: finite, in range, bounded, and larger than epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.finding import Level
+from rksp.checks.rate import NEAR_EDGE
+
+_NORM, _WILD_NORM = 100.0, 1000.0
+_FP16_MAX = 65504.0
+_SKIPPED = 1024.0  # torch's loss scale starts at 65536 and halves with each overflow: ten steps
+_USUAL_RATE = 2.0  # times the published rate
+
+
+def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
+    response, forward = evidence.response, evidence.forward
+    if response is None or response.reason != "the gradient is not finite":
+        return
+    loss = forward.loss if forward is not None else None
+    if loss is None:
+        message = "The gradient holds NaN or infinity."
+    else:
+        message = f"The loss is {loss:.3g}, yet its gradient holds NaN or infinity."
+    yield Observation(level=Level.ERROR, message=message, value=None)
+
+
+def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
+    largest = evidence.response.grad_max if evidence.response is not None else None
+    if largest is None or not evidence.in_fp16:
+        return
+    if largest > _SKIPPED:
+        yield Observation(
+            level=Level.ERROR if largest > _FP16_MAX else Level.WARNING,
+            message=f"A gradient entry is {largest:.3g} before any loss scale.",
+            value=largest,
+        )
+
+
+def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
+    norm = _norm(evidence)
+    if norm is not None and norm > _NORM:
+        is_clipped = evidence.recipe.max_grad_norm is not None
+        wild = Level.WARNING if is_clipped else Level.ERROR
+        mild = Level.NOTE if is_clipped else Level.WARNING
+        yield Observation(
+            level=wild if norm > _WILD_NORM else mild,
+            message=f"The first gradient has norm {norm:.3g}"
+            + (f", clipped to {evidence.recipe.max_grad_norm:g}." if is_clipped else "."),
+            value=norm,
+        )
+
+
+def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe = evidence.recipe
+    if recipe.max_grad_norm is not None:
+        return
+    edge = evidence.likely_edge
+    reason, value = None, None
+    ratio, norm, rate = evidence.rate_over_published, _norm(evidence), recipe.learning_rate
+    if ratio is not None and ratio > _USUAL_RATE:
+        reason, value = f"the rate is {ratio:.3g} times GPT-3's for this size", ratio
+    elif rate is not None and edge is not None and rate > NEAR_EDGE * edge:
+        reason, value = f"the rate is {rate / edge:.3g} times the likely edge", rate / edge
+    elif norm is not None and norm > _NORM:
+        reason, value = f"the first gradient has norm {norm:.3g}", norm
+    if reason is not None:
+        yield Observation(
+            level=Level.WARNING,
+            message=f"Gradients are not clipped, and {reason}.",
+            value=value,
+        )
+
+
+def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe, response = evidence.recipe, evidence.response
+    if not evidence.has_adam:
+        return
+    epsilon = recipe.adam_epsilon
+    if epsilon == 0:
+        yield Observation(
+            level=Level.ERROR,
+            message="Adam's epsilon is 0, so a parameter without gradient becomes 0/0.",
+            value=0.0,
+            fix="Set epsilon to 1e-8.",
+        )
+        return
+    if response is None or response.grad_rms is None or response.grad_norm is None:
+        return
+    clip = recipe.max_grad_norm
+    shrink = min(1.0, clip / response.grad_norm) if clip is not None else 1.0
+    typical = response.grad_rms * shrink
+    if epsilon > typical:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"Adam's epsilon {epsilon:g} exceeds the gradient's typical entry {typical:.2g}."
+            ),
+            value=epsilon / typical,
+            fix=f"Set epsilon to {typical / 100:.0e} or less.",
+        )
+
+
+def _norm(evidence: CheckEvidence) -> float | None:
+    return evidence.response.grad_norm if evidence.response is not None else None
+
+
+CHECKS = (
+    Check(
+        code="RKSP401",
+        name="non-finite-gradient",
+        level=Level.ERROR,
+        title="The gradient is NaN or infinite",
+        measures="The gradient of the loss on the probe, in float32, beside the loss itself.",
+        why=(
+            "A finite loss says nothing about the backward pass: a root at zero, a norm of zero "
+            "or a masked infinity give NaN only there. With fp16, Gemma-4 and MoE LoRA runs had a "
+            "finite loss and a NaN gradient at the first step."
+        ),
+        source="unsloth-zoo PR 866; arithmetic",
+        healthy="every entry is finite",
+        fix="Bound the argument of the root, norm or division (add an epsilon inside).",
+        failing="sqrt(x) at x = 0: the value is 0, its derivative infinite",
+        stable="sqrt(x + 1e-6)",
+        look=_non_finite,
+    ),
+    Check(
+        code="RKSP402",
+        name="fp16-gradient-range",
+        level=Level.ERROR,
+        title="Gradients do not fit into fp16",
+        measures=(
+            f"Largest absolute gradient entry, against {_SKIPPED:g} and {_FP16_MAX:.0f}, in fp16."
+        ),
+        why=(
+            "Loss scaling starts at 65536 and halves with every step that overflows; those steps "
+            "are skipped. An entry beyond 65504 overflows at any scale of one or more."
+        ),
+        source="torch.amp.GradScaler's defaults; IEEE 754 half precision",
+        healthy=f"at most {_SKIPPED:g}; an error above {_FP16_MAX:.0f}",
+        fix="Train in bf16 (--precision bf16), or average the loss instead of summing it.",
+        failing="a loss summed over 100,000 tokens, in fp16",
+        stable="the mean over them",
+        look=_fp16_range,
+    ),
+    Check(
+        code="RKSP403",
+        name="gradient-scale",
+        level=Level.ERROR,
+        title="The first gradient is very large",
+        measures=(
+            f"Euclidean norm of the gradient at initialization, against {_NORM:g} and "
+            f"{_WILD_NORM:g}."
+        ),
+        why=(
+            "Families at their defaults measured 0.3 to 30. A much larger one comes from wide "
+            "logits or a stream that grows with depth; clipping hides its size and keeps its "
+            "direction."
+        ),
+        source="measured on our families; preflight-ml's limit of 1000",
+        healthy=f"at most {_NORM:g}",
+        fix="Find its cause among the other findings, and clip gradients at 1 (--clip 1).",
+        failing="a summed loss, or Mamba at width 768 with initializer_range 0.1: 132",
+        stable="GPT-2 at its defaults: 29",
+        look=_scale,
+    ),
+    Check(
+        code="RKSP404",
+        name="no-clipping",
+        level=Level.WARNING,
+        title="No gradient clipping where something is risky",
+        measures=(
+            f"Clipping off, and the rate above {_USUAL_RATE:g} times GPT-3's or near the "
+            f"likely edge, or a first gradient above {_NORM:g}."
+        ),
+        why=(
+            "Clipping bounds what one bad batch can do. RoPE-ViT under AdamW, at a rate tuned for "
+            "LAMB with its built-in bound, was NaN at the end of warm-up; clipping or a lower rate "
+            "fixed it. A quiet run does not need it."
+        ),
+        source="rope-vit #16; GPT-3, LLaMA and BLOOM clip at 1",
+        healthy="--clip 1, or a usual rate and gradient",
+        fix="Clip gradients at 1 (--clip 1).",
+        failing="--clip 0 --lr 4e-3 on a ViT-B",
+        stable="--clip 1 --lr 4e-3, or --clip 0 --lr 5e-4",
+        look=_no_clipping,
+    ),
+    Check(
+        code="RKSP405",
+        name="optimizer-epsilon",
+        level=Level.ERROR,
+        title="Adam's epsilon does not fit the gradient",
+        measures="Epsilon over the RMS of the clipped first gradient's entries; zero is an error.",
+        why=(
+            "Adam divides by |g| + ε. Above the gradient's size ε takes over, updates shrink, and "
+            "the rate no longer means what it says: at 4.8B parameters 1e-8 already starved "
+            "updates, and 1e-15 was better. Gradients shrink as models grow and training goes on."
+        ),
+        source="Wortsman et al., 2023 (arXiv 2309.14322); Molybog et al., 2023",
+        healthy="above 0 and at most the gradient's RMS",
+        fix="Set epsilon to 1e-8 or less.",
+        failing="--epsilon 1e-3 with gradient entries of 1e-4",
+        stable="--epsilon 1e-8 with gradient entries of 1e-4",
+        look=_epsilon,
+    ),
+)

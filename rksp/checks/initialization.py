@@ -1,0 +1,161 @@
+"""Checks of how the weights were drawn: width, depth, branches that start at zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.finding import Level
+
+if TYPE_CHECKING:
+    from rksp.forward import BlockStats
+
+_LARGE, _SMALL = 3.0, 0.7  # times √(2/5d)
+_WIDE = 1024  # where √(2/5d) falls below the usual 0.02
+_SECOND_HALF_GROWTH = 4.0  # a random walk grows by √2
+_DEEP = 8
+_DEEP_UNSCALED = 48
+_UNSCALED = 0.9
+_VANISHING = 1e-4
+
+
+def _std(evidence: CheckEvidence) -> Iterator[Observation]:
+    facts = evidence.facts
+    if facts is None or facts.input_std is None or evidence.is_pretrained:
+        return
+    usual = math.sqrt(0.4 / facts.width)
+    ratio = facts.input_std / usual
+    if ratio > _LARGE or (ratio < _SMALL and facts.width >= _WIDE and facts.input_std > 0):
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"Weights have standard deviation {facts.input_std:.2g}, {ratio:.3g} times the "
+                f"{usual:.2g} that suits width {facts.width}."
+            ),
+            value=ratio,
+            fix=f"Set the standard deviation of initialization to {usual:.1g} (√(2/5d)).",
+        )
+
+
+def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
+    facts, forward = evidence.facts, evidence.forward
+    if evidence.is_pretrained:
+        return
+    for path, blocks in groupby(forward.blocks if forward is not None else (), _chain):
+        growth = _second_half_growth(list(blocks))
+        if growth > _SECOND_HALF_GROWTH:
+            yield Observation(
+                level=Level.WARNING,
+                message=f"The residual stream grows {growth:.3g}-fold over its second half.",
+                value=growth,
+                layer=path,
+            )
+            return
+    if facts is None or not facts.input_std or facts.output_std is None:
+        return
+    ratio = facts.output_std / facts.input_std
+    if facts.depth >= _DEEP_UNSCALED and ratio > _UNSCALED:
+        yield Observation(
+            level=Level.NOTE,
+            message=(
+                f"What writes to the stream is as large as what reads it ({ratio:.2g}) at "
+                f"{facts.depth} blocks."
+            ),
+            value=ratio,
+            fix=f"Divide the output projections' initialization by √(2L) = "
+            f"{math.sqrt(2 * facts.depth):.3g}.",
+        )
+
+
+def _chain(block: BlockStats) -> str:
+    return block.name.rpartition(".")[0]
+
+
+def _second_half_growth(blocks: Sequence[BlockStats]) -> float:
+    """Of one chain's RMS; 1 where it is too short, empty or not finite."""
+    middle, last = blocks[len(blocks) // 2 - 1].rms_out, blocks[-1].rms_out
+    is_known = len(blocks) >= _DEEP and middle > 0 and math.isfinite(last)
+    return last / middle if is_known else 1.0
+
+
+def _zero_branch(evidence: CheckEvidence) -> Iterator[Observation]:
+    blocks = evidence.forward.blocks if evidence.forward is not None else ()
+    still = [b for b in blocks if b.update_ratio is not None and b.update_ratio < _VANISHING]
+    if still:
+        yield Observation(
+            level=Level.NOTE,
+            message=f"{len(still)} of {len(blocks)} blocks return their input almost unchanged.",
+            value=float(len(still)),
+            layer=still[0].name,
+        )
+
+
+CHECKS = (
+    Check(
+        code="RKSP601",
+        name="init-std",
+        level=Level.WARNING,
+        title="The initialization does not fit the width",
+        measures=(
+            "Median RMS of the blocks' matrices that read the stream over √(2/5d); small values "
+            f"only from width {_WIDE}."
+        ),
+        why=(
+            "A sum of d terms grows with √d, so the standard deviation must fall with it. "
+            "BigScience's 104B with 0.02 at width 11,600 (3.4 times) diverged near step 7,000 "
+            "whatever the rate; 0.006 passed that point. Too small is no better: an OLMo at 0.006 "
+            "spiked, and at 0.02 did not, because normalization turns a small stream into large "
+            "gradients."
+        ),
+        source="BigScience tr8-104B chronicle; OLMo PR 285; Nguyen and Salazar, 2019 (√(2/5d))",
+        healthy=f"{_SMALL:g} to {_LARGE:g} times √(2/5d)",
+        fix="Set the standard deviation of initialization to √(2/5d).",
+        failing="initializer_range=0.02 at width 11600: 3.4",
+        stable="initializer_range=0.006 at width 11600: 1.0",
+        look=_std,
+    ),
+    Check(
+        code="RKSP602",
+        name="residual-scaling",
+        level=Level.WARNING,
+        title="The residual stream grows with depth",
+        measures=(
+            f"RMS of the stream after the last block over that after the middle one, from {_DEEP} "
+            f"blocks; a note for unscaled output projections from {_DEEP_UNSCALED} blocks."
+        ),
+        why=(
+            "Normalized branches of equal size add like a random walk, √2 over the second half. "
+            "More means that every block multiplies what it gets, so that the early ones are "
+            "drowned and gradients grow backward in the same way. GPT-2 divides what writes to "
+            "the stream by √(2L) for this."
+        ),
+        source="Radford et al., 2019; OLMo 2's growth exponent; the level is our choice",
+        healthy=f"at most {_SECOND_HALF_GROWTH:g} (a random walk has 1.4)",
+        fix="Normalize each branch's input, and divide output projections by √(2L).",
+        failing="x + f(x) without normalization, gain 1.5 a block, 8 blocks: 5",
+        stable="x + f(norm(x)), 8 blocks: 1.4",
+        look=_residual,
+    ),
+    Check(
+        code="RKSP603",
+        name="zero-init-branch",
+        level=Level.NOTE,
+        title="Blocks start as the identity",
+        measures=f"Blocks whose update is below {_VANISHING:g} of their input.",
+        why=(
+            "Zero-initialized output projections (nanochat, ReZero, Fixup, adaLN-zero) are a "
+            "healthy recipe. They hide the block from every measurement at initialization: the "
+            "spectrum is that of the identity, and near-unit mass alone would call it risky."
+        ),
+        source="arXiv 2602.22988, section on zero-initialization; nanochat",
+        healthy="every block moves its input",
+        fix="Nothing to repair; score again from a checkpoint of a few steps for a fuller answer.",
+        failing="output projections initialized to zero",
+        stable="output projections N(0, 0.02²/2L)",
+        look=_zero_branch,
+    ),
+)

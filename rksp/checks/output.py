@@ -1,0 +1,132 @@
+"""Checks of the model's output at initialization: its loss and the scale of its logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.finding import Level
+
+_EXCESS = 2.0  # nats above ln V, what Gaussian logits of standard deviation 2 cost
+_SPREAD, _WILD_SPREAD = 2.0, 8.0
+_TIED_SPREAD = 4.0
+
+
+def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
+    forward = evidence.forward
+    if forward is None or evidence.is_pretrained or forward.loss is None:
+        return
+    loss, uniform = forward.loss, forward.uniform_loss
+    if loss - uniform > _EXCESS:
+        yield Observation(
+            level=Level.ERROR if loss > 2 * uniform else Level.WARNING,
+            message=(
+                f"The initial loss is {loss:.3g} nats, where a uniform guess has {uniform:.3g}."
+            ),
+            value=loss,
+        )
+
+
+def _output_logits(evidence: CheckEvidence) -> Iterator[Observation]:
+    forward = evidence.forward
+    if forward is None or evidence.is_pretrained or forward.logit_std is None:
+        return
+    spread = forward.logit_std
+    if spread > _SPREAD:
+        yield Observation(
+            level=Level.ERROR if spread > _WILD_SPREAD else Level.WARNING,
+            message=f"The output logits have a standard deviation of {spread:.3g} over classes.",
+            value=spread,
+            fix=f"Divide the standard deviation of the output layer's weights by {spread:.2g}.",
+        )
+
+
+def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
+    facts, forward = evidence.facts, evidence.forward
+    if facts is None or evidence.is_pretrained or not facts.ties_embeddings:
+        return
+    if facts.embedding_std is None:
+        return
+    measured = forward.logit_std if forward is not None else None
+    if measured is not None and measured <= _SPREAD:
+        return  # scaled down on its way to the logits, as T5 does
+    spread = facts.embedding_std * math.sqrt(facts.width)
+    if spread > _TIED_SPREAD:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                "The output layer is the embedding, whose standard deviation "
+                f"{facts.embedding_std:.3g} at width {facts.width} makes logits of standard "
+                f"deviation {spread:.3g}."
+            ),
+            value=spread,
+            fix=f"Initialize the embedding with standard deviation {facts.width**-0.5:.2g} (1/√d).",
+        )
+
+
+CHECKS = (
+    Check(
+        code="RKSP101",
+        name="initial-loss",
+        level=Level.ERROR,
+        title="The initial loss is far above that of a uniform guess",
+        measures=(
+            "Cross-entropy on the probe before training against ln V, V the number of classes."
+        ),
+        why=(
+            "A model that knows nothing should say so. For Gaussian logits of standard deviation "
+            "σ the loss is about ln V + σ²/2, so any excess is confidence that training must "
+            "first undo, with gradients that are far from those that the recipe was made for. T5 "
+            "built from scratch with an output layer of unit variance started at 110 instead of "
+            "11. A very shallow model with a scaled and tied embedding (two blocks of Gemma) "
+            "answers with the token it was shown, and starts high too; deeper ones do not."
+        ),
+        source="transformers PR 26441 (T5 from scratch); ln V + σ²/2, our own measurement",
+        healthy=f"at most ln V + {_EXCESS:g} nats; an error above 2 ln V",
+        fix="Initialize the output layer with standard deviation 1/√d or zero, and untie it.",
+        failing="vocabulary 32,128, width 768, output layer N(0, 1): loss 108 against ln V = 10.4",
+        stable="the same with N(0, 1/768): loss 11.0",
+        look=_initial_loss,
+    ),
+    Check(
+        code="RKSP102",
+        name="output-logit-scale",
+        level=Level.ERROR,
+        title="The output logits are spread too widely at initialization",
+        measures="Standard deviation of the output logits over classes, averaged over positions.",
+        why=(
+            "The gradient of the cross-entropy flows only where the softmax is undecided; logits "
+            "of standard deviation 8 cost 32 nats and give most of the mass to a handful of "
+            "classes. Wide logits also are where output-logit divergence starts from."
+        ),
+        source="Wortsman et al., 2023 (arXiv 2309.14322); levels from ln V + σ²/2",
+        healthy=f"at most {_SPREAD:g}; an error above {_WILD_SPREAD:g}",
+        fix="Scale the output layer's initialization down.",
+        failing="output layer N(0, 1) at width 768: logits of standard deviation 27.7",
+        stable="output layer N(0, 0.02²) at width 768: 0.55",
+        look=_output_logits,
+    ),
+    Check(
+        code="RKSP103",
+        name="tied-embedding-scale",
+        level=Level.WARNING,
+        title="A tied embedding is too large to be an output layer",
+        measures=(
+            "Standard deviation of the shared embedding times √width, unless the logits are small."
+        ),
+        why=(
+            "An embedding does well with unit variance and an output layer with 1/√d; tied, they "
+            "are one matrix. After the last normalization the states have unit variance, so the "
+            "logits have the embedding's standard deviation times √d. Models that keep a large "
+            "shared embedding divide the states or logits on the way (T5 by √d)."
+        ),
+        source="transformers PR 26441; Raffel et al., 2020 (T5's d^-1/2 on tied logits)",
+        healthy=f"std · √d at most {_TIED_SPREAD:g}, or measured logits at most {_SPREAD:g}",
+        fix="Initialize the embedding with standard deviation 1/√d, or untie it.",
+        failing="tie_word_embeddings=true, initializer_range=1.0, width 64: 8",
+        stable="tie_word_embeddings=true, initializer_range=0.02, width 64: 0.16",
+        look=_tied_embedding,
+    ),
+)

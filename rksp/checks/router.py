@@ -1,0 +1,118 @@
+"""Checks of mixtures of experts: who is asked, and how decidedly, before training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.finding import Level
+
+_SPREAD, _WILD_SPREAD = 3.0, 8.0
+_ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05
+_DEAD_SHARE = 0.5
+
+
+def _collapse(evidence: CheckEvidence) -> Iterator[Observation]:
+    routers = evidence.forward.routers if evidence.forward is not None else ()
+    if not routers or evidence.is_pretrained:
+        return
+    worst = min(routers, key=lambda r: r.entropy)
+    if worst.entropy < _ENTROPY:
+        yield Observation(
+            level=Level.ERROR if worst.entropy < _COLLAPSED_ENTROPY else Level.WARNING,
+            message=f"{worst.name} routes with {worst.entropy:.1%} of the largest entropy.",
+            value=worst.entropy,
+            layer=worst.name,
+        )
+
+
+def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
+    routers = evidence.forward.routers if evidence.forward is not None else ()
+    if not routers or evidence.is_pretrained:
+        return
+    worst = max(routers, key=lambda r: r.logit_std)
+    if worst.logit_std > _SPREAD:
+        yield Observation(
+            level=Level.ERROR if worst.logit_std > _WILD_SPREAD else Level.WARNING,
+            message=f"{worst.name} has logits of standard deviation {worst.logit_std:.3g}.",
+            value=worst.logit_std,
+            fix=f"Divide the router's initialization by {worst.logit_std:.2g}.",
+            layer=worst.name,
+        )
+
+
+def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
+    routers = evidence.forward.routers if evidence.forward is not None else ()
+    experts = evidence.experts
+    if not routers or not experts:
+        return
+    worst = max(routers, key=lambda r: r.dead_experts)
+    share = worst.dead_experts / experts
+    if share > _DEAD_SHARE:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"{worst.dead_experts} of {experts:g} experts of {worst.name} are hardly asked."
+            ),
+            value=share,
+            layer=worst.name,
+        )
+
+
+CHECKS = (
+    Check(
+        code="RKSP801",
+        name="router-collapse",
+        level=Level.ERROR,
+        title="A router has chosen its experts before training",
+        measures="Entropy of the softmax over all experts over ln(experts), of the lowest router.",
+        why=(
+            "The winner gets the gradient, improves and wins more: an imbalance at the start "
+            "confirms itself. A new router should be nearly uniform, and specialize later."
+        ),
+        source="arXiv 2606.28116 on routing entropy; the levels are our choice",
+        healthy=f"at least {_ENTROPY:g}; an error below {_COLLAPSED_ENTROPY:g}",
+        fix="Initialize the router smaller (0.02 or less), and use a balance loss.",
+        failing="router weights N(0, 2²) at width 64",
+        stable="router weights N(0, 0.02²)",
+        look=_collapse,
+    ),
+    Check(
+        code="RKSP802",
+        name="router-logit-scale",
+        level=Level.ERROR,
+        title="Router logits are too large",
+        measures="Standard deviation of the router's logits over experts, of the worst router.",
+        why=(
+            "Large router logits round badly and freeze the choice. A router z-loss of 1e-3 kept "
+            "log-sum-exp at 2 to 3 in a 410M top-1 mixture where it otherwise went from 14 to 24; "
+            "that is stability of logits, not balance."
+        ),
+        source=(
+            "KempnerForge PR 119; Zoph et al., 2022 (ST-MoE router z-loss); levels are our choice"
+        ),
+        healthy=f"at most {_SPREAD:g}; an error above {_WILD_SPREAD:g}",
+        fix="Initialize the router smaller, and add a router z-loss of 1e-3.",
+        failing="router logits of standard deviation 6 over 8 experts: log-sum-exp near 9",
+        stable="router logits of standard deviation 1: log-sum-exp near 2.5",
+        look=_logit_scale,
+    ),
+    Check(
+        code="RKSP803",
+        name="dead-experts",
+        level=Level.WARNING,
+        title="Most experts are hardly asked",
+        measures="Share of experts that are first choice for less than a tenth of the mean load.",
+        why=(
+            "An expert without tokens has no gradient. Some are idle by chance on a small probe; "
+            "more than half are not."
+        ),
+        source="Wang et al., 2024 (arXiv 2408.15664) on load; the level is our choice",
+        healthy=f"at most {_DEAD_SHARE:.0%}",
+        fix="Use a balance loss or bias, and check that the router's input is not constant.",
+        failing="a router bias that favors one expert of eight by 10",
+        stable="no bias",
+        look=_dead,
+    ),
+)

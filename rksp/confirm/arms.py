@@ -1,0 +1,101 @@
+"""Arms: the variants of one run that are trained side by side."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rksp.errors import InputError, nearest
+from rksp.interventions.base import Intervention
+from rksp.interventions.registry import INTERVENTIONS, make_intervention
+
+BASELINE = "baseline"
+_RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One variant.
+
+    Attributes:
+        label: As the user wrote it.
+        rate: Factor on the recipe's learning rate.
+        interventions: Lines for `make_intervention`, in the order in which they act.
+    """
+
+    label: str
+    rate: float = 1.0
+    interventions: tuple[str, ...] = ()
+
+    def make(self) -> list[Intervention]:
+        """Fresh interventions, one set a run."""
+        return [make_intervention(line) for line in self.interventions]
+
+
+def parse_arm(text: str) -> Arm:
+    """The arm that a line describes.
+
+    `baseline` changes nothing, `rate=0.3` multiplies the learning rate, and an intervention stands
+    with its options (`kss:weight=0.5`) or with the value of its first one (`clip=0.5`). `+`
+    combines.
+
+    Raises:
+        InputError: A part is no intervention, or an option cannot be used.
+    """
+    rate = 1.0
+    lines = []
+    for part in (part.strip() for part in text.split("+")):
+        name, equals, value = part.partition("=")
+        if part == BASELINE:
+            continue
+        if name == _RATE and equals:
+            rate *= _factor(text, value)
+            continue
+        line = _named(name, value) if equals and ":" not in name else part
+        _check(line)
+        lines.append(line)
+    return Arm(label=text, rate=rate, interventions=tuple(lines))
+
+
+def parse_arms(texts: Sequence[str]) -> list[Arm]:
+    """The arms, with the baseline first: the others are compared with it.
+
+    Raises:
+        InputError: As in `parse_arm`, or an arm was given twice.
+    """
+    twice = sorted({text for text in texts if list(texts).count(text) > 1})
+    if twice:
+        raise InputError(f"Arm {twice[0]!r} was given twice; give each once.")
+    others = [text for text in texts if text != BASELINE]
+    return [parse_arm(text) for text in (BASELINE, *others)]
+
+
+def _factor(text: str, value: str) -> float:
+    try:
+        factor = float(value)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise InputError(f"Arm {text!r}: rate is a factor above zero, got {value!r}.")
+    return factor
+
+
+def _named(name: str, value: str) -> str:
+    """`clip=0.5` in full: the value belongs to the first option."""
+    key = name.strip().replace("-", "_")
+    if key not in INTERVENTIONS:
+        return f"{name}:"  # the registry says what it knows
+    options = list(inspect.signature(INTERVENTIONS[key]).parameters)
+    if not options:
+        raise InputError(f"Arm {name}={value}: {name} has no options; write {name}.")
+    return f"{name}:{options[0]}={value}"
+
+
+def _check(line: str) -> None:
+    name = line.partition(":")[0].strip().replace("-", "_")
+    known = [BASELINE, _RATE, *INTERVENTIONS]
+    if name not in INTERVENTIONS:
+        hint = nearest(name, known) or f"; choose among {', '.join(known)}"
+        raise InputError(f"There is no arm {name!r}{hint}.")
+    make_intervention(line)

@@ -1,0 +1,173 @@
+"""Arms against the baseline: counts, Fisher's test, who saw it first, and plain sentences."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from scipy.stats import fisher_exact
+
+from rksp.confirm.arms import BASELINE
+from rksp.confirm.onset import LOSS
+from rksp.confirm.schema import ArmReport, MonitorReport, PredictionReport
+from rksp.confirm.trial import TrialReport
+from rksp.outcome import Outcome, OutcomePolicy
+
+
+def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
+    """(arm, seed) of the runs that failed.
+
+    A run failed by itself, or because it ended worse than the best run of its seed by the margin
+    of the ladders' policy.
+    """
+    margin = OutcomePolicy().margin
+    failed = {
+        (t.arm, t.seed) for t in trials if Outcome(t.outcome).is_failure or t.final_loss is None
+    }
+    for seed in {t.seed for t in trials}:
+        ended = [t for t in trials if t.seed == seed and (t.arm, seed) not in failed]
+        best = min((t.final_loss for t in ended), default=None)
+        failed |= {(t.arm, seed) for t in ended if t.final_loss > best + margin}
+    return failed
+
+
+def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
+    """One report an arm, the baseline's first; seeds are paired."""
+    failed = failed_trials(trials)
+    names = list(dict.fromkeys(t.arm for t in trials))
+    groups = {name: [t for t in trials if t.arm == name] for name in names}
+    baseline = groups[BASELINE]
+    reports = []
+    for name, group in groups.items():
+        is_baseline = name == BASELINE
+        reports.append(
+            ArmReport(
+                arm=name,
+                runs=len(group),
+                failed=sum((name, t.seed) in failed for t in group),
+                diverged=sum(t.outcome == Outcome.DIVERGED for t in group),
+                p_value=None if is_baseline else _fisher(group, baseline, failed),
+                final_loss=_mean([t.final_loss for t in group]),
+                saved=sum(
+                    (BASELINE, t.seed) in failed and (name, t.seed) not in failed for t in group
+                ),
+                lost=sum(
+                    (BASELINE, t.seed) not in failed and (name, t.seed) in failed for t in group
+                ),
+                overhead=None if is_baseline else _step_seconds(group) / _step_seconds(baseline) - 1,
+                monitors=_monitors(group),
+            )
+        )
+    return reports
+
+
+def prediction_held(prediction: PredictionReport, baseline: ArmReport) -> bool | None:
+    """Whether the side of the threshold was right; None where nothing definite was predicted."""
+    if prediction.verdict not in ("ok", "risk"):
+        return None
+    return (prediction.verdict == "risk") == (2 * baseline.failed >= baseline.runs)
+
+
+def conclude(
+    prediction: PredictionReport, arms: Sequence[ArmReport], faults: Sequence[str]
+) -> list[str]:
+    """What came out, a sentence each: the prediction, the first monitor, the interventions."""
+    baseline, *others = arms
+    sentences = [_on_prediction(prediction, baseline, faults), _on_monitors(baseline)]
+    if baseline.failed:
+        sentences += [_on_arm(arm, baseline) for arm in others]
+    else:
+        sentences += [
+            f"{arm.arm} failed at {arm.failed} of {arm.runs} seeds where the baseline did not."
+            for arm in others
+            if arm.lost
+        ]
+    return sentences
+
+
+def _on_prediction(
+    prediction: PredictionReport, baseline: ArmReport, faults: Sequence[str]
+) -> str:
+    count = f"{baseline.failed} of {baseline.runs} runs failed"
+    planted = f" (with {', '.join(faults)} planted, which no score can know)" if faults else ""
+    held = prediction_held(prediction, baseline)
+    if prediction.probability_failed is None:
+        return f"Nothing was predicted ({'; '.join(prediction.reasons)}); {count}{planted}."
+    said = f"Predicted P(failed) {prediction.probability_failed:.2f}; {count}{planted}"
+    if held is None:
+        return f"{said}: the score could not tell."
+    return f"{said}: the prediction {'held' if held else 'did not hold'}."
+
+
+def _on_monitors(baseline: ArmReport) -> str:
+    if not baseline.monitors:
+        return "No monitor watched."
+    if not baseline.failed:
+        loud = [m for m in baseline.monitors if m.runs]
+        if not loud:
+            return "No monitor raised an alarm in the baseline."
+        names = ", ".join(f"{m.monitor} ({m.runs} of {baseline.runs})" for m in loud)
+        return f"The baseline trained, and yet these monitors raised an alarm: {names}."
+    early = [m for m in baseline.monitors if m.lead is not None]
+    if not early:
+        return "No monitor saw the failure."
+    # Who saw most of the failures comes before who was earliest in one of them.
+    first = max(early, key=lambda m: (2 * m.runs > baseline.failed, m.lead))
+    loss = next((m.lead for m in early if m.monitor == LOSS), None)
+    beside = "" if loss is None or first.monitor == LOSS else f"; the loss monitor by {loss:g}"
+    order = "before" if first.lead >= 0 else "after"
+    return (
+        f"{first.monitor} saw it first, {abs(first.lead):g} steps {order} the loss showed the "
+        f"failure (median){beside}."
+    )
+
+
+def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
+    if arm.saved:
+        cost = f" at {arm.overhead:+.0%} time a step" if arm.overhead is not None else ""
+        harm = f" and lost {arm.lost}" if arm.lost else ""
+        return (
+            f"{arm.arm} would have saved {arm.saved} of {baseline.failed} failed runs{harm}{cost} "
+            f"(Fisher p = {arm.p_value:.2g})."
+        )
+    return f"{arm.arm} would not have saved the run."
+
+
+def _fisher(
+    group: Sequence[TrialReport], baseline: Sequence[TrialReport], failed: set[tuple[str, int]]
+) -> float:
+    rows = []
+    for trials in (group, baseline):
+        bad = sum((t.arm, t.seed) in failed for t in trials)
+        rows.append((bad, len(trials) - bad))
+    return float(fisher_exact(rows).pvalue)
+
+
+def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:
+    names = sorted({name for t in group for name in (*t.first_alarms, *t.silent)})
+    reports = []
+    for name in names:
+        alarmed = [t for t in group if name in t.first_alarms]
+        reports.append(
+            MonitorReport(
+                monitor=name,
+                runs=len(alarmed),
+                first_alarm=_median([t.first_alarms[name] for t in alarmed]),
+                lead=_median([t.leads[name] for t in alarmed if name in t.leads]),
+                silent=next((t.silent[name] for t in group if name in t.silent), None),
+            )
+        )
+    return reports
+
+
+def _step_seconds(group: Sequence[TrialReport]) -> float:
+    return statistics.median(t.seconds / t.steps for t in group)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(statistics.median(values)) if values else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

@@ -1,0 +1,71 @@
+"""What a confirmation trains on: batches of the probe's text or images, the same for every arm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rksp.datasets.probe import make_probe
+from rksp.datasets.tasks import IGNORED, Batch
+from rksp.errors import InputError
+from rksp.models.source import ModelSource
+from rksp.recipe import Recipe
+
+_POOL = 4096  # sequences held at a time; longer runs see them again in another order
+_HIDDEN_SHARE = 0.15  # of a masked language model's tokens (Devlin et al., 2019)
+
+
+def training_batches(
+    source: ModelSource,
+    recipe: Recipe,
+    *,
+    seed: int,
+    text: Path | None = None,
+    device: str = "cpu",
+) -> list[Batch]:
+    """A batch per micro-step, drawn by the seed alone.
+
+    Sequences are places of the probe text in random order, each once before any comes again.
+
+    Raises:
+        InputError: The model gives no loss that could be trained, or the text cannot be used.
+    """
+    steps = recipe.max_steps * recipe.gradient_accumulation_steps
+    size = max(1, recipe.batch_size // recipe.gradient_accumulation_steps)
+    pool = make_probe(
+        source,
+        num_sequences=min(_POOL, steps * size),
+        sequence_length=recipe.sequence_length,
+        seed=seed,
+        text=text,
+    )
+    if pool.labels is None:
+        raise InputError(
+            f"{source.target} predicts nothing that rksp has labels for, so it cannot be trained "
+            "here; give a language model, or a classifier of at least ten classes."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    inputs, labels = dict(pool.inputs), pool.labels
+    if source.task == "masked-lm":
+        inputs["input_ids"], labels = _hidden(inputs["input_ids"], source.config, generator)
+    count = len(labels)
+    rounds = -(-steps * size // count)
+    order = torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])
+    return [
+        Batch(
+            inputs={name: value[rows].to(device) for name, value in inputs.items()},
+            labels=labels[rows].to(device),
+        )
+        for rows in order[: steps * size].split(size)
+    ]
+
+
+def _hidden(tokens: Tensor, config: object, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Tokens with a share of them masked, and labels at those places only."""
+    mask = getattr(config, "mask_token_id", None)
+    mask = config.vocab_size - 1 if mask is None else mask
+    hidden = torch.rand(tokens.shape, generator=generator) < _HIDDEN_SHARE
+    hidden[:, 0] |= ~hidden.any(-1)
+    return tokens.masked_fill(hidden, mask), tokens.masked_fill(~hidden, IGNORED)

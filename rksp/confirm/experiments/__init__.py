@@ -1,0 +1,1 @@
+"""The committed experiments, as plans of trials; `rksp reproduce` runs them."""

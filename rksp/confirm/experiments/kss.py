@@ -1,0 +1,92 @@
+"""KSS against its alternatives: No-Norm, high learning rates, associative recall, paired trials.
+
+Setting of arXiv 2602.22988 §5.3 as far as it is published (No-Norm, learning rate 0.005 to 0.01,
+24 trials, associative recall of sequence 64, vocabulary 256, 4 pairs, batch 32, 100 warm-up steps,
+AdamW, no clipping), at width 64 and depth 4 for 300 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rksp.confirm.experiments.plan import Trial
+from rksp.confirm.experiments.rows import Row, divergence_table
+from rksp.recipe import Recipe
+
+RATES = (0.005, 0.0075, 0.01)  # of the 24 trials
+SEEDS = range(8)
+ENERGY, PUBLISHED = "kss:form=energy,weight=3", "kss:form=published"
+MAIN_ARMS = ("baseline", ENERGY, PUBLISHED, "clip=1.0", "kss:form=random,weight=3")
+# Besides, to find the largest stable rate, and what a sparser cadence keeps of the effect.
+FURTHER = (
+    ("baseline", 0.003),
+    (ENERGY, 0.015),
+    *((f"{ENERGY},every=4", rate) for rate in RATES),
+    ("baseline", 0.002),
+)
+STABLE_SHARE = 0.2  # the paper calls a rate stable under this share of diverged trials
+PAPER = {"baseline": 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}  # diverged percent of 24 trials
+
+
+def plan() -> list[Trial]:
+    """All trials, the most telling first."""
+    grid = [(arm, rate) for arm in MAIN_ARMS for rate in RATES]
+    return [_trial(arm, rate, seed) for arm, rate in (*grid, *FURTHER) for seed in SEEDS]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The 24 paired trials beside the paper's, then the share of diverged trials at every rate."""
+    paired = [row for row in rows if row.rate in RATES]
+    lines = ["", "| arm | " + " | ".join(f"{rate:g}" for rate in _rates(rows)) + " | stable up to |"]
+    lines.append("|---|" + "---:|" * (len(_rates(rows)) + 1))
+    for arm in dict.fromkeys(row.arm for row in rows):
+        shares = {rate: _share(rows, arm, rate) for rate in _rates(rows)}
+        cells = ["–" if share is None else f"{share:.0%}" for share in shares.values()]
+        lines.append(f"| `{arm}` | " + " | ".join(cells) + f" | {_largest_stable(shares)} |")
+    return divergence_table(paired, PAPER) + "\n".join(lines) + "\n"
+
+
+def _rates(rows: Sequence[Row]) -> list[float]:
+    return sorted({row.rate for row in rows})
+
+
+def _share(rows: Sequence[Row], arm: str, rate: float) -> float | None:
+    own = [row for row in rows if row.arm == arm and row.rate == rate]
+    return sum(row.has_diverged for row in own) / len(own) if own else None
+
+
+def _largest_stable(shares: dict[float, float | None]) -> str:
+    """The largest rate below the first unstable one among those tried."""
+    stable = None
+    for rate, share in shares.items():
+        if share is None:
+            continue
+        if share >= STABLE_SHARE:
+            return f"under {rate:g}" if stable is None else f"{stable:g}"
+        stable = rate
+    return f"{stable:g} or more"
+
+
+def _trial(arm: str, rate: float, seed: int) -> Trial:
+    return Trial(
+        family="zoo_no_norm",
+        shape={
+            "hidden_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "vocab_size": 256,
+            "max_position_embeddings": 64,
+        },
+        task="recall",
+        recipe=Recipe(
+            learning_rate=rate,
+            warmup_steps=100,
+            max_steps=300,
+            schedule="constant",
+            max_grad_norm=None,
+            batch_size=32,
+            sequence_length=64,
+        ),
+        seed=seed,
+        arm=arm,
+    )

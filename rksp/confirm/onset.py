@@ -1,0 +1,49 @@
+"""When a run went wrong, and how long before that each monitor spoke."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rksp.monitors.alarm import Alarm
+from rksp.outcome import Curves, OutcomePolicy
+
+LOSS, GRADIENT_NORM = "loss", "gradient-norm"  # the monitors that others must beat
+
+
+def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
+    """The step from which on the loss shows that the run fails; None if it never does.
+
+    The first step that is not finite or past the published thresholds, or the step at which the
+    smoothed loss left its running minimum by the spike height for good, whichever came first. The
+    protocol of long runs (0.5 nats above the minimum for 100 steps) in the window of short ones:
+    a tenth of the planned steps.
+    """
+    loss, norm = curves.loss.astype(np.float64), curves.grad_norm.astype(np.float64)
+    bad = ~np.isfinite(loss) | ~np.isfinite(norm)
+    bad |= (loss > policy.max_loss) | (norm > policy.max_grad_norm)
+    steps = np.flatnonzero(bad)[:1].tolist()
+    finite = loss[np.isfinite(loss)]
+    window = max(1, round(policy.final_share * curves.planned_steps))
+    if len(finite) >= 2 * window:
+        smooth = np.convolve(finite, np.full(window, 1 / window), "valid")
+        above = smooth > np.minimum.accumulate(smooth) + policy.spike_height
+        if above[-1]:
+            below = np.flatnonzero(~above)
+            steps.append(int(below[-1]) + window if len(below) else window - 1)
+    return min(steps, default=None)
+
+
+def first_alarms(alarms: Sequence[Alarm], *, since: int = 0) -> dict[str, int]:
+    """Step of every monitor's first alarm at or after `since`."""
+    found: dict[str, int] = {}
+    for alarm in alarms:
+        if alarm.step >= since:
+            found[alarm.monitor] = min(alarm.step, found.get(alarm.monitor, alarm.step))
+    return found
+
+
+def leads(first: Mapping[str, int], at: int | None) -> dict[str, int]:
+    """Steps by which each monitor came before `at`; negative for those that came after."""
+    return {} if at is None else {name: at - step for name, step in sorted(first.items())}

@@ -1,0 +1,50 @@
+"""Fault: a learning rate that is too large."""
+
+from __future__ import annotations
+
+from rksp.errors import InputError
+from rksp.faults.base import Fault
+from rksp.monitors.base import Moment
+from rksp.recipe import Recipe
+
+
+class LargeRate(Fault):
+    """Multiplies the learning rate.
+
+    From step 0 on the recipe itself is changed, so that everything that reads it sees the rate;
+    from a later step on the optimizer's rate is, between backward and update.
+
+    Args:
+        factor: On the rate.
+        step: The first step that it holds for.
+    """
+
+    name = "large_rate"
+
+    def __init__(self, factor: float = 10.0, step: int = 0) -> None:
+        if not factor > 0 or step < 0:
+            raise InputError(
+                f"Fault 'large_rate' needs factor > 0 and step >= 0, got factor={factor}, "
+                f"step={step}."
+            )
+        self.factor, self.step = factor, step
+        self._set: dict[int, float] = {}
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        if self.step > 0:
+            return recipe
+        if recipe.learning_rate is None:
+            raise InputError(
+                "Fault 'large_rate' multiplies a learning rate and the recipe has none; "
+                "give --learning-rate."
+            )
+        return recipe.model_copy(update={"learning_rate": recipe.learning_rate * self.factor})
+
+    def after_backward(self, moment: Moment) -> None:
+        if self.step == 0 or moment.step < self.step or moment.optimizer is None:
+            return
+        for index, group in enumerate(moment.optimizer.param_groups):
+            # A loop that sets no rate anew would otherwise see the factor's powers.
+            if self._set.get(index) != group["lr"]:
+                group["lr"] *= self.factor
+                self._set[index] = group["lr"]

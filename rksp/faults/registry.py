@@ -1,0 +1,25 @@
+"""Every fault by name. A new one is a file and a line here."""
+
+from __future__ import annotations
+
+from rksp.faults.aux_off import AuxOff
+from rksp.faults.base import Fault
+from rksp.faults.bit_flip import BitFlip
+from rksp.faults.large_rate import LargeRate
+from rksp.faults.low_precision_attention import LowPrecisionAttention
+from rksp.faults.replica_corruption import ReplicaCorruption
+from rksp.interventions.options import build
+
+FAULTS: dict[str, type[Fault]] = {
+    kind.name: kind
+    for kind in (LowPrecisionAttention, LargeRate, AuxOff, BitFlip, ReplicaCorruption)
+}
+
+
+def make_fault(text: str) -> Fault:
+    """The fault that a line such as `bitflip:step=50,where=weights` describes.
+
+    Raises:
+        InputError: There is no such fault or option, or a value cannot be used.
+    """
+    return build(FAULTS, text, noun="fault")

@@ -1,0 +1,102 @@
+"""Fault: one replica of a data-parallel run computes wrong numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.errors import InputError, NotCovered
+from rksp.faults.base import Fault
+from rksp.faults.places import striking_places, with_first_tensor
+from rksp.monitors.base import Moment
+from rksp.monitors.groups import local
+
+Where = Literal["activations", "gradients"]
+
+
+class ReplicaCorruption(Fault):
+    """Multiplies numbers of one rank by 1 + scale·n, n standard normal, from a step on.
+
+    Activations are those that leave one module: every rank's gradient suffers through the
+    all-reduce, and the replicas stay equal. Gradients are struck after the all-reduce: the loss
+    looks the same and the replicas drift apart.
+
+    Args:
+        rank: The faulty one.
+        step: First step.
+        steps: How many; None for the rest of the run.
+        where: Which numbers.
+        scale: Size of the error relative to each number.
+        name: Part of the path of the module or parameter; the first one that matches and, for
+            activations, that returns floating numbers is struck.
+    """
+
+    name = "replica"
+
+    def __init__(
+        self,
+        rank: int = 1,
+        step: int = 10,
+        steps: int | None = None,
+        where: Where = "activations",
+        scale: float = 0.5,
+        name: str = "",
+    ) -> None:
+        if where not in ("activations", "gradients"):
+            raise InputError(
+                f"Fault 'replica' corrupts activations or gradients, got where={where!r}."
+            )
+        if rank < 0 or step < 0 or not scale > 0:
+            raise InputError(
+                "Fault 'replica' needs rank >= 0, step >= 0 and scale > 0, got "
+                f"rank={rank}, step={step}, scale={scale}."
+            )
+        self.rank, self.step, self.where, self.scale, self.part = rank, step, where, scale, name
+        self.last = None if steps is None else step + steps - 1
+        self._module: nn.Module | None = None
+        self._path = ""
+        self._is_faulty = False
+        self._generator = torch.Generator()
+
+    def bind(self, model: nn.Module, *, seed: int) -> None:
+        group = torch.distributed
+        is_parallel = group.is_available() and group.is_initialized()
+        size = group.get_world_size() if is_parallel else 1
+        if size < 2 or self.rank >= size:
+            raise NotCovered(
+                f"Fault 'replica' corrupts rank {self.rank} of several and the run has {size}; "
+                "start it under torchrun with more processes."
+            )
+        self._is_faulty = group.get_rank() == self.rank
+        self._generator.manual_seed(seed)
+        self._path = striking_places(model, self.name, self.where, self.part)[0]
+        self._module = model.get_submodule(self._path) if self.where == "activations" else None
+
+    def _is_on(self, step: int) -> bool:
+        return self._is_faulty and step >= self.step and (self.last is None or step <= self.last)
+
+    def _factors(self, like: Tensor) -> Tensor:
+        noise = torch.randn(like.shape, generator=self._generator)
+        return (1 + self.scale * noise).to(like)
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        if self._module is None or not self._is_on(moment.step):
+            return ()
+
+        def strike(module: nn.Module, args: tuple, output: object) -> object:
+            return with_first_tensor(output, lambda found: found * self._factors(found))
+
+        return [self._module.register_forward_hook(strike)]
+
+    @torch.no_grad()
+    def after_backward(self, moment: Moment) -> None:
+        if self.where != "gradients" or not self._is_on(moment.step):
+            return
+        gradient = moment.model.get_parameter(self._path).grad
+        if gradient is not None:
+            held = local(gradient)
+            held.mul_(self._factors(held))

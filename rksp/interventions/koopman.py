@@ -1,0 +1,138 @@
+"""The differentiable side of the spectral score: small operators of blocks, and penalties on them.
+
+Sources: arXiv 2602.22988, §4 (Koopman Spectral Shaping); the energy gain is the quantity of its
+Theorem 1. All functions take a batch of layers and give a value per layer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_WORST_CONDITION = 1e6  # of the eigenvectors, beyond which an eigenvalue's gradient is noise
+_AMPLIFICATION = 100.0  # of ‖G‖_F over the gradient of the moduli; 1 for a normal operator
+
+
+def reduced_operator(
+    x: Tensor, y: Tensor, *, basis: Tensor | None = None, epsilon: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    """The whitened operator A = L⁻¹ C_yx L⁻ᵀ of each layer, L Lᵀ = C_xx + εI.
+
+    The published whitening is the symmetric root, W = (C_xx + εI)^(-1/2); L⁻¹ = QW for a rotation
+    Q, so that eigenvalues and Frobenius norm are the same and no decomposition is needed.
+    ε has a floor of 1e-6 of the mean variance, which keeps the factorization alive in float32.
+
+    Args:
+        x: States entering, `[layers, tokens, width]`; carry no gradient.
+        y: States leaving, likewise; the gradient goes through them.
+        basis: Orthonormal columns `[layers, width, rank]` to restrict both to.
+
+    Returns:
+        A `[layers, rank, rank]`, and `[layers]` bool: whether the factorization held; where it
+        did not, A is that of unwhitened states.
+    """
+    x = x - x.mean(-2, keepdim=True)
+    y = y - y.mean(-2, keepdim=True)
+    if basis is not None:
+        x, y = x @ basis, y @ basis
+    count = x.shape[-2] - 1
+    covariance = x.mT @ x / count
+    diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+    floor = epsilon + 1e-6 * diagonal.mean(-1, keepdim=True)
+    factor, failed = torch.linalg.cholesky_ex(
+        covariance + torch.diag_embed(floor.expand_as(diagonal))
+    )
+    usable = failed == 0
+    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    factor = torch.where(usable[:, None, None], factor, unit)
+    half = torch.linalg.solve_triangular(factor, y.mT @ x / count, upper=False)
+    return torch.linalg.solve_triangular(factor.mT, half, upper=True, left=False), usable
+
+
+@torch.no_grad()
+def refine_basis(x: Tensor, basis: Tensor) -> Tensor:
+    """One subspace iteration towards the leading principal directions of x.
+
+    Args:
+        x: `[layers, tokens, width]`.
+        basis: `[layers, width, rank]`, of the last call.
+    """
+    x = x - x.mean(-2, keepdim=True)
+    return torch.linalg.qr(x.mT @ (x @ basis)).Q
+
+
+def energy_gain(operator: Tensor) -> Tensor:
+    """‖A‖_F² / r: the mean square gain of a whitened state, `[layers]`."""
+    return operator.square().sum((-2, -1)) / operator.shape[-1]
+
+
+def excess_energy(operator: Tensor, *, upper: float = 1.05) -> Tensor:
+    """relu(‖A‖_F²/r − τ²): zero for layers that amplify no more than τ, `[layers]`."""
+    return F.relu(energy_gain(operator) - upper**2)
+
+
+def shaping_loss(
+    moduli: Tensor,
+    *,
+    target: float,
+    beta: float = 1.0,
+    temperature: float = 20.0,
+    upper: float = 1.05,
+    lower: float = 0.90,
+) -> Tensor:
+    """The published penalty on the eigenvalues' moduli `[layers, rank]`, a value per layer.
+
+    Σ_j σ(T(a_j − τ_u)) softplus(a_j − τ_u)² + β (m − γ)², m the soft share of moduli between
+    τ_l and τ_u. The softplus has no temperature, as published: at a = τ_u a mode still costs
+    0.24. β is not published; 1 is our choice.
+    """
+    over = moduli - upper
+    unstable = (torch.sigmoid(temperature * over) * F.softplus(over).square()).sum(-1)
+    inside = torch.sigmoid(temperature * (moduli - lower)) * torch.sigmoid(-temperature * over)
+    return unstable + beta * (inside.mean(-1) - target).square()
+
+
+def eigenvalue_moduli(operator: Tensor) -> tuple[Tensor, Tensor]:
+    """|λ| of each layer's operator, with a gradient that is bounded.
+
+    Computed in float64 on the CPU, where the solver is; |λ| is √(re² + im² + 1e-12), so that a
+    zero eigenvalue has a gradient. The gradient is G = V⁻ᴴ diag(g) Vᴴ (Magnus, 1985), bounded to
+    ‖G‖_F ≤ 100 ‖g‖, and zero for a layer whose eigenvectors have a condition above 1e6: next to a
+    defective operator it is noise.
+
+    Args:
+        operator: `[layers, rank, rank]`, finite.
+
+    Returns:
+        Moduli `[layers, rank]`, and `[layers]` bool: whether the layer's gradient can be used.
+    """
+    return _Moduli.apply(operator)
+
+
+class _Moduli(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, operator: Tensor) -> tuple[Tensor, Tensor]:
+        dense = operator.detach().to("cpu", torch.float64)
+        finite = dense.isfinite().all(-1).all(-1)
+        dense = torch.where(finite[:, None, None], dense, torch.zeros_like(dense))
+        values, vectors = torch.linalg.eig(dense)
+        moduli = (values.real**2 + values.imag**2 + 1e-12).sqrt()
+        singular = torch.linalg.svdvals(vectors)
+        usable = finite & (singular[:, 0] <= _WORST_CONDITION * singular[:, -1])
+        ctx.save_for_backward(values, vectors, moduli, usable)
+        usable = usable.to(operator.device)
+        ctx.mark_non_differentiable(usable)
+        return moduli.to(operator), usable
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, _: Tensor) -> Tensor:
+        values, vectors, moduli, usable = ctx.saved_tensors
+        sensitivity = grad.to("cpu", torch.float64) * values / moduli
+        unit = torch.eye(vectors.shape[-1], dtype=vectors.dtype).expand_as(vectors)
+        safe = torch.where(usable[:, None, None], vectors, unit)
+        full = torch.linalg.solve(safe.mH, sensitivity.unsqueeze(-1) * safe.mH).real
+        bound = _AMPLIFICATION * sensitivity.abs().square().sum(-1).sqrt()
+        size = full.square().sum((-2, -1)).sqrt()
+        factor = torch.where(usable, (bound / size.clamp(min=1e-300)).clamp(max=1.0), 0.0)
+        return (full * factor[:, None, None]).to(grad)

@@ -1,0 +1,148 @@
+"""QK-clip: query and key weights are scaled back where a head's attention logits grow too large."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.errors import InputError, NotCovered
+from rksp.interventions.attention_tap import AttentionTap
+from rksp.interventions.base import Intervention
+from rksp.interventions.ledger import record
+from rksp.interventions.projections import Attention, find_attention
+from rksp.monitors.base import Moment
+from rksp.recipe import Recipe
+
+_QUERIES = 512  # query positions multiplied at a time
+
+
+class QKClip(Intervention):
+    """Scales a head's W_q and W_k so that its largest logit of the step would have been τ.
+
+    Source: Kimi K2 (arXiv 2507.20534), MuonClip. With S the largest scaled logit of a head over
+    the step's batch on all ranks, masked positions left out, a head with S > τ has W_q and W_k,
+    and their biases, multiplied by √γ each, γ = τ/S, after the optimizer's step. Rotary embeddings
+    turn queries and keys without changing what a factor does.
+
+    Heads that share a key (grouped queries): the key takes √γ of the group's worst head, and each
+    query the rest of its own γ, so that every head's logits shrink by its own γ and by no more;
+    K2 itself has no such heads.
+
+    Sees attention that goes through `scaled_dot_product_attention`: the zoo's, and transformers'
+    default. Layers with QK-norm are left out: their logits do not depend on the size of the
+    weights. Latent attention is not covered.
+
+    Args:
+        tau: τ.
+        every: Steps between two looks at the logits.
+    """
+
+    name = "qk_clip"
+
+    def __init__(self, tau: float = 100.0, every: int = 1) -> None:
+        super().__init__()
+        if not tau > 0 or every < 1:
+            raise InputError(f"QK-clip needs tau > 0 and every >= 1, got tau={tau}, every={every}.")
+        self.tau, self.every = tau, every
+        self._layers: list[Attention] = []
+        self._running: Attention | None = None
+        self._largest: dict[str, Tensor] = {}
+        self._seconds = 0.0
+
+    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        layers = find_attention(model)
+        self._layers = [layer for layer in layers if not layer.is_normed]
+        written = getattr(getattr(model, "config", None), "_attn_implementation", "sdpa")
+        if not self._layers or written != "sdpa":
+            reason = "has QK-norm" if layers and not self._layers else "has no attention it knows"
+            if self._layers:
+                reason = f"attends through {written!r}; build it with attn_implementation='sdpa'"
+            raise NotCovered(f"QK-clip scales query and key weights and this model {reason}.")
+
+    def arm(self, moment: Moment) -> Sequence[object]:
+        self._largest.clear()
+        if moment.step % self.every:
+            return ()
+        handles: list[object] = [AttentionTap(self._look)]
+        for layer in self._layers:
+            handles.append(layer.module.register_forward_pre_hook(self._enter(layer)))
+            handles.append(layer.module.register_forward_hook(self._leave))
+        return handles
+
+    def _enter(self, layer: Attention):
+        def hook(module: nn.Module, args: object) -> None:
+            self._running = layer
+
+        return hook
+
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+        self._running = None
+
+    def _look(self, query, key, mask, is_causal, scale, softcap=None) -> None:
+        layer = self._running
+        if layer is None or query.dim() != 4 or query.shape[1] != layer.heads:
+            return
+        start = time.perf_counter()
+        found = largest_logits(query, key, mask, is_causal, scale)
+        before = self._largest.get(layer.path)
+        self._largest[layer.path] = found if before is None else torch.maximum(before, found)
+        self._seconds += time.perf_counter() - start
+
+    @torch.no_grad()
+    def after_update(self, moment: Moment) -> None:
+        if not self._largest:
+            return
+        start = time.perf_counter() - self._seconds
+        self._seconds = 0.0
+        layers = [layer for layer in self._layers if layer.path in self._largest]
+        found = torch.cat([self._largest[layer.path] for layer in layers])
+        self._largest.clear()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        heads = int((found > self.tau).sum())
+        if not heads or not bool(found.isfinite().all()):
+            return
+        for layer, largest in zip(layers, found.split([n.heads for n in layers]), strict=True):
+            if bool((largest > self.tau).any()):
+                self._clip(layer, largest)
+        what = "scaled queries and keys of heads with large logits"
+        record(self, moment, what, since=start, heads=float(heads), largest=float(found.max()))
+
+    def _clip(self, layer: Attention, largest: Tensor) -> None:
+        gamma = (self.tau / largest.clamp(min=self.tau)).view(layer.key_heads, -1)
+        group = gamma.amin(-1, keepdim=True)
+        layer.key.scale_heads(group.sqrt().flatten())
+        layer.query.scale_heads((gamma / group.sqrt()).flatten())
+
+
+@torch.no_grad()
+def largest_logits(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    """The largest visible logit of each head over batch and positions, `[heads]` float32.
+
+    Args:
+        query: `[batch, heads, queries, dim]`.
+        key: Likewise; may have fewer heads.
+        mask: Boolean (true is visible) or additive, broadcast to `[batch, heads, queries, keys]`.
+    """
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    positions = torch.arange(query.shape[-2], device=query.device)
+    keys = torch.arange(key.shape[-2], device=query.device)
+    best = []
+    for rows in positions.split(_QUERIES):
+        logits = (query[:, :, rows] @ key.mT).float() * scale
+        if is_causal:
+            logits = logits.masked_fill(keys > rows[:, None], -torch.inf)
+        if mask is not None:
+            part = mask[..., rows, :] if mask.shape[-2] > 1 else mask
+            hidden = ~part if part.dtype == torch.bool else part < -1e4
+            logits = logits if part.dtype == torch.bool else logits + part
+            logits = logits.masked_fill(hidden, -torch.inf)
+        best.append(logits.amax((0, 2, 3)))
+    return torch.stack(best).amax(0)

@@ -1,0 +1,107 @@
+"""Spectral smoothing: singular values that stand out are lowered to the rest."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.errors import InputError, NotCovered
+from rksp.interventions.base import Intervention
+from rksp.interventions.ledger import record
+from rksp.interventions.projections import Matrix, attention_matrices, feed_forward_matrices
+from rksp.kernels.power_iteration import top_singular
+from rksp.monitors.alarm import Alarm
+from rksp.monitors.base import Moment
+from rksp.recipe import Recipe
+
+On = Literal["clock", "alarm"]
+
+
+class SpectralSmoothing(Intervention):
+    """Lowers the leading singular value of matrices in which it stands out.
+
+    Source: arXiv 2602.01308 ("curse of singularities") proposes to smooth the singular spectrum
+    of weights; its procedure and constants are not known to us. This is the simplest form of the
+    idea: where σ₁ exceeds `ratio` times the root mean square of all singular values, it is lowered
+    to that, `rounds` times over, each time for the value that leads then:
+    W ← W − (σ₁ − ratio · ‖W‖_F/√r) u vᵀ. Everything else of the matrix stays.
+
+    Acts on the matrices of the blocks, fused projections taken apart. Needs no decomposition: the
+    triplets come from a warm power iteration.
+
+    Args:
+        ratio: Of σ₁ to the root mean square; Gaussian square matrices have 2.
+        every: Steps between two rounds on the clock, and the least between two on alarm.
+        on: Whether it acts on a clock or on alarms.
+        rounds: Leading values looked at each time.
+    """
+
+    name = "spectral_smoothing"
+
+    def __init__(
+        self, ratio: float = 4.0, every: int = 100, on: On = "clock", rounds: int = 2
+    ) -> None:
+        super().__init__()
+        if not ratio > 1 or every < 1 or rounds < 1 or on not in ("clock", "alarm"):
+            raise InputError(
+                "Spectral smoothing needs ratio > 1, every >= 1, rounds >= 1 and on=clock or "
+                f"on=alarm, got ratio={ratio}, every={every}, rounds={rounds}, on={on!r}."
+            )
+        self.ratio, self.every, self.on, self.rounds = ratio, every, on, rounds
+        self._matrices: list[Matrix] = []
+        self._states: dict[int, tuple[Tensor, ...]] = {}
+        self._last = -math.inf
+
+    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        self._matrices = attention_matrices(model) + feed_forward_matrices(model)
+        if not self._matrices:
+            raise NotCovered(
+                "Spectral smoothing needs matrices in a list of blocks and the model has none; "
+                "choose another intervention."
+            )
+
+    def after_update(self, moment: Moment) -> None:
+        if self.on == "clock" and (moment.step + 1) % self.every == 0:
+            self._smooth(moment)
+
+    def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
+        if self.on == "alarm" and moment.step - self._last >= self.every:
+            self._smooth(moment)
+
+    @torch.no_grad()
+    def _smooth(self, moment: Moment) -> None:
+        start = time.perf_counter()
+        self._last = moment.step
+        lowered, largest = 0, 0.0
+        for index, matrix in enumerate(self._matrices):
+            weight = matrix.read()
+            count, ratio = self._lower(weight, index)
+            lowered, largest = lowered + count, max(largest, ratio)
+            if count:
+                matrix.write(weight)
+        what = "lowered leading singular values"
+        detail = {"lowered": float(lowered), "largest_ratio": largest}
+        record(self, moment, what, since=start, **detail)
+
+    def _lower(self, weight: Tensor, index: int) -> tuple[int, float]:
+        """Lowers in place; how many values, and σ₁ over the root mean square before."""
+        largest = 0.0
+        for number in range(self.rounds):
+            found = top_singular([weight], self._states.get(index) if number == 0 else None)
+            if number == 0:
+                self._states[index] = found.state
+            typical = float(weight.norm()) / math.sqrt(min(weight.shape))
+            sigma = float(found.sigma[0])
+            if not bool(found.is_finite[0]) or typical == 0:
+                return number, largest
+            largest = max(largest, sigma / typical)
+            if sigma <= self.ratio * typical:
+                return number, largest
+            excess = sigma - self.ratio * typical
+            weight -= excess * torch.outer(found.u[0], found.v[0]).to(weight)
+        return self.rounds, largest

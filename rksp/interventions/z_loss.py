@@ -1,0 +1,118 @@
+"""z-loss: a penalty on the log-partition of output logits and routers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from rksp.errors import InputError, NotCovered
+from rksp.interventions.base import Intervention
+from rksp.interventions.ledger import record
+from rksp.interventions.projections import find_routers
+from rksp.models.blocks import first_tensor
+from rksp.monitors.base import Moment
+from rksp.recipe import Recipe
+
+
+class ZLoss(Intervention):
+    """Adds `output` · mean(log Z²) of the output logits and `router` times that of each router.
+
+    Sources: output, 1e-4, PaLM (Chowdhery et al., 2022, §5); routers, 1e-3, ST-MoE (Zoph et al.,
+    2022, eq. 5), the mean over routers' tokens summed over routers. log Z is taken over all
+    positions, padding included, in float32. Router logits are recomputed from the router's input,
+    since what routers return changes from release to release.
+
+    The penalty is meant to be divided by the number of micro-batches along with the loss.
+
+    Args:
+        output: Coefficient of the output's; 0 leaves it out.
+        router: Coefficient of the routers'; 0 leaves them out.
+    """
+
+    name = "z_loss"
+
+    def __init__(self, output: float = 1e-4, router: float = 1e-3) -> None:
+        super().__init__()
+        if output < 0 or router < 0 or output + router == 0:
+            raise InputError(
+                "z-loss needs coefficients of at least zero, one of them above, got "
+                f"output={output}, router={router}."
+            )
+        self.output, self.router = output, router
+        self._routers: list[nn.Module] = []
+        self._terms: dict[str, list[Tensor]] = {"output": [], "router": []}
+        self._noted: list[dict[str, Tensor]] = []
+
+    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        self._routers = find_routers(model) if self.router else []
+        if not self.output and not self._routers:
+            raise NotCovered(
+                "z-loss of routers alone was asked for and the model has none; "
+                "give output a coefficient or choose another intervention."
+            )
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        self._clear()
+        hooks = [
+            router.register_forward_hook(self._of_router, with_kwargs=True)
+            for router in self._routers
+        ]
+        if self.output:
+            hooks.append(moment.model.register_forward_hook(self._of_output))
+        return hooks
+
+    def _of_output(self, module: nn.Module, args: tuple, output: object) -> None:
+        logits = getattr(output, "logits", None)
+        logits = first_tensor(output) if logits is None else logits
+        if torch.is_grad_enabled() and logits is not None:
+            self._terms["output"].append(_mean_square_log_z(logits))
+
+    def _of_router(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+        x = first_tensor((args, kwargs))
+        if torch.is_grad_enabled() and x is not None:
+            bias = getattr(module, "bias", None)
+            with torch.autocast(x.device.type, enabled=False):
+                logits = F.linear(
+                    _wide(x), _wide(module.weight), None if bias is None else _wide(bias)
+                )
+            self._terms["router"].append(_mean_square_log_z(logits))
+
+    def penalty(self, moment: Moment) -> Tensor | None:
+        weights = {"output": self.output, "router": self.router}
+        sums = {name: torch.stack(terms).sum() for name, terms in self._terms.items() if terms}
+        self._clear()
+        if not sums:
+            return None
+        self._noted.append({f"{name}_log_z_square": term.detach() for name, term in sums.items()})
+        return torch.stack([weights[name] * term for name, term in sums.items()]).sum()
+
+    def before_update(self, moment: Moment) -> None:
+        """Only notes: the numbers are read here, where the backward pass has waited for them."""
+        if not self._noted:
+            return
+        start = time.perf_counter()
+        means = {
+            key: math.fsum(float(noted[key]) for noted in self._noted) / len(self._noted)
+            for key in self._noted[0]
+        }
+        self._noted.clear()
+        record(self, moment, "added a penalty on log Z to the loss", since=start, **means)
+
+    def _clear(self) -> None:
+        for terms in self._terms.values():
+            terms.clear()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _mean_square_log_z(logits: Tensor) -> Tensor:
+    return _wide(logits).logsumexp(-1).square().mean()

@@ -1,0 +1,128 @@
+"""How much memory a streamed pass will take, told before it starts."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rksp.errors import InputError
+from rksp.models.streaming.units import Unit
+
+_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?)i?[bB]?\s*$")
+_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
+_ACTIVATIONS = 4  # of the widest module's output that live at once inside a block
+_SHARE = 0.9  # of what is free, where no limit is given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Predicted peak of a streamed pass, in bytes.
+
+    Attributes:
+        base: What the process holds already.
+        weights: The largest sum of weights in use and in preparation.
+        activations: Of the widest part of the pass, logits included.
+        spectra: States of the blocks that are being solved.
+    """
+
+    base: int
+    weights: int
+    activations: int
+    spectra: int
+
+    @property
+    def peak(self) -> int:
+        return self.base + self.weights + max(self.activations, self.spectra)
+
+    def check(self, limit: int | None, target: str) -> None:
+        """Refuses a pass that would not fit.
+
+        Raises:
+            InputError: With the prediction and what to do.
+        """
+        limit = free_memory() if limit is None else limit
+        if self.peak > limit:
+            raise InputError(
+                f"{target} needs {readable(self.peak)} of memory even when streamed "
+                f"({readable(self.weights)} of it weights), more than {readable(limit)}; "
+                "raise --max-memory, or use a shorter probe."
+            )
+
+
+def plan_memory(
+    order: Sequence[Unit],
+    *,
+    ahead: int,
+    slice_size: int = 0,
+    widest: int = 0,
+    logits: int = 0,
+    entries: int = 0,
+    workers: int = 1,
+) -> MemoryPlan:
+    """Adds up what lives at once.
+
+    Args:
+        order: Units as the pass meets them.
+        ahead: Bytes prepared ahead.
+        slice_size: Bytes of the largest expert that is loaded alone.
+        widest: Bytes of the largest module output of the whole batch, the logits aside.
+        logits: Bytes of the model's output.
+        entries: States times width of one block.
+        workers: Spectra solved at once.
+    """
+    held = 0
+    for place, unit in enumerate(order):
+        size = 0
+        for coming in order[place + 1 :]:
+            if size + coming.size > ahead:
+                break
+            size += coming.size
+        held = max(held, unit.size + size)
+    inside = [unit.size for unit in order if not unit.path]
+    return MemoryPlan(
+        base=resident_memory(),
+        weights=held + sum(inside) + 2 * slice_size,
+        activations=max(_ACTIVATIONS * widest, logits + logits // 2),
+        spectra=_PER_STATE * entries * (workers + 1),
+    )
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `8GB`, `500 MB` or a plain number; powers of ten.
+
+    Raises:
+        InputError: It is no size.
+    """
+    match = _SIZE.match(text)
+    if not match or not float(match[1]) > 0:
+        raise InputError(f"--max-memory {text!r} is no size; give one such as 8GB.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def readable(size: int) -> str:
+    """A size in GB, or MB below one."""
+    return f"{size / 1e9:.1f} GB" if size >= 10**9 else f"{size / 1e6:.0f} MB"
+
+
+def resident_memory() -> int:
+    """Bytes of this process in memory; the peak so far where the system tells no more."""
+    status = Path("/proc/self/statm")
+    if status.exists():
+        return int(status.read_text().split()[1]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def free_memory() -> int:
+    """Bytes this process may hold: nine tenths of what is free and what it has already."""
+    information = Path("/proc/meminfo")
+    if information.exists():
+        lines = dict(line.split(":") for line in information.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+        return int(_SHARE * (free + resident_memory()))
+    return 8 * 10**9

@@ -1,0 +1,78 @@
+"""From a source to a model that streams, and when to do so."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rksp.errors import InputError
+from rksp.models.source import ModelSource, refusals, refused
+from rksp.models.streaming.memory import free_memory
+from rksp.models.streaming.recording import record
+from rksp.models.streaming.skeleton import make_skeleton
+from rksp.models.streaming.stream import Stream
+from rksp.models.streaming.weights import InitialWeights, fill_buffers
+
+Streaming = Literal["auto", "always", "never"]
+STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
+_PASS = 4  # bytes a parameter for a forward pass in memory
+_RESPONSE = 24  # for the response: weights, their copy, gradient, update, two moments
+
+
+def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | None) -> bool:
+    """Whether a model is streamed: where it must be, or would not fit in memory.
+
+    Raises:
+        InputError: Streaming was asked for and the target cannot be.
+    """
+    if streaming not in STREAMING:
+        raise InputError(f"--stream {streaming!r} is none of {', '.join(STREAMING)}.")
+    can = source.construct_empty is not None
+    if streaming == "always" and not can:
+        raise InputError(
+            f"{source.target} is a factory, whose weights cannot be drawn one by one; "
+            "use --stream never."
+        )
+    if streaming != "auto" or not can or source.num_parameters is None:
+        return streaming == "always"
+    limit = free_memory() if max_memory is None else max_memory
+    too_large = source.num_parameters > source.max_params
+    return too_large or _PASS * source.num_parameters > limit
+
+
+def response_fits(source: ModelSource, max_memory: int | None) -> bool:
+    """Whether the response, which holds six copies of the weights, fits in memory."""
+    limit = free_memory() if max_memory is None else max_memory
+    return source.num_parameters is None or _RESPONSE * source.num_parameters <= limit
+
+
+def open_stream(
+    source: ModelSource,
+    seed: int | None = None,
+    *,
+    workers: int = 1,
+    max_memory: int | None = None,
+    poison: bool = False,
+) -> Stream:
+    """A model whose weights come and go while it runs: use as a context manager.
+
+    Args:
+        source: Of a model of transformers.
+        seed: Of the random initialization, default the source's own.
+        workers: Threads that prepare weights; the result does not depend on them.
+        max_memory: Bytes; more is refused before the pass starts. Default what is free.
+        poison: Fill weights with NaN first and look for what is left: for tests.
+
+    Raises:
+        NotCovered: The model's weights cannot be drawn one by one.
+        InputError: The configuration does not hold together.
+    """
+    seed = source.seed if seed is None else seed
+    try:
+        model, given = make_skeleton(source.construct_empty, seed)
+    except refusals() as error:
+        raise refused(source.target, error) from error
+    weights = InitialWeights(
+        record(model, given, seed), seed, rounded_to=source.rounded_to, poison=poison
+    )
+    fill_buffers(model, weights)
+    return Stream(model, weights, workers=workers, max_memory=max_memory, target=source.target)

@@ -1,0 +1,331 @@
+"""What a model's own `_init_weights` does to each weight, written down without any weight there.
+
+The calls run over the skeleton, children before parents, as transformers runs them. An operation
+on a parameter costs nothing on the meta device and is noted; what is computed on the way (Mamba's
+time steps, say) is small, real and seeded by its module's path. The notes can then be replayed for
+any part of any weight, in any order, on any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rksp.errors import NotCovered
+from rksp.models.source import refusals
+from rksp.models.streaming.seeds import PIECE, seed_of
+
+# Replayed as a whole: they look at values, or mix entries.
+_WHOLE = ("trunc_normal_", "orthogonal_", "sparse_", "dirac_", "eye_")
+_SMALL = 1 << 20  # entries of a weight that may be real while notes are taken
+_RANDOM = frozenset({"normal_", "uniform_", "trunc_normal_", "orthogonal_", "sparse_"})
+_BY_PIECE = frozenset({"normal_", "uniform_", "trunc_normal_"})
+_OVERWRITING = frozenset({"normal_", "uniform_", "zero_", "fill_", "copy_", *_WHOLE})
+# Entry by entry, so that a part can be done alone.
+_ENTRYWISE = frozenset(
+    {"zero_", "fill_", "mul_", "add_", "sub_", "div_", "clamp_", "erfinv_", "exp_", "log_", "neg_"}
+    | _BY_PIECE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One operation in place.
+
+    Attributes:
+        operation: Name of the tensor method, or of the function of `torch.nn.init`.
+        args, kwargs: Its further arguments: numbers, or small real tensors.
+        view: (size, stride, offset) of the part it works on; None for the whole weight.
+        first: Number in the model of its first random piece.
+        pieces: Random pieces it draws.
+    """
+
+    operation: str
+    args: tuple
+    kwargs: dict
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    first: int = 0
+    pieces: int = 0
+
+    @property
+    def is_entrywise(self) -> bool:
+        tensors = [a for a in (*self.args, *self.kwargs.values()) if isinstance(a, Tensor)]
+        return (
+            self.view is None
+            and self.operation in _ENTRYWISE
+            and all(tensor.dim() == 0 for tensor in tensors)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How one weight comes about: its steps in order, the first of which writes all of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    steps: tuple[Step, ...]
+
+    @property
+    def numel(self) -> int:
+        return torch.Size(self.shape).numel()
+
+    @property
+    def draws(self) -> int:
+        """Random numbers it takes, rejections aside."""
+        return sum(
+            self.numel if step.view is None else torch.Size(step.view[0]).numel()
+            for step in self.steps
+            if step.operation in _RANDOM
+        )
+
+
+class _Notebook(TorchDispatchMode):
+    """Notes every operation in place on the weights; others run."""
+
+    def __init__(self, names: dict[int, str], shapes: dict[str, torch.Size]) -> None:
+        super().__init__()
+        self.names, self.shapes = names, shapes
+        self.steps: dict[str, list[Step]] = {name: [] for name in shapes}
+        self.unclear: dict[str, str] = {}
+        # Results such as weight / 2, which some models copy back into the weight.
+        self.derived: dict[int, tuple[Tensor, str, list[Step]]] = {}
+
+    def name_of(self, tensor: object) -> str | None:
+        if not isinstance(tensor, Tensor) or not tensor.is_meta:
+            return None
+        return self.names.get(tensor.untyped_storage()._cdata)
+
+    def note(self, tensor: Tensor, operation: str, args: tuple, kwargs: dict) -> None:
+        name = self.name_of(tensor)
+        values = (*args, *kwargs.values())
+        is_whole = tensor.shape == self.shapes[name] and tensor.is_contiguous()
+        if any(isinstance(value, Tensor) and value.is_meta for value in values):
+            source = self.derived.get(args[0].untyped_storage()._cdata) if args else None
+            if operation == "copy_" and is_whole and source is not None and source[1] == name:
+                self.steps[name] = list(source[2])
+            else:
+                self.unclear[name] = f"{operation} from other weights"
+            return
+        view = None
+        if not is_whole:
+            view = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        held = tuple(v.clone() if isinstance(v, Tensor) else v for v in args)
+        step = Step(operation=operation, args=held, kwargs=kwargs, view=view)
+        if is_whole and operation in _OVERWRITING:
+            self.steps[name].clear()  # whatever came before is gone
+            self.unclear.pop(name, None)
+        self.steps[name].append(step)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        for value, argument in zip(args, func._schema.arguments, strict=False):
+            alias = argument.alias_info
+            if alias is None or not alias.is_write or self.name_of(value) is None:
+                continue
+            operation = func._schema.name.removeprefix("aten::")
+            if value is not args[0] or not operation.endswith("_"):
+                self.unclear[self.name_of(value)] = operation
+            else:
+                kept = {k: v for k, v in kwargs.items() if k != "generator"}
+                self.note(value, operation, args[1:], kept)
+        result = func(*args, **kwargs)
+        self.derive(func, args, kwargs, result)
+        return result
+
+    def derive(self, func, args: tuple, kwargs: dict, result: object) -> None:
+        """Follows a weight times, over, plus or minus a number."""
+        operation = func._schema.name.removeprefix("aten::")
+        name = self.name_of(args[0]) if args else None
+        if operation not in ("mul", "div", "add", "sub") or name is None:
+            return
+        number = args[1] if len(args) == 2 and not kwargs else None
+        if isinstance(number, int | float) and args[0].shape == self.shapes[name]:
+            step = Step(operation=f"{operation}_", args=(number,), kwargs={}, view=None)
+            key = result.untyped_storage()._cdata
+            self.derived[key] = (result, name, [*self.steps[name], step])
+
+
+@contextmanager
+def _functions_noted(notebook: _Notebook) -> Iterator[None]:
+    """Notes whole functions of `torch.nn.init` that cannot be followed without values."""
+    from transformers import initialization
+
+    table = initialization.TORCH_INIT_FUNCTIONS
+    originals = {name: table[name] for name in _WHOLE if name in table}
+
+    def noted(operation: str, original):
+        def call(tensor: Tensor, *args, **kwargs) -> Tensor:
+            if notebook.name_of(tensor) is None:
+                return original(tensor, *args, **kwargs)
+            kept = {k: v for k, v in kwargs.items() if k != "generator"}
+            notebook.note(tensor, operation, args, kept)
+            return tensor
+
+        return call
+
+    try:
+        for name, original in originals.items():
+            table[name] = noted(name, original)
+        with initialization.guard_torch_init_functions(), notebook:
+            yield
+    finally:
+        table.update(originals)
+
+
+def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, Recipe]:
+    """The recipe of every parameter, and of every buffer that has no value yet.
+
+    Args:
+        model: A skeleton of `make_skeleton`; its small buffers get their values here.
+        given: What its constructor gave to parameters, used where `_init_weights` says nothing.
+        seed: Of what is computed on the way.
+
+    Raises:
+        NotCovered: The model has no `_init_weights`, leaves a weight without value, or computes one
+            weight from another.
+    """
+    notebook, real = _note_all(model, seed, {})
+    if lacking := _lacking(notebook, given):
+        # Some initializers compute on the device of the weight, or from its values.
+        small = {name: shape for name, shape in lacking.items() if shape.numel() <= _SMALL}
+        notebook, real = _note_all(model, seed, small)
+        given = given | real
+        if lacking := _lacking(notebook, given) | _nan(real):
+            raise NotCovered(
+                f"{type(model).__name__} does not say how {next(iter(lacking))} is initialized "
+                "apart from the other weights; use --stream never."
+            )
+    recipes: dict[str, Recipe] = {}
+    number = 0
+    for name, tensor in _empty(model).items():
+        steps = notebook.steps.get(name, [])
+        if not _is_filled(steps):
+            steps = [Step(operation="copy_", args=(given[name],), kwargs={}, view=None), *steps]
+        numbered = []
+        for step in steps:
+            pieces = _pieces(step, tensor.numel())
+            numbered.append(
+                Step(
+                    operation=step.operation,
+                    args=step.args,
+                    kwargs=step.kwargs,
+                    view=step.view,
+                    first=number,
+                    pieces=pieces,
+                )
+            )
+            number += pieces
+        recipes[name] = Recipe(
+            name=name, shape=tuple(tensor.shape), dtype=tensor.dtype, steps=tuple(numbered)
+        )
+    return recipes
+
+
+def _empty(model: nn.Module) -> dict[str, Tensor]:
+    """What has no value yet: parameters, and buffers too large for the skeleton."""
+    buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_meta}
+    return dict(model.named_parameters()) | buffers
+
+
+def _note_all(
+    model: nn.Module, seed: int, small: dict[str, torch.Size]
+) -> tuple[_Notebook, dict[str, Tensor]]:
+    """Runs every initializer; the weights in `small` are real meanwhile, and given back."""
+    empty = _empty(model)
+    real = {name: torch.full(shape, math.nan) for name, shape in small.items()}
+    noted = {name: tensor for name, tensor in empty.items() if name not in small}
+    names = {tensor.untyped_storage()._cdata: name for name, tensor in noted.items()}
+    notebook = _Notebook(names, {name: tensor.shape for name, tensor in noted.items()})
+    paths = {module: path for path, module in model.named_modules()}
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+        _replaced(model, real),
+        _functions_noted(notebook),
+    ):
+        for owner, module in _children_first(model):
+            torch.manual_seed(seed_of(seed, paths[module]))
+            try:
+                owner._init_weights(module)
+            except refusals() as error:
+                raise NotCovered(
+                    f"{type(model).__name__} initializes {paths[module] or 'itself'} in a way that "
+                    f"needs its values ({type(error).__name__}); use --stream never."
+                ) from error
+    return notebook, real
+
+
+@contextmanager
+def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
+    """The model with some parameters real, shared ones everywhere they stand."""
+    empty = dict(model.named_parameters())
+    standins = {id(empty[name]): nn.Parameter(value) for name, value in real.items()}
+    places = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if id(parameter) in standins
+    ]
+    try:
+        for module, name, parameter in places:
+            module._parameters[name] = standins[id(parameter)]
+        yield
+    finally:
+        for module, name, parameter in places:
+            module._parameters[name] = parameter
+
+
+def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """Weights whose value is not known after the notes."""
+    return {
+        name: shape
+        for name, shape in notebook.shapes.items()
+        if name in notebook.unclear
+        or not (
+            _is_filled(notebook.steps[name]) or (name in given and not given[name].isnan().any())
+        )
+    }
+
+
+def _nan(real: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in real.items() if value.isnan().any()}
+
+
+def _is_filled(steps: list[Step]) -> bool:
+    return bool(steps) and steps[0].view is None and steps[0].operation in _OVERWRITING
+
+
+def _pieces(step: Step, numel: int) -> int:
+    if step.operation not in _RANDOM:
+        return 0
+    return -(-numel // PIECE) if step.view is None and step.operation in _BY_PIECE else 1
+
+
+def _children_first(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """Every module once with the transformers model that initializes it, children first.
+
+    Parents last is what GPT-2 relies on: its blocks overwrite what their projections began with.
+    """
+    if not hasattr(model, "_init_weights"):
+        raise NotCovered(
+            f"{type(model).__name__} has no _init_weights, from which weights are drawn one by "
+            "one; use --stream never."
+        )
+    seen: set[int] = set()
+
+    def walk(owner: nn.Module, module: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        for child in module.children():
+            yield from walk(child if hasattr(child, "_init_weights") else owner, child)
+        yield owner, module
+
+    return walk(model, model)

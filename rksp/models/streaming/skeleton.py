@@ -1,0 +1,81 @@
+"""A model without weights: modules and small buffers real, every parameter on the meta device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from rksp.models.streaming.seeds import seed_of
+
+_LARGE = 1 << 20  # entries; a tensor of more is born on the meta device
+_FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
+
+
+class _SmallOnly(TorchFunctionMode):
+    """Tensors under construction: large ones have no storage, empty ones hold NaN."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _FACTORIES and kwargs.get("device") in (None, "cpu", torch.device("cpu")):
+            if _entries(func, args, kwargs) >= _LARGE:
+                return func(*args, **kwargs | {"device": "meta"})
+            made = func(*args, **kwargs)
+            if func is torch.empty and made.is_floating_point():
+                made.fill_(math.nan)
+            return made
+        return func(*args, **kwargs)
+
+
+def _entries(func: Callable, args: tuple, kwargs: dict) -> int:
+    size = kwargs.get("size", args[:1] if func is torch.full else args)
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = size[0]
+    return math.prod(int(length) for length in size)
+
+
+@contextmanager
+def _uninitialized() -> Iterator[None]:
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        yield
+
+
+def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Runs a constructor without allocating its weights.
+
+    What the constructor computes (rotary frequencies, masks) is computed; what it draws follows
+    the seed. Weights that share a tensor still do. The global generator is left as found.
+
+    Args:
+        make: Builds a model of transformers; called once.
+        seed: Of whatever the constructor draws.
+
+    Returns:
+        The model, parameters on the meta device, and the values that the constructor itself gave
+        to small parameters, by name.
+    """
+    with torch.random.fork_rng(devices=[]), _uninitialized(), _SmallOnly(), torch.no_grad():
+        torch.manual_seed(seed_of(seed, "constructor"))
+        model = make()
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()
+    given: dict[str, Tensor] = {}
+    empty: dict[int, nn.Parameter] = {}
+    for name, parameter in model.named_parameters():
+        value = parameter.detach()
+        if not value.is_meta and not (value.is_floating_point() and value.isnan().any()):
+            given[name] = value
+        empty[id(parameter)] = nn.Parameter(
+            torch.empty_like(value, device="meta"), requires_grad=parameter.requires_grad
+        )
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = empty[id(parameter)]
+    return model.eval(), given

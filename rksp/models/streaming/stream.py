@@ -1,0 +1,329 @@
+"""A forward pass whose weights come just before they are used and go right after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rksp.errors import InputError, NotCovered
+from rksp.models.blocks import Chain, find_chains, first_tensor
+from rksp.models.streaming.memory import free_memory, plan_memory
+from rksp.models.streaming.units import (
+    GRAINS,
+    Grain,
+    HollowProducts,
+    SlicedWeight,
+    Slot,
+    Unit,
+    expert_size,
+    hollow,
+    is_sliced,
+    slots_of,
+    units_of,
+)
+from rksp.models.streaming.weights import Weights
+
+Result = TypeVar("Result")
+AHEAD = 512 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
+
+
+class _Loading:
+    """Weights on their way: tensors by name, and the jobs that fill them."""
+
+    def __init__(self, unit: Unit, weights: Weights, pool: ThreadPoolExecutor) -> None:
+        like = {slot.name: slot.empty for slot in unit.slots}
+        self.tensors = {name: torch.empty(p.shape, dtype=p.dtype) for name, p in like.items()}
+        self.futures: list[Future] = [
+            pool.submit(job)
+            for name, tensor in self.tensors.items()
+            for job in weights.jobs(name, tensor)
+        ]
+        self.size = unit.size
+
+    def wait(self) -> dict[str, Tensor]:
+        for future in self.futures:
+            future.result()
+        return self.tensors
+
+    def drop(self) -> None:
+        for future in self.futures:
+            future.cancel()
+
+
+class Stream:
+    """Hooks on a skeleton that give its modules their weights for as long as they run.
+
+    A rehearsal with weights that have no memory finds the order of the modules, and whether a
+    module's weights are used only while it runs; where they are not, whole blocks are loaded.
+    Use as a context manager: leaving it drops every weight and stops the threads.
+
+    Args:
+        model: A skeleton; its buffers have values.
+        weights: Where the weights come from.
+        workers: Threads that prepare weights while the model computes; the result does not depend
+            on them.
+        ahead: Bytes prepared ahead of use; 0 prepares nothing ahead. Default half a gigabyte or
+            the largest unit of a block, less where memory is short.
+        max_memory: Bytes; a pass that needs more is refused after its rehearsal.
+        target: What it is called in messages.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: Weights,
+        *,
+        workers: int = 1,
+        ahead: int | None = None,
+        max_memory: int | None = None,
+        target: str = "The model",
+    ) -> None:
+        self.model, self.weights, self.workers = model, weights, workers
+        self.max_memory, self.target, self.plan = max_memory, target, None
+        slots = slots_of(model)
+        self.sliced = tuple(s for s in slots if is_sliced(s) and weights.can_slice(s.name))
+        self._streamed = [slot for slot in slots if slot not in self.sliced]
+        self.grain: Grain = "module"
+        self.units: tuple[Unit, ...] = ()
+        self.order: list[Unit] = []
+        self.is_rehearsing = False
+        self._asked_ahead = ahead
+        self.ahead = ahead or 0
+        self._widest = self._logits = 0
+        self._place = 0
+        self._done: list[Unit] = []
+        self._loaded: list[Unit] = []
+        self._coming: dict[Unit, _Loading] = {}
+        self._slice_coming: dict[tuple[str, int], tuple[Tensor, list[Future]]] = {}
+        self._hooks: list = []
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rksp-weights")
+        if self.sliced and hasattr(model, "set_experts_implementation"):
+            model.set_experts_implementation("eager")  # the one that looks at experts one by one
+        for slot in self.sliced:
+            # In the instance's own dictionary it hides the parameter, which stays listed.
+            slot.module.__dict__[slot.attribute] = SlicedWeight(
+                slot.empty, lambda index, slot=slot: self._expert(slot, index)
+            )
+        model._rksp_stream = self
+        self._attach("module")
+
+    def _plan(self, sequences: int, entries: int) -> None:
+        """Predicts the peak, preparing less ahead where memory is short.
+
+        Raises:
+            InputError: It does not fit even so.
+        """
+        inner = max((unit.size for unit in self.units if "." in unit.path), default=0)
+        wished = max(AHEAD, inner) if self._asked_ahead is None else self._asked_ahead
+        limit = free_memory() if self.max_memory is None else self.max_memory
+        for self.ahead in (wished, inner, wished // 4, 0):
+            self.plan = plan_memory(
+                self.order,
+                ahead=self.ahead,
+                slice_size=max((expert_size(slot) for slot in self.sliced), default=0),
+                widest=self._widest * sequences,
+                logits=self._logits * sequences,
+                entries=entries,
+                workers=self.workers,
+            )
+            if self.plan.peak <= limit:
+                return
+        self.plan.check(limit, self.target)
+
+    def _attach(self, grain: Grain) -> None:
+        self._detach()
+        self.grain, self.units = grain, units_of(self.model, self._streamed, grain)
+        for unit in self.units:
+            self._hooks += [
+                unit.module.register_forward_pre_hook(
+                    lambda module, args, unit=unit: self._enter(unit)
+                ),
+                unit.module.register_forward_hook(
+                    lambda module, args, output, unit=unit: self._leave(unit, output)
+                ),
+            ]
+        self._hooks.append(
+            self.model.register_forward_hook(lambda module, args, output: self._end(output))
+        )
+
+    def _detach(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Inside, the model runs on weights without memory, and the order of units is noted."""
+        self.is_rehearsing, self.order = True, []
+        try:
+            with HollowProducts():
+                yield
+        finally:
+            self.release()
+            self.is_rehearsing = False
+
+    def rehearse(
+        self, run: Callable[[], Result], *, sequences: int = 1, entries: int = 0
+    ) -> Result:
+        """Calls `run` in a rehearsal, with the finest grain that the model bears.
+
+        Args:
+            run: Runs the model on one sequence.
+            sequences: Of the pass that will follow.
+            entries: States times width of that pass.
+
+        Raises:
+            InputError: The pass would not fit in memory.
+            NotCovered: The model uses weights outside of the modules that hold them.
+        """
+        failure: Exception | None = None
+        for grain in GRAINS:
+            self._attach(grain)
+            try:
+                with self.rehearsal():
+                    result = run()
+                break
+            except NotCovered:
+                raise
+            except (InputError, RuntimeError, NotImplementedError, TypeError) as error:
+                failure = failure or error
+        else:
+            text = " ".join(str(failure).split())[:200]
+            raise NotCovered(
+                f"{type(self.model).__name__} cannot be streamed: it uses weights outside of the "
+                f"modules that hold them ({text}); use --stream never."
+            ) from failure
+        self._plan(sequences, entries)
+        return result
+
+    def _enter(self, unit: Unit) -> None:
+        self._retire()
+        if self.is_rehearsing:
+            self.order.append(unit)
+            tensors = {slot.name: hollow(slot.empty) for slot in unit.slots}
+        else:
+            loading = self._coming.pop(unit, None) or _Loading(unit, self.weights, self._pool)
+            self._advance(unit)
+            tensors = loading.wait()
+        for slot in unit.slots:
+            value = tensors[slot.name]
+            slot.module._parameters[slot.attribute] = nn.Parameter(value, requires_grad=False)
+        self._loaded.append(unit)
+
+    def _leave(self, unit: Unit, output: object) -> None:
+        if self.is_rehearsing and unit.module is not self.model:
+            size = _bytes_of(output)
+            # The last module gives the logits, of which there is one copy and not four.
+            self._widest, self._logits = max(self._widest, self._logits), size
+        # Not dropped yet: hooks that come after this one may look at the weights.
+        self._done.append(unit)
+
+    def _end(self, output: object) -> None:
+        self.release()
+
+    def _retire(self) -> None:
+        for unit in self._done:
+            for slot in unit.slots:
+                slot.module._parameters[slot.attribute] = slot.empty
+            if unit in self._loaded:
+                self._loaded.remove(unit)
+        self._done.clear()
+
+    def _advance(self, unit: Unit) -> None:
+        """Begins with what comes next, as far as memory is set aside for it."""
+        try:
+            self._place = self.order.index(unit, self._place) + 1
+        except ValueError:
+            return  # a module that the rehearsal did not reach, such as another expert
+        window, size = [], 0
+        for coming in self.order[self._place :]:
+            size += coming.size
+            if size > self.ahead:
+                break
+            window.append(coming)
+        for stale in set(self._coming) - set(window):
+            self._coming.pop(stale).drop()
+        for coming in window:
+            if coming not in self._coming and coming not in self._loaded:
+                self._coming[coming] = _Loading(coming, self.weights, self._pool)
+
+    def _expert(self, slot: Slot, index: int) -> Tensor:
+        shape = slot.empty.shape[1:]
+        if self.is_rehearsing:
+            return hollow(torch.empty(shape, dtype=slot.empty.dtype, device="meta"))
+        tensor, futures = self._slice_coming.pop((slot.name, index), None) or self._begin(
+            slot, index
+        )
+        self._slice_coming = {k: v for k, v in self._slice_coming.items() if k[0] != slot.name}
+        for future in futures:
+            future.result()
+        if index + 1 < len(slot.empty) and self.ahead:  # experts are looked at in their order
+            self._slice_coming[slot.name, index + 1] = self._begin(slot, index + 1)
+        return tensor
+
+    def _begin(self, slot: Slot, index: int) -> tuple[Tensor, list[Future]]:
+        tensor = torch.empty(slot.empty.shape[1:], dtype=slot.empty.dtype)
+        jobs = self.weights.rows(slot.name, index, index + 1, tensor)
+        return tensor, [self._pool.submit(job) for job in jobs]
+
+    def release(self) -> None:
+        """Drops every weight; the next pass begins anew."""
+        self._done = list(dict.fromkeys(self._done + self._loaded))
+        self._retire()
+        for loading in self._coming.values():
+            loading.drop()
+        self._coming.clear()
+        self._slice_coming.clear()
+        self._place = 0
+
+    def close(self) -> None:
+        """Drops every weight, takes the hooks off and stops the threads."""
+        self.release()
+        self._detach()
+        for slot in self.sliced:
+            slot.module.__dict__.pop(slot.attribute, None)
+        self.model.__dict__.pop("_rksp_stream", None)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def locate_chains(
+    model: nn.Module, run: Callable[[], object], path: str | None, sequences: int, states: int
+) -> tuple[Chain, ...]:
+    """`find_chains`, by a rehearsal where the model is streamed.
+
+    Args:
+        sequences, states: Of the pass that will follow, to predict its memory.
+    """
+    stream = stream_of(model)
+    find = lambda: find_chains(model, run, path=path)
+    if stream is None:
+        return find()
+    width = getattr(getattr(model, "config", None), "hidden_size", 0)
+    return stream.rehearse(find, sequences=sequences, entries=states * int(width or 0))
+
+
+def _bytes_of(output: object) -> int:
+    tensor = first_tensor(output)
+    return 0 if tensor is None else tensor.numel() * tensor.element_size()
+
+
+def stream_of(model: nn.Module) -> Stream | None:
+    """The stream that feeds a model, if there is one."""
+    return getattr(model, "_rksp_stream", None)

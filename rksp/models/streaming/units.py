@@ -1,0 +1,162 @@
+"""What is loaded together: a module's own weights, or a whole block where blocks need that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+Grain = Literal["module", "block", "rest"]
+GRAINS: tuple[Grain, ...] = ("module", "block", "rest")
+_HARMLESS = frozenset({"__get__", "size", "dim", "numel", "stride", "element_size"})
+SLICED_OVER = 256 * 2**20  # bytes of a fused expert weight beyond which experts come one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One place of a weight: `module.attribute` holds the weight called `name`."""
+
+    module: nn.Module
+    attribute: str
+    name: str
+    empty: nn.Parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unit:
+    """Weights that come before `module` is called and go after it.
+
+    Attributes:
+        path: Of the module.
+        slots: Where they stand; one weight may stand twice.
+        size: Bytes.
+    """
+
+    path: str
+    module: nn.Module
+    slots: tuple[Slot, ...]
+    size: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(slot.name for slot in self.slots))
+
+
+def slots_of(model: nn.Module) -> list[Slot]:
+    """Every place of every parameter, under the first name of each."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [
+        Slot(module=module, attribute=attribute, name=names[id(parameter)], empty=parameter)
+        for module in model.modules()
+        for attribute, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+
+
+def units_of(model: nn.Module, slots: list[Slot], grain: Grain) -> tuple[Unit, ...]:
+    """Partitions the slots into units.
+
+    Args:
+        slots: Those to stream.
+        grain: "module": each module's own parameters; "block": everything below each entry of the
+            outermost module lists together, the rest by module; "rest": the same, and all of the
+            rest for as long as the model runs.
+    """
+    owner: dict[nn.Module, nn.Module] = {}
+    if grain == "rest":
+        owner = dict.fromkeys(model.modules(), model)
+    if grain != "module":
+        for block in _outermost_entries(model):
+            owner |= dict.fromkeys(block.modules(), block)
+    grouped: dict[nn.Module, list[Slot]] = {}
+    for slot in slots:
+        grouped.setdefault(owner.get(slot.module, slot.module), []).append(slot)
+    paths = {module: path for path, module in model.named_modules()}
+    return tuple(
+        Unit(path=paths[module], module=module, slots=tuple(own), size=_bytes(own))
+        for module, own in grouped.items()
+    )
+
+
+def _outermost_entries(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, nn.ModuleList):
+        return list(module)
+    return [entry for child in module.children() for entry in _outermost_entries(child)]
+
+
+def _bytes(slots: list[Slot]) -> int:
+    unique = {slot.name: slot.empty for slot in slots}
+    return sum(p.numel() * p.element_size() for p in unique.values())
+
+
+def is_sliced(slot: Slot) -> bool:
+    """Whether a fused weight of experts is so large that each expert is loaded alone."""
+    weight = slot.empty
+    return (
+        weight.dim() == 3
+        and weight.numel() * weight.element_size() > SLICED_OVER
+        and "Experts" in type(slot.module).__name__
+    )
+
+
+def expert_size(slot: Slot) -> int:
+    """Bytes of one expert of a fused weight."""
+    return slot.empty[0].numel() * slot.empty.element_size()
+
+
+class SlicedWeight:
+    """Stands in for a weight `[experts, …]` of which one expert at a time is looked at.
+
+    Args:
+        like: The parameter it stands for, on the meta device.
+        load: Gives the weight of one expert.
+    """
+
+    def __init__(self, like: nn.Parameter, load: Callable[[int], Tensor]) -> None:
+        self.shape, self.dtype, self.device = like.shape, like.dtype, torch.device("cpu")
+        self._load = load
+
+    def __getitem__(self, index: int | Tensor) -> Tensor:
+        return self._load(int(index))
+
+
+def hollow(like: Tensor) -> nn.Parameter:
+    """A weight of the right shape without memory, for a rehearsal: one number everywhere."""
+    if like.dim() > 2:  # what multiplies stacks of matrices looks at their strides
+        return nn.Parameter(torch.full(like.shape, 0.02, dtype=like.dtype), requires_grad=False)
+    value = torch.full((), 1.0 if like.dim() < 2 else 0.02, dtype=like.dtype)
+    return nn.Parameter(value.expand(like.shape), requires_grad=False)
+
+
+class HollowProducts(TorchFunctionMode):
+    """Replaces products with hollow weights by something of the right shape that costs nothing.
+
+    A weight that is not there must not be looked at; some operations would not mind.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func.__name__ not in _HARMLESS and any(
+            isinstance(value, Tensor) and value.device.type == "meta" for value in args
+        ):
+            raise RuntimeError(f"{func.__name__} of a weight that is not there")
+        if func is F.linear and _is_hollow(args[1]):
+            x, weight = args[0], args[1]
+            return x.mean(-1, keepdim=True) * _ripple(len(weight)) + x[..., :1]
+        if func is F.embedding and _is_hollow(args[1]):
+            return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
+def _is_hollow(weight: Tensor) -> bool:
+    return weight.dim() == 2 and not weight.is_meta and weight.stride() == (0, 0)
+
+
+def _ripple(length: int) -> Tensor:
+    """Entries that differ, so that no normalization divides by nothing."""
+    return torch.cos(torch.arange(length) * (math.pi / 7))

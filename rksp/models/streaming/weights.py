@@ -1,0 +1,193 @@
+"""Weights by name: drawn by their recipes, whole or in part, the same bits in any order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, wait
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rksp.errors import RkspError
+from rksp.models.streaming.recording import Recipe, Step, record
+from rksp.models.streaming.seeds import PIECE, piece_seed
+
+
+class Weights(Protocol):
+    """Where a streamed model's weights come from."""
+
+    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
+        """What fills `out` `[*shape]` with a weight; the jobs may run in any order, at once."""
+        ...
+
+    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
+        """The same for a part of the first dimension."""
+        ...
+
+    def can_slice(self, name: str) -> bool:
+        """Whether `rows` is cheaper than the whole."""
+        ...
+
+
+class InitialWeights:
+    """A random initialization, drawn on demand.
+
+    Args:
+        recipes: By name, of `record`.
+        seed: Of the initialization.
+        rounded_to: Name of the dtype that values are rounded to.
+        poison: Fill with NaN first and look for what is left: for tests.
+    """
+
+    def __init__(
+        self,
+        recipes: dict[str, Recipe],
+        seed: int,
+        *,
+        rounded_to: str | None = None,
+        poison: bool = False,
+    ) -> None:
+        self.recipes, self.seed, self.poison = recipes, seed, poison
+        self.rounded_to = None if rounded_to is None else getattr(torch, rounded_to)
+
+    def can_slice(self, name: str) -> bool:
+        return all(step.is_entrywise for step in self.recipes[name].steps)
+
+    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
+        recipe = self.recipes[name]
+        if self.can_slice(name):
+            return self._pieces(recipe, out.view(-1), 0)
+        return [lambda: self._whole(recipe, out)]
+
+    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
+        recipe = self.recipes[name]
+        width = math.prod(recipe.shape[1:])
+        return self._pieces(recipe, out.view(-1), start * width)
+
+    def _pieces(self, recipe: Recipe, flat: Tensor, start: int) -> list[Callable[[], object]]:
+        """Jobs for the entries `start … start + numel` of a weight, a piece each."""
+        stop = start + flat.numel()
+        numbers = range(start // PIECE, -(-stop // PIECE))
+        return [lambda number=n: self._piece(recipe, flat, start, number) for n in numbers]
+
+    @torch.no_grad()
+    def _piece(self, recipe: Recipe, flat: Tensor, start: int, number: int) -> None:
+        low, high = number * PIECE, min((number + 1) * PIECE, recipe.numel)
+        inside = max(low, start), min(high, start + flat.numel())
+        here = flat[inside[0] - start : inside[1] - start]
+        # Only whole pieces can be drawn; a part of one is drawn elsewhere and cut.
+        piece = here if inside == (low, high) else flat.new_empty(high - low)
+        if self.poison:
+            _poison(piece)
+        for step in recipe.steps:
+            _apply(step, piece, self.seed, step.first + number)
+        self._round(piece)
+        if piece is not here:
+            here.copy_(piece[inside[0] - low : inside[1] - low])
+        if self.poison:
+            _check_filled(recipe.name, here)
+
+    @torch.no_grad()
+    def _whole(self, recipe: Recipe, out: Tensor) -> None:
+        if self.poison:
+            _poison(out)
+        for step in recipe.steps:
+            if step.view is None and step.pieces > 1:
+                flat = out.view(-1)
+                for number in range(step.pieces):
+                    part = flat[number * PIECE : (number + 1) * PIECE]
+                    _apply(step, part, self.seed, step.first + number)
+            else:
+                view = out if step.view is None else out.as_strided(*step.view)
+                _apply(step, view, self.seed, step.first)
+        self._round(out)
+        if self.poison:
+            _check_filled(recipe.name, out)
+
+    def _round(self, tensor: Tensor) -> None:
+        if self.rounded_to is not None and tensor.is_floating_point():
+            tensor.copy_(tensor.to(self.rounded_to))
+
+
+def _apply(step: Step, target: Tensor, seed: int, number: int) -> None:
+    kwargs = step.kwargs
+    if step.pieces:
+        generator = torch.Generator(target.device).manual_seed(piece_seed(seed, number))
+        kwargs = {**kwargs, "generator": generator}
+    method = getattr(target, step.operation, None) or _init_function(step.operation, target)
+    method(*step.args, **kwargs)
+
+
+def _init_function(name: str, target: Tensor) -> Callable[..., object]:
+    function = getattr(nn.init, name)
+    return lambda *args, **kwargs: function(target, *args, **kwargs)
+
+
+def _poison(tensor: Tensor) -> None:
+    if tensor.is_floating_point():
+        tensor.fill_(math.nan)
+
+
+def _check_filled(name: str, tensor: Tensor) -> None:
+    if tensor.is_floating_point() and tensor.isnan().any():
+        raise RkspError(f"{name} was left partly unfilled; please report this model.")
+
+
+def fill(weights: Weights, name: str, like: Tensor, pool: Executor | None = None) -> Tensor:
+    """One whole weight, a new tensor on the CPU of the shape and dtype of `like`."""
+    out = torch.empty(like.shape, dtype=like.dtype)
+    run(weights.jobs(name, out), pool)
+    return out
+
+
+def run(jobs: Iterable[Callable[[], object]], pool: Executor | None) -> None:
+    """Runs jobs, in a pool if there is one; raises what they raise."""
+    if pool is None:
+        for job in jobs:
+            job()
+        return
+    futures = [pool.submit(job) for job in jobs]
+    wait(futures)
+    for future in futures:
+        future.result()
+
+
+def build_whole(
+    make_empty: Callable[[], tuple[nn.Module, dict[str, Tensor]]],
+    seed: int,
+    *,
+    pool: Executor | None = None,
+    poison: bool = False,
+) -> nn.Module:
+    """The model in memory under the rule that streaming follows: the same bits.
+
+    Args:
+        make_empty: Gives the result of `make_skeleton`.
+        seed: Of the initialization.
+
+    Raises:
+        NotCovered: As `record`.
+    """
+    model, given = make_empty()
+    weights = InitialWeights(record(model, given, seed), seed, poison=poison)
+    filled: dict[int, nn.Parameter] = {}
+    for name, parameter in model.named_parameters():
+        value = fill(weights, name, parameter, pool)
+        filled[id(parameter)] = nn.Parameter(value, requires_grad=parameter.requires_grad)
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = filled[id(parameter)]
+    fill_buffers(model, weights)
+    return model
+
+
+def fill_buffers(model: nn.Module, weights: InitialWeights) -> None:
+    """Gives a value to the buffers that were too large for the skeleton."""
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            full = f"{path}.{name}" if path else name
+            if buffer is not None and buffer.is_meta and full in weights.recipes:
+                module._buffers[name] = fill(weights, full, buffer)

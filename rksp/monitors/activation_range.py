@@ -1,0 +1,97 @@
+"""Activation range: how near activations come to the largest number of their type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.models.blocks import float_tensors
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.groups import block_paths
+
+FP16_MAX = torch.finfo(torch.float16).max
+FP8_MAX = 448.0  # of float8_e4m3fn, without a scale
+
+
+class ActivationRange(Monitor):
+    """Largest magnitude among what a block and its linear layers return, per block.
+
+    `activation_max` is that magnitude, with its share of the fp16, bf16 and fp8 (e4m3) maxima;
+    `activation_share` is its share of the maximum of the type in use (the worst one, as autocast
+    mixes types); `activation_growth` of the whole model is λ = ln(rms last / rms first) / blocks
+    over the outputs of the blocks (OLMo 2, 2025: near zero in stable models).
+    """
+
+    name: ClassVar[str] = "activation-range"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 20
+
+    def bind(self, model: nn.Module) -> str | None:
+        self._blocks = dict.fromkeys(block_paths(model))
+        self._clear()
+        return None if self._blocks else "no list of blocks was found"
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        self._clear()
+        handles = []
+        for path in self._blocks:
+            block = model.get_submodule(path)
+            for module in block.modules():
+                if module is block or _is_linear(module):
+                    handles.append(module.register_forward_hook(self._hook(path, module is block)))
+        return handles
+
+    def read(self, moment: Moment) -> list[Reading]:
+        readings = []
+        for path, seen in self._seen.items():
+            values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
+            share = max(v / limit for v, (_, limit) in zip(values, seen, strict=True))
+            top = max(values)
+            detail = {
+                "fp16_share": top / FP16_MAX,
+                "bf16_share": top / torch.finfo(torch.bfloat16).max,
+                "fp8_share": top / FP8_MAX,
+            }
+            readings.append(self._reading("activation_max", moment.step, path, top, detail))
+            readings.append(self._reading("activation_share", moment.step, path, share, {}))
+        if len(self._energies) > 1:
+            energies = torch.stack(self._energies).tolist()
+            if min(energies) > 0 and math.isfinite(max(energies)):
+                growth = 0.5 * math.log(energies[-1] / energies[0]) / (len(energies) - 1)
+                readings.append(self._reading("activation_growth", moment.step, "", growth, {}))
+        self._clear()
+        return readings
+
+    def _clear(self) -> None:
+        self._seen: dict[str, list[tuple[Tensor, float]]] = {}
+        self._energies: list[Tensor] = []
+
+    def _hook(self, path: str, is_block: bool):
+        def after(module: nn.Module, args: tuple, output: object) -> None:
+            for place, (_, tensor) in enumerate(float_tensors(output)):
+                tensor = tensor.detach()
+                if not tensor.numel() or (place and is_block):
+                    continue  # after the state come caches and attention weights
+                low, high = torch.aminmax(tensor)
+                extreme = torch.maximum(low.abs(), high.abs())
+                self._seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))
+                if is_block:
+                    mean = tensor.square().mean(dtype=torch.float32)
+                    self._energies.append(mean)
+
+        return after
+
+    def _reading(self, quantity: str, step: int, layer: str, value: float, detail: dict) -> Reading:
+        return Reading(
+            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
+        )
+
+
+def _is_linear(module: nn.Module) -> bool:
+    # Hugging Face's Conv1D is a linear layer with its weight transposed.
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"

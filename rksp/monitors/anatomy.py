@@ -1,0 +1,232 @@
+"""Where the parts of a model are: attention by head, feed-forward matrices, routers, head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rksp.monitors.attention_layouts import AttentionLayer, attention_layer, is_linear, whole_matrix
+from rksp.monitors.groups import block_paths
+from rksp.monitors.weight_view import Matrix
+
+_ROUTER_NAMES = ("gate", "router", "wg")  # `gate_proj` of a gated feed-forward layer is none
+_TOP_K = ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k", "k")
+_SIGMOID_TYPES = ("Llama4", "DeepseekV3", "Glm4Moe", "Dots1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Router:
+    """A mixture-of-experts layer's router.
+
+    The states that it scores are the first tensor its block is called with; logits are best
+    recomputed from them in float32, as what routers return differs from model to model and
+    release to release.
+
+    Attributes:
+        path: Of the module that holds the weight.
+        block_path, block: The layer around router and experts.
+        weight: `[experts, width]`.
+        bias: Added to the logits, `[experts]`, or None.
+        top_k: Experts chosen per token.
+        is_sigmoid: Scores are sigmoids, not a softmax (DeepSeek-V3, Llama 4).
+        correction: Buffer added to scores for the choice alone (auxiliary-loss-free balance), or
+            None.
+    """
+
+    path: str
+    block_path: str
+    block: nn.Module
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    top_k: int
+    is_sigmoid: bool
+    correction: Tensor | None = None
+
+    @torch.no_grad()
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits `[tokens, experts]` of states `[..., width]`, at least float32."""
+        rows = states.detach().flatten(0, -2)
+        rows = rows if rows.dtype == torch.float64 else rows.float()
+        bias = None if self.bias is None else self.bias.to(rows.dtype)
+        return nn.functional.linear(rows, self.weight.to(rows.dtype), bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Anatomy:
+    """What was found in a model; whatever is not there is empty.
+
+    Attributes:
+        attention: Attention layers in the order of the modules.
+        feed_forward: Every other matrix of the blocks: no embedding, router or convolution;
+            experts one by one, gate and up of a fused layer apart.
+        routers: Of mixtures of experts.
+        head: The matrix that makes logits, or None.
+        blocks: Paths of the blocks.
+    """
+
+    attention: tuple[AttentionLayer, ...]
+    feed_forward: tuple[Matrix, ...]
+    routers: tuple[Router, ...]
+    head: Matrix | None
+    blocks: tuple[str, ...]
+
+    def attention_matrices(self) -> tuple[Matrix, ...]:
+        """Every layer's query, key, value and output matrices, low-rank halves included."""
+        return tuple(matrix for layer in self.attention for matrix in layer.matrices())
+
+
+def find_anatomy(model: nn.Module) -> Anatomy:
+    """Looks a model over by the names and shapes of its modules; runs nothing.
+
+    A layout that is not known is left out rather than guessed, as a wrong slice would give
+    plausible numbers that mean nothing.
+    """
+    blocks = block_paths(model)
+    attention = tuple(
+        layer
+        for path, module in model.named_modules()
+        if (layer := attention_layer(model, path, module)) is not None
+    )
+    routers = tuple(_routers(model))
+    head = _head(model)
+    taken = {id(matrix.parameter) for layer in attention for matrix in layer.matrices()}
+    taken |= {id(router.weight) for router in routers}
+    taken |= {id(head.parameter)} if head is not None else set()
+    return Anatomy(
+        attention=attention,
+        feed_forward=tuple(_other_matrices(model, blocks, taken)),
+        routers=routers,
+        head=head,
+        blocks=blocks,
+    )
+
+
+def _routers(model: nn.Module) -> Iterator[Router]:
+    for path, block in model.named_modules():
+        experts = _expert_count(block)
+        for name in _ROUTER_NAMES if experts else ():
+            child = getattr(block, name, None)
+            for holder_name, holder in _with_weight(child) if isinstance(child, nn.Module) else ():
+                if holder.weight.shape[0] != experts:
+                    continue
+                prefix = f"{path}." if path else ""
+                yield Router(
+                    path=f"{prefix}{name}" + (f".{holder_name}" if holder_name else ""),
+                    block_path=path,
+                    block=block,
+                    weight=holder.weight,
+                    bias=getattr(holder, "bias", None),
+                    top_k=min(_top_k(child, block), experts),
+                    is_sigmoid=_is_sigmoid(child, block),
+                    correction=_correction(child, block),
+                )
+                break
+
+
+def _with_weight(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, inner in module.named_modules():
+        weight = getattr(inner, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.dim() == 2:
+            yield name, inner
+
+
+def _expert_count(block: nn.Module) -> int:
+    """Experts that stand next to a router; 0 if there are none."""
+    for name, child in block.named_children():
+        if name in _ROUTER_NAMES:
+            continue
+        if isinstance(child, nn.ModuleList | nn.ModuleDict) and "expert" in name:
+            return len(child)
+        counts = {p.shape[0] for p in child.parameters(recurse=False) if p.dim() == 3}
+        if len(counts) == 1:
+            return counts.pop()
+    return 0
+
+
+def _top_k(*places: nn.Module) -> int:
+    named = (*places, *(getattr(place, "config", None) for place in places))
+    for place in named:
+        for name in _TOP_K:
+            if isinstance(value := getattr(place, name, None), int) and value > 0:
+                return value
+    return 1
+
+
+def _is_sigmoid(*places: nn.Module) -> bool:
+    if any(type(place).__name__.startswith(_SIGMOID_TYPES) for place in places):
+        return True
+    named = (*places, *(getattr(place, "config", None) for place in places))
+    functions = (getattr(place, "scoring_func", None) for place in named)
+    return any(function == "sigmoid" for function in functions)
+
+
+def _correction(*places: nn.Module) -> Tensor | None:
+    found = (getattr(place, "e_score_correction_bias", None) for place in places)
+    return next((value for value in found if isinstance(value, Tensor)), None)
+
+
+def _head(model: nn.Module) -> Matrix | None:
+    candidates = {name: module for name, module in model.named_modules() if is_linear(module)}
+    getter = getattr(model, "get_output_embeddings", None)
+    owner = getter() if callable(getter) else None
+    for name, module in candidates.items():
+        if module is owner or (owner is None and name in ("head", "lm_head", "embed_out")):
+            return whole_matrix(name, module)
+    return None
+
+
+def _other_matrices(model: nn.Module, blocks: tuple[str, ...], taken: set[int]) -> Iterator[Matrix]:
+    for block in blocks:
+        for inner, module in model.get_submodule(block).named_modules():
+            path = f"{block}.{inner}" if inner else block
+            if is_linear(module) and id(module.weight) not in taken:
+                taken.add(id(module.weight))
+                if min(module.weight.shape) > 1:  # a gate of one output has no spectrum
+                    yield from _gate_and_up(whole_matrix(path, module))
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() == 3 and "expert" in path and id(parameter) not in taken:
+                    taken.add(id(parameter))
+                    yield from _experts(f"{path}.{name}", module, parameter)
+
+
+def _experts(name: str, module: nn.Module, parameter: nn.Parameter) -> Iterator[Matrix]:
+    """Experts in one parameter `[experts, outputs, inputs]`, or transposed where the module says.
+
+    Llama 4 multiplies states from the left without saying so.
+    """
+    is_transposed = getattr(module, "is_transposed", type(module).__name__.startswith("Llama4"))
+    outputs = parameter.shape[2 if is_transposed else 1]
+    for expert in range(len(parameter)):
+        whole = Matrix(
+            name=f"{name}:{expert}",
+            parameter=parameter,
+            is_transposed=is_transposed,
+            stop=outputs,
+            expert=expert,
+        )
+        if type(module).__name__.startswith("GptOss"):
+            yield whole  # gate and up alternate there
+        else:
+            yield from _gate_and_up(whole)
+
+
+def _gate_and_up(matrix: Matrix) -> Iterator[Matrix]:
+    """The two halves of a fused gate and up projection; any other matrix as it is."""
+    outputs = matrix.shape[0]
+    if "gate_up_proj" not in matrix.name or outputs % 2:
+        yield matrix
+        return
+    halves = ((0, outputs // 2, "gate"), (outputs // 2, outputs, "up"))
+    for start, stop, part in halves:
+        yield Matrix(
+            name=f"{matrix.name}:{part}",
+            parameter=matrix.parameter,
+            bias=matrix.bias,
+            is_transposed=matrix.is_transposed,
+            start=start,
+            stop=stop,
+            expert=matrix.expert,
+        )

@@ -1,0 +1,351 @@
+"""How attention layers lay out their queries, keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rksp.monitors.weight_view import Matrix
+
+_SEPARATE = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("to_q", "to_k", "to_v"),
+    ("wq", "wk", "wv"),
+    ("q", "k", "v"),
+)
+_OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "out", "o", "proj", "wo", "Wo")
+_BLOCKS = ("c_attn", "qkv", "qkv_proj", "Wqkv")  # queries, then keys, then values
+_PER_HEAD = ("GPTNeoX", "Bloom", "Persimmon")  # query, key and value of a head side by side
+_NORMS = ("q_norm", "query_norm", "q_layernorm", "q_ln", "query_layernorm", "qk_norm", "ln_q")
+_HEAD_DIMS = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
+_SCALES = ("scaling", "scale", "softmax_scale", "inv_norm_factor", "attention_scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionLayer:
+    """One attention layer, taken apart.
+
+    Logits of head h are `scale · (x W_q)(x W_k)ᵀ` before rotation and masks. For latent attention
+    (DeepSeek) `query` and `key` are the up-projections of the half without position, `query_down`
+    and `key_down` what stands before them, with the gains of the norms between.
+
+    Attributes:
+        path, module: The layer; its attention call runs inside of the module.
+        heads, kv_heads: Of queries, and of keys and values.
+        head_dim: Width of a query head (of its half without position).
+        scale: Factor of the logits.
+        query, key, value: Their matrices, split into heads.
+        output: The matrix after attention, or None where it stands elsewhere.
+        query_down, key_down: Low-rank halves `[rank, width]`, or None.
+        query_gain, key_gain: Gains of the norms between the halves, `[rank]`, or None.
+        query_rotary, key_rotary: Outputs that carry the position apart (latent attention); the
+            key's is one for all heads. None elsewhere.
+        query_norm, key_norm: Modules that normalize queries and keys themselves, or None.
+    """
+
+    path: str
+    module: nn.Module
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    query: Matrix
+    key: Matrix
+    value: Matrix
+    output: Matrix | None
+    query_down: Matrix | None = None
+    key_down: Matrix | None = None
+    query_gain: Tensor | None = None
+    key_gain: Tensor | None = None
+    query_rotary: Matrix | None = None
+    key_rotary: Matrix | None = None
+    query_norm: nn.Module | None = None
+    key_norm: nn.Module | None = None
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether queries or keys are normalized: then weights are free of scale."""
+        return self.query_norm is not None or self.key_norm is not None
+
+    def key_head(self, head: int) -> int:
+        """The key head that a query head attends with."""
+        return head // (self.heads // self.kv_heads)
+
+    @torch.no_grad()
+    def query_factor(self) -> Tensor:
+        """`W_qᵀ` of every head, `[heads, head_dim, width]`, at least float32."""
+        return _factor(self.query, self.query_down, self.query_gain)
+
+    @torch.no_grad()
+    def key_factor(self) -> Tensor:
+        """`W_kᵀ` of every key head, `[kv_heads, head_dim, width]`, at least float32."""
+        return _factor(self.key, self.key_down, self.key_gain)
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """All of its matrices, each once."""
+        parts = (
+            *(self.query_down, self.key_down, self.query_rotary, self.key_rotary),
+            *(self.query, self.key, self.value, self.output),
+        )
+        return tuple(part for part in parts if part is not None)
+
+
+def _factor(up: Matrix, down: Matrix | None, gain: Tensor | None) -> Tensor:
+    heads = _at_least_float(up.read_heads())
+    if gain is not None:
+        heads = heads * _at_least_float(gain.detach())
+    return heads if down is None else heads @ _at_least_float(down.read())
+
+
+def _at_least_float(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def is_linear(module: object) -> bool:
+    """Whether a module multiplies by a matrix `weight`: `nn.Linear`, or GPT-2's Conv1D."""
+    weight = getattr(module, "weight", None)
+    has_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
+    return has_matrix and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D")
+
+
+def whole_matrix(
+    name: str,
+    module: nn.Module,
+    *,
+    part: str = "",
+    rows: tuple[int, int] | None = None,
+    groups: int = 1,
+    heads: int = 1,
+) -> Matrix:
+    """A linear module's matrix, or of each of `groups` groups of its outputs those in `rows`."""
+    is_transposed = not isinstance(module, nn.Linear)
+    outputs = module.weight.shape[1 if is_transposed else 0]
+    start, stop = rows or (0, outputs // groups)
+    return Matrix(
+        name=f"{name}:{part}" if part else name,
+        parameter=module.weight,
+        bias=getattr(module, "bias", None),
+        heads=heads,
+        is_transposed=is_transposed,
+        groups=groups,
+        start=start,
+        stop=stop,
+    )
+
+
+def attention_layer(model: nn.Module, path: str, module: nn.Module) -> AttentionLayer | None:
+    """The attention layer that a module is, or None."""
+    if is_linear(getattr(module, "kv_b_proj", None)):
+        return _latent(path, module)
+    parts = _separate(path, module) or _fused(path, module)
+    if parts is None:
+        return None
+    query, key, value = parts
+    dim = query.shape[0] // query.heads
+    return AttentionLayer(
+        path=path,
+        module=module,
+        heads=query.heads,
+        kv_heads=key.heads,
+        head_dim=dim,
+        scale=_scale(module, dim),
+        query=query,
+        key=key,
+        value=value,
+        output=_output(model, path, module),
+        query_norm=_norm(module, "q"),
+        key_norm=_norm(module, "k"),
+    )
+
+
+def _separate(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | None:
+    for names in _SEPARATE:
+        linears = [getattr(module, name, None) for name in names]
+        if not all(map(is_linear, linears)):
+            continue
+        q, k, v = (whole_matrix(_join(path, n), m) for n, m in zip(names, linears, strict=True))
+        dim, heads = _number(module, _HEAD_DIMS), _number(module, _HEADS)
+        dim = dim or (q.shape[0] // heads if heads else None)
+        if not dim or q.shape[0] % dim or k.shape[0] % dim:
+            return None
+        kv_heads, heads = k.shape[0] // dim, heads or q.shape[0] // dim
+        gate = q.shape[0] // (heads * dim)  # 2 where a head's outputs end in a gate (Qwen3-Next)
+        if heads % kv_heads or v.shape[0] % kv_heads or gate not in (1, 2):
+            return None
+        per_head = {"groups": heads, "rows": (0, dim)} if gate == 2 else {}
+        return (
+            whole_matrix(q.name, linears[0], heads=heads, **per_head),
+            whole_matrix(k.name, linears[1], heads=kv_heads),
+            whole_matrix(v.name, linears[2], heads=kv_heads),
+        )
+    return None
+
+
+def _fused(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | None:
+    if is_linear(linear := getattr(module, "query_key_value", None)):
+        return _query_key_value(_join(path, "query_key_value"), module, linear)
+    for name in _BLOCKS:
+        if is_linear(linear := getattr(module, name, None)):
+            return _in_blocks(_join(path, name), module, linear)
+    return None
+
+
+def _in_blocks(
+    name: str, module: nn.Module, linear: nn.Module
+) -> tuple[Matrix, Matrix, Matrix] | None:
+    heads = _number(module, _HEADS)
+    outputs = whole_matrix(name, linear).shape[0]
+    multi_query = bool(getattr(module, "multi_query", False))
+    kv_heads = 1 if multi_query else _number(module, _KEY_HEADS) or heads
+    if not heads or heads % kv_heads or outputs % (heads + 2 * kv_heads):
+        return None
+    dim = outputs // (heads + 2 * kv_heads)
+    if not multi_query and type(module).__name__.startswith("GPTBigCode"):
+        return _per_head(name, linear, heads, dim)
+    ends = (0, heads * dim, (heads + kv_heads) * dim, outputs)
+    counts = (heads, kv_heads, kv_heads)
+    return tuple(
+        whole_matrix(name, linear, part=part, rows=ends[i : i + 2], heads=counts[i])
+        for i, part in enumerate(("query", "key", "value"))
+    )
+
+
+def _query_key_value(
+    name: str, module: nn.Module, linear: nn.Module
+) -> tuple[Matrix, Matrix, Matrix] | None:
+    heads, kind = _number(module, _HEADS), type(module).__name__
+    outputs = linear.weight.shape[0]
+    if not heads:
+        return None
+    if kind.startswith("Falcon"):
+        if getattr(module, "new_decoder_architecture", False):
+            return _per_group(name, linear, heads, module.num_kv_heads)
+        if getattr(module, "multi_query", False):
+            return _per_group(name, linear, heads, 1)
+    elif not kind.startswith(_PER_HEAD):
+        return None
+    return _per_head(name, linear, heads, outputs // (3 * heads))
+
+
+def _per_head(name: str, linear: nn.Module, heads: int, dim: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Query, key and value of a head, then those of the next."""
+    return tuple(
+        whole_matrix(
+            name, linear, part=part, rows=(i * dim, (i + 1) * dim), groups=heads, heads=heads
+        )
+        for i, part in enumerate(("query", "key", "value"))
+    )
+
+
+def _per_group(
+    name: str, linear: nn.Module, heads: int, kv_heads: int
+) -> tuple[Matrix, Matrix, Matrix]:
+    """The queries of a group, its key and its value, then those of the next (Falcon, Megatron)."""
+    each = heads // kv_heads
+    dim = linear.weight.shape[0] // (kv_heads * (each + 2))
+    ends = (0, each * dim, (each + 1) * dim, (each + 2) * dim)
+    counts = (heads, kv_heads, kv_heads)
+    return tuple(
+        whole_matrix(
+            name, linear, part=part, rows=ends[i : i + 2], groups=kv_heads, heads=counts[i]
+        )
+        for i, part in enumerate(("query", "key", "value"))
+    )
+
+
+def _latent(path: str, module: nn.Module) -> AttentionLayer | None:
+    """DeepSeek's multi-head latent attention (V2, section 2.1): low-rank queries and keys."""
+    nope, rope = getattr(module, "qk_nope_head_dim", None), getattr(module, "qk_rope_head_dim", 0)
+    wide, rank = getattr(module, "v_head_dim", None), getattr(module, "kv_lora_rank", None)
+    heads = _number(module, _HEADS)
+    low = is_linear(getattr(module, "q_b_proj", None))
+    query, query_name = (module.q_b_proj, "q_b_proj") if low else (module.q_proj, "q_proj")
+    if None in (nope, wide, rank, heads) or not is_linear(module.kv_a_proj_with_mqa):
+        return None
+    name, kv = _join(path, query_name), _join(path, "kv_b_proj")
+    down = _join(path, "kv_a_proj_with_mqa")
+    per_head = {"groups": heads, "heads": heads}
+    rotary = {"part": "rotary", "rows": (nope, nope + rope)}
+    return AttentionLayer(
+        path=path,
+        module=module,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=nope,
+        scale=_scale(module, nope + rope),
+        query=whole_matrix(name, query, part="query", rows=(0, nope), **per_head),
+        query_rotary=whole_matrix(name, query, **rotary, **per_head) if rope else None,
+        query_down=whole_matrix(_join(path, "q_a_proj"), module.q_a_proj) if low else None,
+        query_gain=_gain(module, "q_a_layernorm") if low else None,
+        key=whole_matrix(kv, module.kv_b_proj, part="key", rows=(0, nope), **per_head),
+        value=whole_matrix(
+            kv, module.kv_b_proj, part="value", rows=(nope, nope + wide), **per_head
+        ),
+        key_down=whole_matrix(down, module.kv_a_proj_with_mqa, part="key", rows=(0, rank)),
+        key_rotary=whole_matrix(
+            down, module.kv_a_proj_with_mqa, part="rotary", rows=(rank, rank + rope)
+        )
+        if rope
+        else None,
+        key_gain=_gain(module, "kv_a_layernorm"),
+        output=whole_matrix(_join(path, "o_proj"), module.o_proj),
+    )
+
+
+def _gain(module: nn.Module, name: str) -> Tensor | None:
+    return getattr(getattr(module, name, None), "weight", None)
+
+
+def _output(model: nn.Module, path: str, module: nn.Module) -> Matrix | None:
+    for name in _OUTPUTS:
+        if is_linear(linear := getattr(module, name, None)):
+            return whole_matrix(_join(path, name), linear)
+    # BERT keeps it beside: attention.self and attention.output.dense.
+    parent = path.rpartition(".")[0]
+    beside = getattr(model.get_submodule(parent), "output", None) if path else None
+    if is_linear(dense := getattr(beside, "dense", None)):
+        return whole_matrix(_join(parent, "output.dense"), dense)
+    return None
+
+
+def _norm(module: nn.Module, which: str) -> nn.Module | None:
+    for name in _NORMS:
+        name = name if name.startswith("qk") else _renamed(name, which)
+        norm = getattr(module, name, None)
+        if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
+            return norm
+    return None
+
+
+def _renamed(name: str, which: str) -> str:
+    if which == "q":
+        return name
+    return name.replace("query", "key") if "query" in name else name.replace("q", "k", 1)
+
+
+def _scale(module: nn.Module, width: int) -> float:
+    for place in (module, getattr(module, "config", None)):
+        for name in _SCALES:
+            value = getattr(place, name, None)
+            if isinstance(value, float | int) and not isinstance(value, bool) and value > 0:
+                return float(value)
+    return width**-0.5
+
+
+def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:
+    for place in (module, getattr(module, "config", None)):
+        for name in names:
+            value = getattr(place, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,59 @@
+"""Gradient norm: of the whole model and of every block."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from torch import nn
+
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.groups import parameter_groups, sums_of_squares
+
+
+class GradientNorm(Monitor):
+    """Euclidean norm of the gradients, before clipping: `gradient_norm` per block and in all.
+
+    Sharded gradients count whole: squares are summed per shard and over the ranks that hold
+    them. The norm of the whole carries the largest block's share of the square as `top_share`. A
+    norm that is not finite is left to `non-finite`: under fp16 the loss scaler provokes them.
+    Source of the rule: log of the norm, robust z, ten times the median for three steps
+    (`specs/monitors.md` §10).
+    """
+
+    name: ClassVar[str] = "gradient-norm"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 1
+
+    def bind(self, model: nn.Module) -> str | None:
+        self._groups = parameter_groups(model)
+        return None if self._groups else "no parameter is trained"
+
+    def read(self, moment: Moment) -> list[Reading]:
+        grads = {
+            name: [p.grad for p in params if p.grad is not None]
+            for name, params in self._groups.items()
+        }
+        names = [name for name, group in grads.items() if group]
+        if not names:
+            return []
+        squares = sums_of_squares([grads[name] for name in names]).tolist()
+        total = sum(squares)
+        top = max(squares) / total if 0 < total < math.inf else 1.0
+        readings = [self._reading(moment.step, "", total, {"top_share": top})]
+        if len(names) > 1:
+            readings += [
+                self._reading(moment.step, name, square, {})
+                for name, square in zip(names, squares, strict=True)
+            ]
+        return [reading for reading in readings if math.isfinite(reading.value)]
+
+    def _reading(self, step: int, layer: str, square: float, detail: dict) -> Reading:
+        return Reading(
+            monitor=self.name,
+            quantity="gradient_norm",
+            step=step,
+            layer=layer,
+            value=math.sqrt(square) if square >= 0 else math.nan,
+            detail=detail,
+        )

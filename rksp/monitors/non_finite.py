@@ -1,0 +1,100 @@
+"""Non-finite: NaN or infinity in the loss, the activations or the gradients, with its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.models.blocks import first_tensor
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.groups import local
+
+
+class NonFinite(Monitor):
+    """Names the first module whose output is not finite, and the gradients that are not.
+
+    - `non_finite_loss`: 1 if the loss is NaN or infinite, else 0.
+    - `non_finite_modules`: number of modules without children whose output is not finite; `layer`
+      is the first in forward order. Infinities that the loss does not inherit (a mask inside a
+      router) are not counted.
+    - `non_finite_gradients`: number of parameters whose gradient is not finite; `layer` is the last
+      in registration order, where backward met it first. Under float16 the loss scaler makes
+      overflows on purpose and skips the step: then they are named `overflowed_gradients`.
+
+    The test is one sum per tensor, in float32 at least, which is NaN or infinite exactly if an
+    entry is (or the sum itself overflows, beyond 3e38).
+    """
+
+    name: ClassVar[str] = "non-finite"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 1
+
+    def bind(self, model: nn.Module) -> str | None:
+        self._params = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        self._leaves = [(n, m) for n, m in model.named_modules() if n and not any(m.children())]
+        self._clear()
+        return None
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        self._clear()
+        return [leaf.register_forward_hook(self._hook(name)) for name, leaf in self._leaves]
+
+    def read(self, moment: Moment) -> list[Reading]:
+        gradients = self._bad_gradients()
+        is_bad_loss = moment.loss is not None and not math.isfinite(moment.loss)
+        modules = self._bad_modules() if is_bad_loss or gradients else []
+        name = "overflowed_gradients" if self._is_half else "non_finite_gradients"
+        readings = [
+            self._reading("non_finite_modules", moment.step, modules[:1], len(modules)),
+            self._reading(name, moment.step, gradients[-1:], len(gradients)),
+        ]
+        if moment.loss is not None:
+            readings.insert(
+                0, self._reading("non_finite_loss", moment.step, modules[:1], int(is_bad_loss))
+            )
+        self._clear()
+        return readings
+
+    def _clear(self) -> None:
+        self._sums: list[tuple[str, Tensor]] = []
+        self._is_half = False
+
+    def _hook(self, name: str):
+        def after(module: nn.Module, args: tuple, output: object) -> None:
+            tensor = first_tensor(output)
+            if tensor is not None:
+                self._is_half |= tensor.dtype is torch.float16
+                self._sums.append((name, _total(tensor.detach())))
+
+        return after
+
+    def _bad_modules(self) -> list[str]:
+        names = [name for name, _ in self._sums]
+        return _not_finite(names, [total for _, total in self._sums])
+
+    def _bad_gradients(self) -> list[str]:
+        held = [(name, local(p.grad)) for name, p in self._params if p.grad is not None]
+        return _not_finite([name for name, _ in held], [_total(grad) for _, grad in held])
+
+    def _reading(self, quantity: str, step: int, layers: list[str], count: int) -> Reading:
+        layer = layers[0] if layers else ""
+        return Reading(
+            monitor=self.name, quantity=quantity, step=step, layer=layer, value=float(count)
+        )
+
+
+def _total(tensor: Tensor) -> Tensor:
+    wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
+    return tensor.sum(dtype=wide)
+
+
+def _not_finite(names: list[str], totals: list[Tensor]) -> list[str]:
+    if not totals:
+        return []
+    finite = torch.stack([total.float() for total in totals]).isfinite().tolist()
+    return [name for name, good in zip(names, finite, strict=True) if not good]

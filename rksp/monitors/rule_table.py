@@ -1,0 +1,102 @@
+"""One rule per quantity: what change is bad, how large it must be, and what to do about it.
+
+Advice follows the list of `specs/monitors.md` §14 in the names of rksp's interventions; hard
+limits are published ones where there are any, and otherwise defaults that healthy small runs stay
+within. A floor is the smallest change worth an alarm, in the units of the transform.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from rksp.monitors.alarm import Severity
+
+_TINY = 1e-30  # below it a logarithm says nothing more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How readings of one quantity become alarms.
+
+    Attributes:
+        direction: The bad side; None where only the hard limits speak.
+        transform: Logarithm for positive, heavy-tailed values.
+        floor: Added to the measured spread, in transformed units.
+        warn, critical: Hard limits on the value itself, on the bad side (`up` if there is none).
+            A series that starts beyond `warn` is not judged by it.
+        patience: Samples in a row beyond a hard limit before it speaks.
+        ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
+            samples in a row, with `ratio_severity`.
+        is_drift: Whether the healthy mean is constant, so that a CUSUM makes sense.
+        advice: Name of an intervention, or empty.
+    """
+
+    direction: Literal["up", "down", "both"] | None = "up"
+    transform: Literal["identity", "log"] = "identity"
+    floor: float = 0.0
+    warn: float | None = None
+    critical: float | None = None
+    patience: int = 1
+    ratio: float | None = None
+    ratio_severity: Severity = Severity.WARN
+    is_drift: bool = False
+    advice: str = ""
+
+    def transformed(self, value: float) -> float:
+        """The value in the units of the baseline."""
+        return math.log(max(value, _TINY)) if self.transform == "log" else value
+
+    def restored(self, value: float) -> float:
+        """The inverse of `transformed`."""
+        return math.exp(value) if self.transform == "log" else value
+
+    def is_beyond(self, value: float, limit: float) -> bool:
+        """Whether a value reached a limit."""
+        if self.direction == "both":
+            value = abs(value)
+        return value <= limit if self.direction == "down" else value >= limit
+
+    def ratio_to(self, value: float, median: float) -> float:
+        """How many times worse than the median a positive value is."""
+        low, high = (value, median) if self.direction == "down" else (median, value)
+        return high / max(low, _TINY)
+
+
+NO_RULE = Rule(direction=None)
+
+RULES: dict[str, Rule] = {
+    # loss
+    "loss": Rule(floor=0.05, advice="backoff"),
+    "loss_excess": Rule(direction=None, warn=0.5, advice="backoff"),
+    # gradient-norm
+    "gradient_norm": Rule(
+        transform="log",
+        floor=0.1,
+        ratio=10.0,
+        ratio_severity=Severity.CRITICAL,
+        advice="zclip",
+    ),
+    # non-finite
+    "non_finite_loss": Rule(direction=None, critical=1.0, advice="backoff"),
+    "non_finite_modules": Rule(direction=None, critical=1.0, advice="backoff"),
+    "non_finite_gradients": Rule(direction=None, critical=1.0, advice="backoff"),
+    "overflowed_gradients": Rule(direction=None, critical=1.0, patience=10, advice="backoff"),
+    # update-rms
+    "rms_t": Rule(transform="log", floor=0.1, advice="zclip"),
+    "update_rms": Rule(transform="log", floor=0.1, advice="zclip"),
+    "epsilon_share": Rule(direction=None, warn=0.1),
+    # output-log-z
+    "output_log_z": Rule(direction="both", floor=0.25, advice="z_loss"),
+    # activation-range
+    "activation_max": Rule(transform="log", floor=0.1, advice="backoff"),
+    "activation_share": Rule(direction=None, warn=0.25, critical=1.0),
+    "activation_growth": Rule(floor=0.02, advice="backoff"),
+    # near-unit-mass
+    "near_unit_mass": Rule(direction="both", floor=0.05, advice="kss"),
+    "expansive_mass": Rule(floor=0.05, advice="kss"),
+    # silent-corruption
+    "residual_gain_outlier": Rule(direction=None, warn=6.0),
+    "checksum_mismatch": Rule(direction=None, critical=1.0, advice="backoff"),
+}

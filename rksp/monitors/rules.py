@@ -1,0 +1,298 @@
+"""Alarms from stored readings: explicit numbers, so that thresholds can be replayed."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from rksp.monitors.alarm import Alarm, Severity
+from rksp.monitors.base import Reading
+from rksp.monitors.baseline import Baseline, fit_baseline
+from rksp.monitors.rule_table import NO_RULE, RULES, Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The numbers of the alarm engine.
+
+    A reading is compared with a baseline of its own series: the last `window` samples, without
+    the `recent` newest (fewer while the series is short) and without any that was over the bar;
+    z is its distance from their median in units of their MAD plus the rule's floor. A sample is
+    *over the bar* at z ≥ `run_z`. An alarm warns at z ≥ `single_z` once or after `run_length`
+    samples over the bar in a row, and is critical after `critical_length` of them, or beyond a
+    hard limit. Both thresholds grow where samples are few or autocorrelated (see
+    `rksp.monitors.baseline`), so that a series of 20 samples can alarm, but only at what is beyond
+    its own uncertainty. After an alarm the quantity's baseline is frozen until no layer was over
+    the bar for `run_length` samples.
+
+    Where the table of quantities asks for it, a one-sided CUSUM with drift `cusum_drift` looks for
+    slow changes (Siegmund's approximation: 19,000 white samples to a false alarm at 8).
+
+    Attributes:
+        warmup_steps: Steps of the learning-rate warm-up: only hard limits speak, and the
+            samples enter no baseline.
+        rearm_at: Steps at which every baseline starts anew: a change of the schedule's phase, of
+            the batch size, of the context length.
+        min_samples: Baseline samples below which only hard limits speak.
+        table: The rule of every quantity; one that is missing alarms only if it is not finite.
+    """
+
+    window: int = 256
+    recent: int = 8
+    min_samples: int = 8
+    single_z: float = 6.0
+    run_z: float = 4.0
+    run_length: int = 3
+    critical_length: int = 10
+    cusum_limit: float = 8.0
+    cusum_drift: float = 0.5
+    warmup_steps: int = 0
+    rearm_at: tuple[int, ...] = ()
+    table: Mapping[str, Rule] = field(default_factory=lambda: RULES)
+
+
+def replay(readings: Iterable[Reading], rules: Rules) -> list[Alarm]:
+    """The alarms that `rules` would have raised on stored readings, in their order.
+
+    With the rules of the run, they are those of the run.
+    """
+    judge = Judge(rules)
+    steps = groupby(readings, key=lambda reading: reading.step)
+    return [alarm for _, group in steps for alarm in judge.feed(list(group))]
+
+
+class Judge:
+    """Applies rules to readings as they come."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._quantities: dict[tuple[str, str], _Quantity] = {}
+
+    def feed(self, readings: Sequence[Reading]) -> list[Alarm]:
+        """The new alarms; the readings are one step's, each quantity's layers together."""
+        alarms = []
+        for (monitor, quantity), group in _grouped(readings):
+            key = (monitor, quantity)
+            if key not in self._quantities:
+                rule = self.rules.table.get(quantity, NO_RULE)
+                self._quantities[key] = _Quantity(rule, self.rules)
+            alarms += self._quantities[key].judge(group)
+        return alarms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """What one layer's reading gave; without a severity it is over the bar and waits."""
+
+    reading: Reading
+    excess: float  # over the threshold, to rank layers by
+    rule: str
+    baseline: float | None = None
+    severity: Severity | None = None
+    is_limit: bool = False
+
+
+class _Quantity:
+    """All layers of one quantity, and its open episode."""
+
+    def __init__(self, rule: Rule, rules: Rules) -> None:
+        self.rule, self.rules = rule, rules
+        self.layers: dict[str, _Series] = {}
+        self.raised: Severity | None = None
+        self.over = self.calm = self.beyond = 0
+
+    def judge(self, readings: Sequence[Reading]) -> list[Alarm]:
+        if readings[0].step in self.rules.rearm_at:
+            self.layers.clear()
+            self.raised, self.over, self.calm, self.beyond = None, 0, 0, 0
+        for reading in readings:
+            if reading.layer not in self.layers:
+                self.layers[reading.layer] = _Series(self.rule, self.rules)
+        count = len(self.layers)
+        found = [self.layers[reading.layer].verdict(reading, count) for reading in readings]
+        verdicts = self._patient([verdict for verdict in found if verdict is not None])
+        alarm = self._episode(verdicts)
+        if self.raised is None and readings[0].step >= self.rules.warmup_steps:
+            flagged = {verdict.reading.layer for verdict in verdicts}
+            for reading in readings:
+                if reading.layer not in flagged:
+                    self.layers[reading.layer].keep(reading.value)
+        return [] if alarm is None else [alarm]
+
+    def _patient(self, verdicts: list[_Verdict]) -> list[_Verdict]:
+        """Leaves hard limits out until they were passed often enough in a row."""
+        self.beyond = self.beyond + 1 if any(v.is_limit for v in verdicts) else 0
+        if self.beyond >= self.rule.patience:
+            return verdicts
+        return [verdict for verdict in verdicts if not verdict.is_limit]
+
+    def _episode(self, verdicts: list[_Verdict]) -> Alarm | None:
+        """Opens, escalates or closes the episode; an alarm if it opened or escalated."""
+        if not verdicts:
+            self.over, self.calm = 0, self.calm + 1
+            if self.calm >= self.rules.run_length:
+                self.raised = None
+            return None
+        self.over, self.calm = self.over + 1, 0
+        worst = max(verdicts, key=_rank)
+        severity, rule = worst.severity, worst.rule
+        if self.raised is not None and self.over >= self.rules.critical_length:
+            severity, rule = Severity.CRITICAL, f"{rule}, {self.over} samples in a row"
+        is_news = severity is not None and (
+            self.raised is None or (self.raised is Severity.WARN and severity is Severity.CRITICAL)
+        )
+        if not is_news:
+            return None
+        self.raised = severity
+        reading = worst.reading
+        return Alarm(
+            monitor=reading.monitor,
+            quantity=reading.quantity,
+            layer=reading.layer,
+            step=reading.step,
+            severity=severity,
+            rule=rule,
+            value=reading.value,
+            baseline=worst.baseline,
+            layers=len(verdicts),
+            advice=self.rule.advice,
+        )
+
+
+class _Series:
+    """One layer's samples, in the transform of its rule."""
+
+    def __init__(self, rule: Rule, rules: Rules) -> None:
+        self.rule, self.rules = rule, rules
+        self.samples: deque[float] = deque(maxlen=rules.window + rules.recent)
+        self.count = 0  # of samples ever kept
+        self.fitted_at = -1
+        self.baseline: Baseline | None = None
+        self.run = self.beyond = 0  # samples in a row over the bar, beyond the ratio
+        self.was_within = False  # the soft limit, once
+        self.cusum = 0.0
+        self.last = 0.0
+
+    def keep(self, value: float) -> None:
+        if math.isfinite(value):
+            self.samples.append(self.rule.transformed(value))
+            self.count += 1
+
+    def verdict(self, reading: Reading, layers: int) -> _Verdict | None:
+        rule, rules, value = self.rule, self.rules, reading.value
+        if not math.isfinite(value):
+            return _Verdict(
+                reading=reading,
+                excess=math.inf,
+                rule="not finite",
+                severity=Severity.CRITICAL,
+            )
+        verdicts = list(self._limits(reading))
+        self.was_within |= rule.warn is None or not rule.is_beyond(value, rule.warn)
+        if reading.step >= rules.warmup_steps and rule.direction is not None:
+            self._refresh(layers)
+            if self.baseline is not None:
+                verdicts += self._statistics(reading, self.baseline)
+        return max(verdicts, key=_rank, default=None)
+
+    def _limits(self, reading: Reading) -> Iterator[_Verdict]:
+        rule, value = self.rule, reading.value
+        for limit, severity in (
+            (rule.critical, Severity.CRITICAL),
+            (rule.warn, Severity.WARN),
+        ):
+            if limit is None or not rule.is_beyond(value, limit):
+                continue
+            # A model that starts beyond a soft limit is of another kind, not ill.
+            if severity is Severity.WARN and not self.was_within:
+                continue
+            sign = "<=" if rule.direction == "down" else ">="
+            yield _Verdict(
+                reading=reading,
+                excess=abs(value),
+                rule=f"limit {sign} {limit:g}",
+                severity=severity,
+                is_limit=True,
+            )
+            return
+
+    def _statistics(self, reading: Reading, baseline: Baseline) -> Iterator[_Verdict]:
+        rule, rules = self.rule, self.rules
+        x = rule.transformed(reading.value)
+        z = baseline.z(x, rule.direction)
+        side = "up" if x > baseline.median else "down"
+        reference = rule.restored(
+            baseline.reference(side if rule.direction == "both" else rule.direction)
+        )
+        self.run = self.run + 1 if z >= baseline.run_z else 0
+        if self.run:
+            severity = None
+            text = f"z {z:.1f} >= {baseline.run_z:.1f} of {baseline.count} samples"
+            if z >= baseline.single_z:
+                severity = Severity.WARN
+                text = f"z {z:.1f} >= {baseline.single_z:.1f} of {baseline.count} samples"
+            elif self.run >= rules.run_length:
+                severity, text = Severity.WARN, f"{text}, {self.run} in a row"
+            yield _Verdict(
+                reading=reading,
+                excess=z / baseline.run_z,
+                rule=text,
+                baseline=reference,
+                severity=severity,
+            )
+        if rule.ratio is not None:
+            factor = rule.ratio_to(reading.value, rule.restored(baseline.median))
+            self.beyond = self.beyond + 1 if factor > rule.ratio else 0
+            if self.beyond >= rules.run_length:
+                yield _Verdict(
+                    reading=reading,
+                    excess=factor,
+                    rule=f"beyond {rule.ratio:g} times the median, {self.beyond} in a row",
+                    baseline=rule.restored(baseline.median),
+                    severity=rule.ratio_severity,
+                )
+        if rule.is_drift and baseline.is_white_enough:
+            innovation = baseline.innovation(x, self.last, rule.direction)
+            self.cusum = max(0.0, self.cusum + innovation - rules.cusum_drift)
+            if self.cusum >= rules.cusum_limit:
+                yield _Verdict(
+                    reading=reading,
+                    excess=self.cusum / rules.cusum_limit,
+                    rule=f"CUSUM {self.cusum:.1f} >= {rules.cusum_limit:g}",
+                    baseline=rule.restored(baseline.median),
+                    severity=Severity.WARN,
+                )
+        self.last = x
+
+    def _refresh(self, layers: int) -> None:
+        """Fits the baseline again once a sixteenth of the samples is new."""
+        usable = len(self.samples)
+        is_due = self.count - self.fitted_at >= max(1, usable // 16)
+        if self.fitted_at >= 0 and not is_due:
+            return
+        recent = min(self.rules.recent, usable // 4)
+        if usable - recent < self.rules.min_samples:
+            return
+        self.fitted_at = self.count
+        self.baseline = fit_baseline(
+            list(self.samples)[: usable - recent][-self.rules.window :],
+            floor=self.rule.floor,
+            layers=layers,
+            single_z=self.rules.single_z,
+            run_z=self.rules.run_z,
+        )
+
+
+def _rank(verdict: _Verdict) -> tuple[int, float]:
+    order = {None: 0, Severity.WARN: 1, Severity.CRITICAL: 2}
+    return order[verdict.severity], verdict.excess
+
+
+def _grouped(readings: Sequence[Reading]) -> Iterator[tuple[tuple[str, str], list[Reading]]]:
+    groups: dict[tuple[str, str], list[Reading]] = {}
+    for reading in readings:
+        groups.setdefault((reading.monitor, reading.quantity), []).append(reading)
+    yield from groups.items()

@@ -1,0 +1,225 @@
+"""Where readings and alarms go: JSON Lines always, trackers where one is in use."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+
+from rksp.errors import ArtifactError, InputError
+from rksp.monitors.alarm import Alarm, Severity
+from rksp.monitors.base import Reading
+
+_DETAIL = "detail."
+
+
+class Sink(ABC):
+    """Takes what a watch saw, call by call."""
+
+    @abstractmethod
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Called after every phase of every step, with what is new; often with nothing."""
+
+    def close(self) -> None:
+        """Flushes and lets go."""
+        return None
+
+
+class JsonLines(Sink):
+    """One flat JSON object a line, flushed after every step: the source of truth of a run.
+
+    An existing file is continued: a last line that was cut off is dropped. JSON has no infinity
+    and no NaN, so such values are written as the strings `"inf"`, `"-inf"`, `"nan"`.
+
+    Args:
+        path: The file; its folder must exist.
+        from_step: Drop the records of this step and later ones first, for a run that goes on from
+            a checkpoint.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, from_step: int | None = None) -> None:
+        self.path = Path(path)
+        try:
+            self._repair(from_step)
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"The monitor log {self.path} cannot be written ({error.strerror}); "
+                "give a path in a folder that exists."
+            ) from error
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        lines = [_line("reading", reading) for reading in readings]
+        lines += [_line("alarm", alarm) for alarm in alarms]
+        if lines:
+            self._file.write("".join(lines))
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _repair(self, from_step: int | None) -> None:
+        if not self.path.exists():
+            return
+        whole = [line for line in self.path.read_bytes().splitlines(True) if line.endswith(b"\n")]
+        if from_step is not None:
+            whole = [line for line in whole if json.loads(line)["step"] < from_step]
+        kept = b"".join(whole)
+        if len(kept) < self.path.stat().st_size:
+            partial = self.path.with_name(self.path.name + ".partial")
+            partial.write_bytes(kept)
+            partial.replace(self.path)
+
+
+def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
+    """The readings and alarms that `JsonLines` wrote, equal to those of the run.
+
+    Raises:
+        ArtifactError: A line is no record of such a log.
+    """
+    readings, alarms = [], []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            kind = record.pop("kind")
+            if kind == "reading":
+                readings.append(_reading(record))
+            else:
+                record["severity"] = Severity(record["severity"])
+                alarms.append(Alarm(**{k: _number(k, v) for k, v in record.items()}))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ArtifactError(
+                f"Line {number} of {path} is no record of a monitor log ({error}); "
+                "the file was changed, or another program wrote it."
+            ) from error
+    return readings, alarms
+
+
+def _line(kind: str, record: Reading | Alarm) -> str:
+    fields = {"kind": kind, **asdict(record)}
+    detail = fields.pop("detail", {})
+    fields |= {_DETAIL + name: value for name, value in detail.items()}
+    safe = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }
+    return json.dumps(safe, allow_nan=False) + "\n"
+
+
+def _reading(record: dict) -> Reading:
+    detail = {name: record.pop(name) for name in list(record) if name.startswith(_DETAIL)}
+    return Reading(
+        **{name: _number(name, value) for name, value in record.items()},
+        detail={name.removeprefix(_DETAIL): float(value) for name, value in detail.items()},
+    )
+
+
+def _number(name: str, value: object) -> object:
+    return float(value) if name in ("value", "baseline") and value is not None else value
+
+
+class TensorBoard(Sink):
+    """Scalars `rksp/monitor/quantity/layer` in an event file, alarms as text."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        _needed("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(os.fspath(folder))
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        for reading in readings:
+            self._writer.add_scalar(_tag(reading), reading.value, reading.step)
+        for alarm in alarms:
+            self._writer.add_text("rksp/alarms", sentence(alarm), alarm.step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases(Sink):
+    """The run that `wandb.init` opened; rksp never opens one."""
+
+    def __init__(self) -> None:
+        wandb = _needed("wandb", "wandb")
+        if wandb.run is None:
+            raise InputError("No W&B run is active; call wandb.init() before rksp logs into it.")
+        self._run = wandb.run
+        self._run.define_metric("rksp/*", step_metric="rksp/step")
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        for step, values in _by_step(readings):
+            self._run.log({"rksp/step": step, **values})
+        for alarm in alarms:
+            self._run.log({"rksp/step": alarm.step, "rksp/alarm": sentence(alarm)})
+
+
+class MLflow(Sink):
+    """The run that `mlflow.start_run` opened; alarms become tags."""
+
+    def __init__(self) -> None:
+        self._mlflow = _needed("mlflow", "mlflow")
+        if self._mlflow.active_run() is None:
+            raise InputError(
+                "No MLflow run is active; call mlflow.start_run() before rksp logs into it."
+            )
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        for step, values in _by_step(readings):
+            self._mlflow.log_metrics(values, step=step)
+        for alarm in alarms:
+            self._mlflow.set_tag(f"rksp.alarm.{alarm.step}.{alarm.monitor}", sentence(alarm))
+
+
+class Trackio(Sink):
+    """The run that `trackio.init` opened; rksp never opens one."""
+
+    def __init__(self) -> None:
+        trackio = _needed("trackio", "trackio")
+        self._run = trackio.context_vars.current_run.get()
+        if self._run is None:
+            raise InputError("No Trackio run is active; call trackio.init() before rksp logs.")
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        for step, values in _by_step(readings):
+            self._run.log(values, step=step)
+        for alarm in alarms:
+            self._run.log({"rksp/alarm": sentence(alarm)}, step=alarm.step)
+
+
+def _needed(module: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"Logging there needs {package}; pip install {package}, or log to JSON Lines."
+        ) from error
+
+
+def _by_step(readings: Sequence[Reading]) -> Iterator[tuple[int, dict[str, float]]]:
+    steps: dict[int, dict[str, float]] = {}
+    for reading in readings:
+        steps.setdefault(reading.step, {})[_tag(reading)] = reading.value
+    yield from steps.items()
+
+
+def _tag(reading: Reading) -> str:
+    parts = ("rksp", reading.monitor, reading.quantity, reading.layer)
+    return "/".join(part for part in parts if part)
+
+
+def sentence(alarm: Alarm) -> str:
+    """An alarm in one line, for logs and trackers."""
+    where = f" at {alarm.layer}" if alarm.layer else ""
+    normal = "" if alarm.baseline is None else f" (baseline {alarm.baseline:.4g})"
+    advice = f"; try {alarm.advice}" if alarm.advice else ""
+    return (
+        f"{alarm.severity}: {alarm.monitor} {alarm.quantity} {alarm.value:.4g}{normal}"
+        f"{where}, {alarm.rule}{advice}"
+    )

@@ -1,0 +1,134 @@
+"""Update RMS: how far the second moment lags behind the gradient, and how large updates are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.errors import NotCovered
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.groups import local, parameter_groups
+
+SAMPLES = 1024  # entries per tensor: a root mean square of normal entries is then known to 2 %
+NEAR_EPSILON = 10.0  # a coordinate this close to Adam's epsilon hardly moves
+
+
+class UpdateRMS(Monitor):
+    """Reads the state of an Adam-like optimizer after its step.
+
+    Per block, the worst tensor's (of `epsilon_share`, all tensors' together):
+
+    - `rms_t` = √mean(g² / max(v̂, ε²)), the quantity of StableAdamW (Wortsman et al., 2023, arXiv
+      2304.13013, algorithm 2): above one, the second moment underestimates the gradient; loss
+      spikes were seen 1 to 8 steps later. g is the gradient that the optimizer used.
+    - `update_rms` = RMS(m̂ / (√v̂ + ε)), the step in units of the learning rate, before decay.
+    - `epsilon_share`: share of coordinates with 0 < √v̂ < 10 ε, whose updates vanish (Wortsman et
+      al., 2023b, arXiv 2309.14322); a coordinate that never had a gradient is not counted.
+
+    Tensors of more than `samples` entries are measured on that many, evenly spread. Of sharded
+    tensors each rank measures its own part.
+    """
+
+    name: ClassVar[str] = "update-rms"
+    phase: ClassVar[Phase] = Phase.UPDATE
+    default_every: ClassVar[int] = 1
+
+    def __init__(self, *, every: int | None = None, samples: int = SAMPLES) -> None:
+        super().__init__(every=every)
+        self.samples = samples
+
+    def bind(self, model: nn.Module) -> str | None:
+        self._groups = parameter_groups(model)
+        return None if self._groups else "no parameter is trained"
+
+    def read(self, moment: Moment) -> list[Reading]:
+        settings = _adam_settings(moment.optimizer)
+        state = moment.optimizer.state
+        for part in getattr(moment.optimizer, "parts", ()):
+            state = {**state, **part.state}
+        owners, tensors = [], []
+        for name, params in self._groups.items():
+            for p in params:
+                if p in settings and p.grad is not None and "exp_avg_sq" in state.get(p, {}):
+                    owners.append(name)
+                    tensors.append((p, state[p], settings[p]))
+        if not tensors:
+            return []
+        found = self._measure(tensors)
+        readings = []
+        for name in dict.fromkeys(owners):
+            rows = [i for i, owner in enumerate(owners) if owner == name]
+            for quantity in ("rms_t", "update_rms"):
+                values = sorted(found[quantity][i] for i in rows)
+                detail = {"median": values[len(values) // 2]}
+                readings.append(self._reading(quantity, moment.step, name, values[-1], detail))
+            sizes = [tensors[i][0].numel() for i in rows]
+            share = sum(
+                found["epsilon_share"][i] * size for i, size in zip(rows, sizes, strict=True)
+            )
+            readings.append(
+                self._reading("epsilon_share", moment.step, name, share / sum(sizes), {})
+            )
+        return readings
+
+    def _measure(
+        self, tensors: Sequence[tuple[nn.Parameter, dict, tuple[float, float, float]]]
+    ) -> dict[str, list[float]]:
+        """The three quantities of every tensor, in one pass over all samples."""
+        g = [self._sample(p.grad) for p, _, _ in tensors]
+        sizes = torch.tensor([len(part) for part in g])
+        owner = torch.repeat_interleave(torch.arange(len(g)), sizes).to(g[0].device)
+        g = torch.cat(g)
+        m = torch.cat([self._sample(state["exp_avg"]) for _, state, _ in tensors])
+        v = torch.cat([self._sample(state["exp_avg_sq"]) for _, state, _ in tensors])
+        constants = [_corrections(state, settings) for _, state, settings in tensors]
+        first, second, eps = g.new_tensor(constants)[owner].unbind(-1)
+        root = (v / second).sqrt()
+        ratio = (g / root.clamp(min=eps.clamp(min=1e-30))).square()
+        update = (m / first / (root + eps).clamp(min=1e-30)).square()
+        near = ((v > 0) & (root < NEAR_EPSILON * eps)).to(g.dtype)
+        sums = g.new_zeros(3, len(sizes))
+        sums.index_add_(1, owner, torch.stack([ratio, update, near]))
+        means = sums / sizes.to(sums).clamp(min=1)
+        rows = torch.cat([means[:2].sqrt(), means[2:]]).tolist()
+        return dict(zip(("rms_t", "update_rms", "epsilon_share"), rows, strict=True))
+
+    def _reading(self, quantity: str, step: int, layer: str, value: float, detail: dict) -> Reading:
+        return Reading(
+            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
+        )
+
+    def _sample(self, tensor: Tensor) -> Tensor:
+        flat = local(tensor).flatten()
+        stride = max(1, len(flat) // self.samples)
+        width = tensor.shape[-1] if tensor.dim() else 1
+        while stride > 1 and math.gcd(stride, width) > 1:
+            stride += 1  # or the sample would stay within a few columns
+        return flat[::stride].float()
+
+
+def _adam_settings(
+    optimizer: Optimizer | None,
+) -> dict[nn.Parameter, tuple[float, float, float]]:
+    """(β1, β2, ε) of every parameter that an Adam-like optimizer steps."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    settings = {
+        p: (*group["betas"], group["eps"])
+        for group in groups
+        if len(group.get("betas", ())) == 2 and "eps" in group
+        for p in group["params"]
+    }
+    if not settings:
+        raise NotCovered("the optimizer keeps no second moment that could be read")
+    return settings
+
+
+def _corrections(state: dict, settings: tuple[float, float, float]) -> tuple[float, float, float]:
+    beta1, beta2, eps = settings
+    step = float(state["step"])
+    return 1 - beta1**step, 1 - beta2**step, eps

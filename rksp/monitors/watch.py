@@ -1,0 +1,256 @@
+"""The orchestrator: arms monitors at their steps, reads them, and keeps what they saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.errors import InputError, RkspError
+from rksp.monitors.alarm import Alarm
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.rules import Judge, Rules
+from rksp.monitors.sinks import Sink
+
+T = TypeVar("T")
+# What a monitor may run into on a model it was not written for; anything else is a bug.
+_EXPECTED = (
+    RkspError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+)
+
+
+class Watch:
+    """A set of monitors over one run.
+
+    A plain loop (with gradient accumulation, only the first micro-batch is looked at):
+
+        watch = Watch(make_monitors(), Rules(warmup_steps=100), sinks=[JsonLines(path)])
+        unmeasured = watch.bind(model)                              # {name: reason}
+        for step, batch in enumerate(batches):
+            watch.begin_step(step)                                  # before the forward pass
+            loss = model(**batch).loss; loss.backward()
+            alarms = watch.after_backward(Moment(step=step, model=model, loss=loss.item()))
+            optimizer.step()                                        # clip, or skip the step, first
+            alarms += watch.after_update(Moment(step=step, model=model, optimizer=optimizer))
+            optimizer.zero_grad()
+
+    It guards the laws of monitors. Their hooks run without a graph and outside of autocast (whose
+    cache would otherwise keep weights without a gradient), in the first forward pass of the step
+    that builds a graph, and not when activation checkpointing repeats it; what they return is
+    dropped, so they cannot change the pass. The global generators are put back after every call.
+    A monitor that raises is switched off, and `silent` says why. Where the model itself is never
+    called (only parts of it are), passes cannot be told apart: call `end_forward_backward` after
+    the first backward.
+
+    Hooks registered after `torch.compile` are not seen by the compiled model: bind before it is
+    compiled, or watch the eager one. Under FSDP every rank must call every method, as monitors
+    may communicate.
+
+    Attributes:
+        monitors: All of them, in the order given.
+        silent: Monitors that do not measure, with the reason, from `bind` on.
+        readings, alarms: Everything so far, in order.
+        seconds: Host time spent per monitor, hooks included. On a device that computes
+            asynchronously this is the time to launch, not to compute.
+        resets: (step, reason) of every `reset`.
+    """
+
+    def __init__(
+        self,
+        monitors: Sequence[Monitor],
+        rules: Rules | None = None,
+        sinks: Iterable[Sink] = (),
+    ) -> None:
+        names = [monitor.name for monitor in monitors]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"Monitor {twice[0]!r} was given twice; give each once.")
+        self.monitors = tuple(monitors)
+        self.rules = rules or Rules()
+        self.silent: dict[str, str] = {}
+        self.readings: list[Reading] = []
+        self.alarms: list[Alarm] = []
+        self.seconds = dict.fromkeys(names, 0.0)
+        self.resets: list[tuple[int, str]] = []
+        self._sinks = tuple(sinks)
+        self._judge = Judge(self.rules)
+        self._model: nn.Module | None = None
+        self._step = -1
+        self._handles: list[RemovableHandle] = []
+        self._is_live = False  # whether hooks may look: in the step's first forward pass
+        self._is_spent = False  # that pass is over
+
+    def bind(self, model: nn.Module) -> dict[str, str]:
+        """Lets every monitor find what it measures.
+
+        Returns:
+            Monitors that cannot measure this model, with the reason.
+        """
+        self._model = model
+        self.silent.clear()
+        for monitor in self.monitors:
+            reason = self._guard(monitor, lambda monitor=monitor: monitor.bind(model))
+            if reason:
+                self.silent.setdefault(monitor.name, reason)
+        return dict(self.silent)
+
+    def begin_step(self, step: int) -> None:
+        """Arms the monitors that sample this step; call it before the first forward pass."""
+        model = self._bound()
+        self.end_forward_backward()
+        self._step, self._is_live, self._is_spent = step, True, False
+        forward = {id(d) for m in model.modules() for d in (m._forward_hooks, m._forward_pre_hooks)}
+        armed = False
+        for monitor in self._sampled(step):
+            handles = self._guard(monitor, lambda monitor=monitor: monitor.arm(model)) or ()
+            for handle in handles:
+                self._handles.append(handle)
+                self._wrap(monitor, handle, forward)
+                armed = True
+        if armed:  # first and last, so that every monitor's hooks on the model lie between
+            first = model.register_forward_pre_hook(self._enter, prepend=True)
+            self._handles += [first, model.register_forward_hook(self._leave)]
+
+    def end_forward_backward(self) -> None:
+        """Removes the hooks; with accumulation, after the first micro-batch's backward.
+
+        The second forward pass of a step and `after_backward` do it too.
+        """
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def after_backward(self, moment: Moment) -> list[Alarm]:
+        """Reads the monitors of gradients: unscaled, before clipping, weights untouched.
+
+        A loss or gradient that is not finite is reported here, in time to skip the step.
+        """
+        self.end_forward_backward()
+        return self._read(moment, Phase.GRADIENT)
+
+    def after_update(self, moment: Moment) -> list[Alarm]:
+        """Reads the monitors of weights, after the optimizer's step."""
+        return self._read(moment, Phase.UPDATE)
+
+    def reset(self, reason: str) -> None:
+        """Tells the monitors that something else moved the weights (rollback, intervention)."""
+        self.resets.append((self._step, reason))
+        for monitor in self._active():
+            self._guard(monitor, monitor.reset)
+
+    def close(self) -> None:
+        """Removes what is left on the model and closes the sinks."""
+        self.end_forward_backward()
+        for sink in self._sinks:
+            sink.close()
+
+    def _bound(self) -> nn.Module:
+        if self._model is None:
+            raise InputError("The watch has no model yet; call bind(model) before the first step.")
+        return self._model
+
+    def _active(self) -> Iterator[Monitor]:
+        return (monitor for monitor in self.monitors if monitor.name not in self.silent)
+
+    def _sampled(self, step: int) -> list[Monitor]:
+        return [monitor for monitor in self._active() if step % monitor.every == 0]
+
+    def _read(self, moment: Moment, phase: Phase) -> list[Alarm]:
+        if moment.step != self._step:
+            raise InputError(
+                f"Step {moment.step} is read, but begin_step was last called for {self._step}; "
+                "call begin_step before every forward pass."
+            )
+        found: list[Reading] = []
+        for monitor in self._sampled(moment.step):
+            if monitor.phase is phase:
+                found += self._guard(monitor, lambda monitor=monitor: monitor.read(moment)) or []
+        alarms = self._judge.feed(found)
+        self.readings += found
+        self.alarms += alarms
+        for sink in self._sinks:
+            sink.write(found, alarms)
+        return alarms
+
+    def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
+        """Runs a part of a monitor, timed, with the generators put back; None if it raised."""
+        started = time.perf_counter()
+        try:
+            with _generators_kept(self._bound()):
+                return call()
+        except _EXPECTED as error:
+            self._switch_off(monitor, error)
+            return None
+        finally:
+            self.seconds[monitor.name] += time.perf_counter() - started
+
+    def _switch_off(self, monitor: Monitor, error: Exception) -> None:
+        text = " ".join(str(error).split())[:200] or "no message"
+        where = "before the first step" if self._step < 0 else f"at step {self._step}"
+        self.silent[monitor.name] = f"switched off {where}: {type(error).__name__}: {text}"
+
+    def _wrap(self, monitor: Monitor, handle: RemovableHandle, forward: set[int]) -> None:
+        """Puts a guard around one of the monitor's hooks, where it is registered."""
+        hooks = handle.hooks_dict_ref()
+        hook, is_forward = hooks[handle.id], id(hooks) in forward
+
+        def guarded(*args: object) -> None:
+            if monitor.name in self.silent or (is_forward and not self._is_live):
+                return
+            started = time.perf_counter()
+            try:
+                with torch.no_grad(), torch.autocast(self._device_type(), enabled=False):
+                    hook(*args)
+            except _EXPECTED as error:
+                self._switch_off(monitor, error)
+            finally:
+                self.seconds[monitor.name] += time.perf_counter() - started
+
+        hooks[handle.id] = guarded
+
+    def _device_type(self) -> str:
+        return next((p.device.type for p in self._bound().parameters()), "cpu")
+
+    def _enter(self, module: nn.Module, args: object) -> None:
+        is_training = torch.is_grad_enabled()  # or an evaluation before the step's own pass
+        if is_training and self._is_spent:
+            self.end_forward_backward()
+        self._is_live = is_training and not self._is_spent
+
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+        self._is_spent |= self._is_live
+        self._is_live = not self._is_spent
+
+
+@contextmanager
+def _generators_kept(model: nn.Module) -> Iterator[None]:
+    """The global random states of torch are the same afterwards."""
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+def summary(watch: Watch) -> Mapping[str, Mapping[str, object]]:
+    """Per monitor: readings, alarms, step of the first alarm, seconds, and why it is silent."""
+    return {
+        monitor.name: {
+            "readings": sum(r.monitor == monitor.name for r in watch.readings),
+            "alarms": sum(a.monitor == monitor.name for a in watch.alarms),
+            "first_alarm": next((a.step for a in watch.alarms if a.monitor == monitor.name), None),
+            "seconds": watch.seconds[monitor.name],
+            "silent": watch.silent.get(monitor.name),
+        }
+        for monitor in watch.monitors
+    }

@@ -1,0 +1,287 @@
+"""A trainer's configuration file as data: parsed, never executed, with line numbers.
+
+YAML is read by the rules of YAML 1.2, in which `3e-4` is a number and `no` a word: PyYAML follows
+YAML 1.1 and returns the first as text and the second as false.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+
+from rksp.errors import InputError
+
+_LARGEST = 8 * 2**20  # bytes; the largest real one seen, with all its data URLs, has 164 kB
+_MOST_NODES = 200_000  # aliases can unfold a kilobyte into gigabytes
+_DEEPEST = 40
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A value that stands elsewhere: an `!include`, or a reference that leads nowhere."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One value, the dotted key it stands at and its line, if the format has lines."""
+
+    key: str
+    value: object
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A configuration file.
+
+    Attributes:
+        path: Where it was read from.
+        syntax: `yaml`, `json`, `toml` or `python`.
+        data: Nested settings, as written; references are followed by `find`.
+        lines: Dotted key → line, counted from one.
+    """
+
+    path: Path
+    syntax: str
+    data: Mapping[str, object]
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def find(self, *keys: str) -> Found | None:
+        """The first of these dotted keys that holds a value; hyphens count as underscores.
+
+        References `${a.b}` are followed; null counts as absent.
+        """
+        for key in keys:
+            actual, value = self._walk(key)
+            if value is not None:
+                value = self._follow(value, 0)
+            if value is not None:
+                return Found(key=actual, value=value, line=self.lines.get(actual))
+        return None
+
+    def has(self, *keys: str) -> bool:
+        """Whether every one of these dotted keys is there, null or not."""
+        return all(self._walk(key)[0] for key in keys)
+
+    def _walk(self, key: str) -> tuple[str, object]:
+        value, actual = self.data, []
+        for part in key.split("."):
+            if not isinstance(value, Mapping):
+                return "", None
+            name = next((k for k in value if _plain(k) == _plain(part)), None)
+            if name is None:
+                return "", None
+            actual.append(str(name))
+            value = value[name]
+        return ".".join(actual), value
+
+    def _follow(self, value: object, depth: int) -> object:
+        if depth > _DEEPEST:
+            return Unresolved("a reference that leads back to itself")
+        if isinstance(value, Mapping):
+            return {k: self._follow(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self._follow(v, depth + 1) for v in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        whole = _REFERENCE.fullmatch(value)
+        if whole:
+            key, there = self._walk(whole[1].strip())
+            return self._follow(there, depth + 1) if key else Unresolved(value)
+        parts = {m[0]: self._follow(m[0], depth + 1) for m in _REFERENCE.finditer(value)}
+        if not parts or any(isinstance(p, Unresolved | Mapping | list) for p in parts.values()):
+            return Unresolved(value)
+        for reference, part in parts.items():
+            value = value.replace(reference, "" if part is None else str(part))
+        return self._follow(value, depth + 1)
+
+
+def load_document(path: Path) -> Document:
+    """Parses a configuration file by its suffix.
+
+    Raises:
+        InputError: It is missing, too large, malformed (with line and column), or no mapping.
+    """
+    parse = _PARSERS.get(path.suffix.lower())
+    if parse is None:
+        raise InputError(
+            f"{path} is no kind of file that recipes are read from; "
+            f"there are {', '.join(sorted(_PARSERS))}."
+        )
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{path} is larger than 8 MiB and no configuration.")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {path}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as text: {error}.") from error
+    syntax, data, lines = parse(path, text)
+    if not isinstance(data, Mapping):
+        raise InputError(f"{path} holds a {type(data).__name__}, not settings by name.")
+    return Document(path=path, syntax=syntax, data=data, lines=lines)
+
+
+def parse_yaml(text: str) -> object:
+    """Plain data from YAML 1.2 text; unknown tags become `Unresolved`, nothing is executed."""
+    return _Loader(text).get_single_data()
+
+
+def _plain(key: object) -> str:
+    return str(key).replace("-", "_")
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: ClassVar[dict] = {}
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
+    return float(str(node.value).replace("_", "").lstrip("+"))
+
+
+def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
+    return int(str(node.value).replace("_", ""))
+
+
+def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
+    return Unresolved(
+        f"!{suffix} {node.value if isinstance(node, yaml.ScalarNode) else ''}".strip()
+    )
+
+
+_START = list("-+.0123456789")
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)$"), ["~", "n", "N", ""]
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(_WHOLE.pattern + "$"), _START)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_NUMBER.pattern + "$"), _START)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
+_Loader.add_multi_constructor("!", _elsewhere)
+
+
+def _yaml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        lines: dict[str, int] = {}
+        if node is not None:
+            _number_lines(path, node, "", lines, [0], 0)
+            data = loader.construct_document(node)
+        else:
+            data = {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise InputError(f"{path}{where}: not valid YAML, {error.problem or error}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML ({error}).") from error
+    return "yaml", data, lines
+
+
+def _number_lines(
+    path: Path, node: yaml.Node, prefix: str, lines: dict[str, int], seen: list[int], depth: int
+) -> None:
+    seen[0] += 1
+    if seen[0] > _MOST_NODES or depth > _DEEPEST:
+        raise InputError(f"{path} unfolds into more settings than any configuration has.")
+    if isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            _number_lines(path, part, f"{prefix}[]", lines, seen, depth + 1)
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            key = f"{prefix}.{name.value}" if prefix else str(name.value)
+            lines[key] = name.start_mark.line + 1
+            _number_lines(path, value, key, lines, seen, depth + 1)
+
+
+def _json(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    try:
+        return "json", json.loads(text), {}
+    except json.JSONDecodeError as error:
+        where = f"{path}:{error.lineno}:{error.colno}"
+        raise InputError(f"{where}: not valid JSON, {error.msg.lower()}.") from error
+    except RecursionError as error:
+        raise InputError(f"{path} nests too deep for a configuration.") from error
+
+
+def _toml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    try:
+        return "toml", tomllib.loads(text), {}
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid TOML, {error}.") from error
+
+
+_ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def _python(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    """Top-level assignments of literals and arithmetic; everything else is left out unread."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
+    data: dict[str, object] = {}
+    lines: dict[str, int] = {}
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            continue
+        name = statement.targets[0]
+        if isinstance(name, ast.Name):
+            data[name.id] = _literal(statement.value, data)
+            lines[name.id] = statement.lineno
+    return "python", data, lines
+
+
+def _literal(node: ast.expr, known: Mapping[str, object]) -> object:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return known.get(node.id, Unresolved(node.id))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _literal(node.operand, known)
+        return -value if isinstance(value, int | float) else Unresolved(ast.unparse(node))
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        left, right = _literal(node.left, known), _literal(node.right, known)
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            try:
+                return _ARITHMETIC[type(node.op)](left, right)
+            except (ZeroDivisionError, OverflowError):
+                pass
+    return Unresolved(ast.unparse(node))
+
+
+_PARSERS = {
+    ".yaml": _yaml,
+    ".yml": _yaml,
+    ".json": _json,
+    ".toml": _toml,
+    ".py": _python,
+}

@@ -1,0 +1,139 @@
+"""Two reports side by side: which issues are new, worse, better, fixed or unchanged."""
+
+from __future__ import annotations
+
+from rksp.errors import InputError
+from rksp.report.issues import RISK, Issue, deciding, issues
+from rksp.report.schema import ChangeReport, ComparisonReport, Report
+from rksp.report.words import STATES
+
+RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
+
+
+def compare(old: Report, new: Report, *, strict: bool = False) -> ComparisonReport:
+    """What changed from `old` to `new`.
+
+    An issue is the same in both if its code and module are, whatever its wording: then it is worse
+    (better) if its level rose (fell) or, for the verdict, if P(failed) rose (fell) by more than
+    `RISE`.
+
+    Args:
+        strict: Refuse reports whose probabilities mean different things.
+
+    Raises:
+        InputError: `strict`, and the reports come from different classifiers.
+    """
+    notes = _doubts(old, new)
+    if strict and notes:
+        raise InputError(f"The baseline cannot be compared: {notes[0]}; score it again.")
+    before = {issue.key: issue for issue in issues(old)}
+    after = {issue.key: issue for issue in issues(new)}
+    moved = _probability_moved(old, new)
+    changes = [_change(before.get(key), issue, moved) for key, issue in after.items()]
+    changes += [_fixed(issue) for key, issue in before.items() if key not in after]
+    return ComparisonReport(
+        target=(old.target.name, new.target.name),
+        verdict=(old.verdict, new.verdict),
+        changes=sorted(changes, key=lambda change: STATES.index(change.state)),
+        settings=_settings(old, new),
+        numbers=_numbers(old, new),
+        notes=notes,
+    )
+
+
+def _change(was: Issue | None, issue: Issue, moved: float) -> ChangeReport:
+    if was is None:
+        state = "new"
+    else:
+        step = issue.severity - was.severity
+        if issue.code == RISK and abs(moved) > RISE:
+            step = 1 if moved > 0 else -1
+        state = "worse" if step > 0 else "better" if step < 0 else "unchanged"
+    return ChangeReport(
+        state=state,
+        code=issue.code,
+        name=issue.name,
+        layer=issue.layer,
+        level=issue.level,
+        was=was.level if was else None,
+        message=issue.message,
+    )
+
+
+def _fixed(issue: Issue) -> ChangeReport:
+    return ChangeReport(
+        state="fixed",
+        code=issue.code,
+        name=issue.name,
+        layer=issue.layer,
+        level=issue.level,
+        was=issue.level,
+        message=issue.message,
+    )
+
+
+def _probability_moved(old: Report, new: Report) -> float:
+    before, after = deciding(old).risk, deciding(new).risk
+    if before is None or after is None:
+        return 0.0
+    if before.probability_failed is None or after.probability_failed is None:
+        return 0.0
+    return after.probability_failed - before.probability_failed
+
+
+def _doubts(old: Report, new: Report) -> list[str]:
+    """Why the numbers of the two reports may not mean the same."""
+    found = []
+    before, after = deciding(old).risk, deciding(new).risk
+    if before and after:
+        if before.classifier_data != after.classifier_data:
+            found.append("the two reports come from classifiers fitted on different data")
+        if before.evidence != after.evidence:
+            found.append(
+                f"the evidence was {before.evidence} in the one and {after.evidence} in the other"
+            )
+    one, other = (report.seeds[0].spectra.variant for report in (old, new))
+    if one != other:
+        found.append(f"the spectra are defined as {one} in the one and {other} in the other")
+    return found
+
+
+def _settings(old: Report, new: Report) -> dict[str, tuple[str | None, str | None]]:
+    """Fields of the recipe and of the target that differ."""
+    before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
+    after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
+    for content, report in ((before, old), (after, new)):
+        content |= {"config": report.target.config_hash, "width": report.target.width}
+    return {
+        name: (_text(before.get(name)), _text(after[name]))
+        for name in after
+        if before.get(name) != after[name]
+    }
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _numbers(old: Report, new: Report) -> dict[str, tuple[float | None, float | None]]:
+    """What people compare, where either report has it."""
+    one, other = _compared(old), _compared(new)
+    return {
+        name: (one[name], other[name])
+        for name in one
+        if one[name] is not None or other[name] is not None
+    }
+
+
+def _compared(report: Report) -> dict[str, float | None]:
+    seed = deciding(report)
+    risk = seed.risk
+    return {
+        "P(failed)": risk.probability_failed if risk else None,
+        "P(diverged)": risk.probability_diverged if risk else None,
+        "safe learning rate": risk.safe_learning_rate if risk else None,
+        "likely edge": risk.likely_edge if risk else None,
+        "near-unit mass": seed.spectra.published_score,
+        "initial loss": seed.forward.loss,
+        "gradient norm": seed.response.grad_norm if seed.response else None,
+    }

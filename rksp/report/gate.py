@@ -1,0 +1,71 @@
+"""The gate: which issues make the exit code 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rksp.errors import InputError, nearest
+from rksp.report.issues import LEVELS, RISK, Issue, issues
+from rksp.report.schema import ComparisonReport, GateReport, Report
+
+DEFAULT_BAR = 0.5
+_WORDS = ("error", "warning", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What `--fail-on` means.
+
+    Attributes:
+        fail_on: As given.
+        bar: P(failed) at which the verdict becomes "risk".
+        level: Findings of this level or worse fail too; None: only the verdict does.
+    """
+
+    fail_on: str
+    bar: float = DEFAULT_BAR
+    level: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Gate:
+        """Reads a probability, `error`, `warning` or `never`.
+
+        Raises:
+            InputError: It is none of these.
+        """
+        if text in _WORDS:
+            return cls(fail_on=text, level=None if text == "never" else text)
+        try:
+            bar = float(text)
+        except ValueError:
+            hint = nearest(text, _WORDS, count=1) or "."
+            raise InputError(
+                f"--fail-on {text!r} is neither a probability nor error, warning or never{hint}"
+            ) from None
+        if not 0 < bar <= 1:
+            raise InputError(f"--fail-on is {text}; give a probability above 0 and at most 1.")
+        return cls(fail_on=text, bar=bar)
+
+    def judge(self, report: Report, baseline: ComparisonReport | None = None) -> GateReport:
+        """Which issues fail; with a baseline, only new and worse ones."""
+        failing = [issue for issue in issues(report) if self._counts(issue)]
+        if baseline is not None:
+            risen = {
+                (change.code, change.layer)
+                for change in baseline.changes
+                if change.state in ("new", "worse")
+            }
+            failing = [issue for issue in failing if (issue.code, issue.layer) in risen]
+        return GateReport(
+            fail_on=self.fail_on,
+            failed=bool(failing),
+            issues=[issue.key for issue in failing],
+            reasons=[f"{issue.code} {issue.message}" for issue in failing],
+        )
+
+    def _counts(self, issue: Issue) -> bool:
+        if self.fail_on == "never":
+            return False
+        if issue.code == RISK:
+            return True
+        return self.level is not None and issue.severity >= LEVELS.index(self.level)

@@ -1,0 +1,52 @@
+"""GitHub workflow commands: annotations beside the changed lines."""
+
+from __future__ import annotations
+
+from rksp.report.issues import Issue, issues, place
+from rksp.report.schema import Report
+
+# GitHub shows ten annotations of a kind a step and drops the rest without a word.
+_MOST = 9
+_COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+def render(report: Report) -> str:
+    """One line an issue, at most nine of a kind; with a baseline only what is new or worse."""
+    shown = [issue for issue in issues(report) if _is_new(report, issue)]
+    lines = []
+    for level, command in _COMMANDS.items():
+        same = [issue for issue in shown if issue.level == level]
+        lines += [_line(command, report, issue) for issue in same[:_MOST]]
+        if len(same) > _MOST:
+            more = f"and {len(same) - _MOST} more of this level, see the report"
+            lines.append(f"::{command} title=rksp::{more}")
+    if not lines:
+        lines.append(f"::notice title=rksp::{_message(report.target.name)}: {report.verdict}")
+    return "\n".join(lines) + "\n"
+
+
+def _is_new(report: Report, issue: Issue) -> bool:
+    if report.baseline is None:
+        return True
+    return any(
+        (change.code, change.layer) == (issue.code, issue.layer)
+        and change.state in ("new", "worse")
+        for change in report.baseline.changes
+    )
+
+
+def _line(command: str, report: Report, issue: Issue) -> str:
+    file = place(report)
+    where = f"file={_property(file)},line=1," if file else ""
+    title = _property(f"{issue.code} {issue.name}")
+    about = issue.layer or report.target.name
+    return f"::{command} {where}title={title}::{_message(f'{about}: {issue.text}')}"
+
+
+def _message(text: str) -> str:
+    """Escaped as the runner unescapes it: a hostile name must not start a command of its own."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")

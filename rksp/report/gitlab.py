@@ -1,0 +1,26 @@
+"""GitLab code quality: findings in the merge request's widget."""
+
+from __future__ import annotations
+
+import json
+
+from rksp.report.issues import issues, place
+from rksp.report.sarif import fingerprint
+from rksp.report.schema import Report
+
+_SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
+
+
+def render(report: Report) -> str:
+    """A list of issues; GitLab itself compares it with the target branch's by fingerprint."""
+    entries = [
+        {
+            "check_name": issue.code,
+            "description": f"{issue.layer}: {issue.text}" if issue.layer else issue.text,
+            "fingerprint": fingerprint(report, issue),
+            "severity": _SEVERITIES[issue.level],
+            "location": {"path": place(report) or report.target.name, "lines": {"begin": 1}},
+        }
+        for issue in issues(report)
+    ]
+    return json.dumps(entries, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,93 @@
+"""SARIF 2.1.0: what code-scanning pages read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from urllib.parse import quote
+
+from rksp.report.issues import Issue, issues, place
+from rksp.report.schema import Report
+
+_STATES = {
+    "new": "new",
+    "worse": "updated",
+    "better": "updated",
+    "unchanged": "unchanged",
+}
+
+
+def render(report: Report) -> str:
+    """One run with one result an issue; a baseline sets each result's `baselineState`."""
+    found = issues(report)
+    rules = {issue.code: _rule(issue) for issue in reversed(found)}
+    order = sorted(rules)
+    run = {
+        "tool": {
+            "driver": {
+                "name": "rksp",
+                "semanticVersion": str(report.provenance.get("rksp", "0")),
+                "rules": [rules[code] for code in order],
+            }
+        },
+        "automationDetails": {"id": f"rksp/{quote(report.target.name, safe='/')}/"},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(report, issue, order.index(issue.code)) for issue in found],
+        "properties": {"verdict": report.verdict},
+    }
+    document = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [run],
+    }
+    return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def fingerprint(report: Report, issue: Issue) -> str:
+    """Stable over commits: the target's name and the issue's key, not its wording or line."""
+    return hashlib.sha256(f"{report.target.name}\n{issue.key}".encode()).hexdigest()
+
+
+def _rule(issue: Issue) -> dict[str, object]:
+    words = issue.name.replace("-", " ")
+    rule = {
+        "id": issue.code,
+        "name": "".join(word.capitalize() for word in words.split()),
+        "shortDescription": {"text": words},
+        "help": {"text": f"rksp explain {issue.code}"},
+    }
+    if issue.healthy:
+        rule["fullDescription"] = {"text": f"Healthy: {issue.healthy}. Source: {issue.source}."}
+    return rule
+
+
+def _result(report: Report, issue: Issue, rule: int) -> dict[str, object]:
+    file = place(report)
+    logical = {"fullyQualifiedName": issue.layer or report.target.name, "kind": "module"}
+    result: dict[str, object] = {
+        "ruleId": issue.code,
+        "ruleIndex": rule,
+        "level": issue.level,
+        "message": {"text": issue.text},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": quote(file or report.target.name, safe="/")},
+                    "region": {"startLine": 1},
+                },
+                "logicalLocations": [logical],
+            }
+        ],
+        "partialFingerprints": {"rkspIssue/v1": fingerprint(report, issue)},
+    }
+    state = _state(report, issue)
+    if state:
+        result["baselineState"] = state
+    return result
+
+
+def _state(report: Report, issue: Issue) -> str | None:
+    for change in report.baseline.changes if report.baseline else ():
+        if (change.code, change.layer) == (issue.code, issue.layer) and change.state != "fixed":
+            return _STATES[change.state]
+    return None

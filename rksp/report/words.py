@@ -1,0 +1,98 @@
+"""Numbers and caveats in the words that every rendering shares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rksp.report.schema import Report, RiskReport, SeedReport
+from rksp.status import Status
+
+TITLES = {
+    "ok": "OK",
+    "risk": "RISK",
+    "indeterminate": "INDETERMINATE",
+    "not assessed": "NOT ASSESSED",
+}
+
+STATES = ("new", "worse", "unchanged", "better", "fixed")
+
+
+def count(number: int) -> str:
+    """`124 M`: three digits and a letter."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}"
+    return str(number)
+
+
+def size_and_weights(report: Report) -> str:
+    """`124 M parameters, random initialization`."""
+    target = report.target
+    weights = "stored weights" if target.is_pretrained else "random initialization"
+    if target.parameters is None:
+        return weights
+    return f"{count(target.parameters)} parameters, {weights}"
+
+
+def blocks(report: Report) -> str:
+    """`transformer.h (12)`, or both chains of an encoder and decoder."""
+    return " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
+
+
+def answer(report: Report, risk: RiskReport) -> str:
+    """The probabilities in one line, or the question when the recipe has no rate."""
+    rate = report.recipe.learning_rate
+    if rate is None or risk.probability_failed is None:
+        return "which learning rate is safe?"
+    return (
+        f"P(failed) {risk.probability_failed:.1%} "
+        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}], "
+        f"P(diverged) {risk.probability_diverged:.1%} at learning rate {rate:g}, "
+        f"within {risk.horizon_steps} steps"
+    )
+
+
+def safe_rate(risk: RiskReport) -> str:
+    """The safe rate, or why there is none."""
+    return (
+        "no rate looked at" if risk.safe_learning_rate is None else f"{risk.safe_learning_rate:.2g}"
+    )
+
+
+def edge(risk: RiskReport) -> str:
+    """The likely edge, or where it must lie instead."""
+    return "beyond the rates looked at" if risk.likely_edge is None else f"{risk.likely_edge:.2g}"
+
+
+def states(numbers: Mapping[str, int]) -> str:
+    """`1 new, 2 unchanged`, in the order of concern; "nothing to compare" if there are none."""
+    listed = [f"{numbers[s]} {s}" for s in STATES if numbers.get(s)]
+    return ", ".join(listed) or "nothing to compare"
+
+
+def notes(report: Report, seed: SeedReport) -> list[str]:
+    """What could not be measured, and what limits the numbers that could."""
+    found = []
+    if seed.spectra.reason:
+        found.append(f"spectra indeterminate: {seed.spectra.reason}")
+    for status, number in Counter(layer.status for layer in seed.spectra.layers).items():
+        if status != Status.OK.value and not seed.spectra.reason:
+            found.append(f"{number} blocks {status.replace('_', ' ')}: {Status(status).remedy}")
+    reduced = [layer for layer in seed.spectra.layers if layer.rank < report.target.width]
+    if reduced and len(reduced) == len(seed.spectra.layers):
+        found.append(
+            f"spectra at reduced rank {reduced[0].rank} of {report.target.width}: compare only "
+            "with spectra of the same rank and number of states"
+        )
+    found += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
+    if seed.risk is not None and seed.risk.outside:
+        worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
+        listed = ", ".join(f"{name} ({over:.1f})" for name, over in worst)
+        found.append(f"outside the labelled runs, by this many of their ranges: {listed}")
+    for name, values in report.spread.items():
+        found.append(
+            f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "
+            f"from {values['low']:.3g} to {values['high']:.3g}"
+        )
+    return found

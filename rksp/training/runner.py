@@ -1,0 +1,226 @@
+"""The monitored run: the plain loop with monitors, interventions and faults beside it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from rksp.datasets.tasks import Batch
+from rksp.faults.base import Fault
+from rksp.interventions.base import Action, Intervention
+from rksp.monitors.alarm import Alarm, Severity
+from rksp.monitors.base import Moment, Reading
+from rksp.monitors.watch import Watch
+from rksp.outcome import Curves, Outcome, OutcomePolicy
+from rksp.recipe import Recipe
+from rksp.training.checkpoints import Checkpoints
+from rksp.training.loop import Companion, Stop, hopeless, train
+
+Progress = Callable[[int, float], None]  # (step, loss)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What a monitored run leaves behind.
+
+    Attributes:
+        curves: Raw losses and gradient norms of every step taken, undone ones included.
+        outcome: `judge_alone` of the steps that were not undone.
+        readings, alarms, actions: In the order they were made.
+        silent: Monitors that did not measure, with the reason.
+        undone: (first step, step after the last) of what a rollback took back.
+        monitor_seconds: Host time of every monitor.
+        seconds: Wall time of the run.
+        checkpoint: File with a state from before the first critical alarm, if one was asked for.
+    """
+
+    curves: Curves
+    outcome: Outcome
+    readings: tuple[Reading, ...]
+    alarms: tuple[Alarm, ...]
+    actions: tuple[Action, ...]
+    silent: Mapping[str, str]
+    undone: tuple[tuple[int, int], ...]
+    monitor_seconds: Mapping[str, float]
+    seconds: float
+    checkpoint: str | None = None
+
+
+def run(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    recipe: Recipe,
+    *,
+    watch: Watch | None = None,
+    interventions: Sequence[Intervention] = (),
+    faults: Sequence[Fault] = (),
+    seed: int = 0,
+    stop: Stop = hopeless,
+    policy: OutcomePolicy | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: Progress = lambda step, loss: None,
+) -> RunRecord:
+    """Trains `model` in place as `train` does, watched and acted upon.
+
+    With monitors alone it is bitwise equal to `train`. A run whose loss is not finite ends, unless
+    an intervention rolled it back at that step.
+
+    Args:
+        model: In training mode.
+        batches, recipe, stop: As for `train`; the faults have their say about the recipe first.
+        watch: Monitors and rules; its alarms reach the interventions.
+        interventions: In the order in which they act.
+        faults: In the order in which they strike.
+        seed: Of dropout and of the faults; the global generators are put back.
+        policy: Labels the run.
+        checkpoints: Writes a state from before the first critical alarm.
+        progress: Told after every step.
+
+    Raises:
+        NotCovered: A fault or an intervention finds nothing to act on in this model.
+    """
+    for fault in faults:
+        recipe = fault.recipe(recipe)
+    for fault in faults:
+        fault.bind(model, seed=seed)
+    beside = _Beside(watch or Watch([]), interventions, faults, checkpoints)
+
+    def ends(losses: list[float], norms: list[float]) -> bool:
+        progress(len(losses) - 1, losses[-1])
+        return stop(losses, norms) and not beside.was_rolled_back
+
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    started = time.perf_counter()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            curves = train(model, batches, recipe, stop=ends, companion=beside)
+    finally:
+        beside.close()
+    return RunRecord(
+        curves=curves,
+        outcome=judge_alone(without(curves, beside.undone), policy or OutcomePolicy()),
+        readings=tuple(beside.watch.readings),
+        alarms=tuple(beside.watch.alarms),
+        actions=tuple(a for i in interventions for a in i.actions),
+        silent=dict(beside.watch.silent),
+        undone=tuple(beside.undone),
+        monitor_seconds=dict(beside.watch.seconds),
+        seconds=time.perf_counter() - started,
+        checkpoint=str(checkpoints.written) if checkpoints and checkpoints.written else None,
+    )
+
+
+def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
+    """The label of a run without a ladder: what its own curve says.
+
+    Diverged as published; *failed* if a spike never came back, or if the final loss is above the
+    first by the margin or was never reached; spiked or healthy otherwise. A plateau alone is no
+    failure, since slow runs sit there too: that one is worse than another only a ladder can say.
+    """
+    if policy.has_diverged(curves):
+        return Outcome.DIVERGED
+    spiked, lost = policy.spike(curves)
+    if lost or policy.final_loss(curves) > curves.loss[0] + policy.margin:
+        return Outcome.FAILED_PLATEAU
+    return Outcome.SPIKED if spiked else Outcome.HEALTHY
+
+
+def without(curves: Curves, undone: Sequence[tuple[int, int]]) -> Curves:
+    """The curves of the steps that still count, planned steps reduced by as many."""
+    keep = np.ones(len(curves.loss), dtype=bool)
+    for start, stop in undone:
+        keep[start:stop] = False
+    return Curves(
+        loss=curves.loss[keep],
+        grad_norm=curves.grad_norm[keep],
+        planned_steps=curves.planned_steps - int((~keep).sum()),
+    )
+
+
+class _Beside(Companion):
+    """Calls faults, monitors and interventions at their moments, in that order."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        interventions: Sequence[Intervention],
+        faults: Sequence[Fault],
+        checkpoints: Checkpoints | None,
+    ) -> None:
+        self.watch, self.interventions, self.faults = watch, interventions, faults
+        self.checkpoints = checkpoints
+        self.undone: list[tuple[int, int]] = []
+        self.was_rolled_back = False  # in the current step
+        self._alarms: list[Alarm] = []
+        self._handles: list[RemovableHandle] = []
+
+    @property
+    def rate_scale(self) -> float:
+        return math.prod(intervention.rate_scale for intervention in self.interventions)
+
+    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        for intervention in self.interventions:
+            intervention.bind(model, optimizer, recipe)
+        self.watch.bind(model)
+
+    def begin(self, moment: Moment) -> None:
+        self.was_rolled_back = False
+        if self.checkpoints is not None:
+            self.checkpoints.keep(moment.step, moment.model, moment.optimizer)
+        for part in (*self.faults, *self.interventions):
+            self._handles += part.arm(moment)
+        self.watch.begin_step(moment.step)
+
+    def penalty(self, moment: Moment) -> Tensor | None:
+        terms = [i.penalty(moment) for i in self.interventions]
+        terms = [term for term in terms if term is not None]
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def after_backward(self, moment: Moment) -> None:
+        self._disarm()
+        for fault in self.faults:
+            fault.after_backward(moment)
+        self._alarms = self.watch.after_backward(moment)
+
+    def before_update(self, moment: Moment) -> bool:
+        for intervention in self.interventions:
+            intervention.before_update(moment)
+        return bool(self.interventions)
+
+    def after_update(self, moment: Moment) -> None:
+        for part in (*self.faults, *self.interventions):
+            part.after_update(moment)
+        self._alarms = self._alarms + self.watch.after_update(moment)
+        for alarm in self._alarms:
+            if alarm.severity is Severity.CRITICAL and self.checkpoints is not None:
+                self.checkpoints.write(alarm.step, moment.model)
+            for intervention in self.interventions:
+                self._answer(intervention, alarm, moment)
+
+    def close(self) -> None:
+        self._disarm()
+        self.watch.close()
+
+    def _answer(self, intervention: Intervention, alarm: Alarm, moment: Moment) -> None:
+        before = len(intervention.actions)
+        intervention.on_alarm(alarm, moment)
+        for action in intervention.actions[before:]:
+            steps = int(action.detail.get("undone", 0))
+            if steps:
+                self.undone.append((moment.step + 1 - steps, moment.step + 1))
+                self.was_rolled_back = True
+                self.watch.reset(f"{action.intervention}: {action.what}")
+
+    def _disarm(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()

@@ -1,0 +1,133 @@
+"""Evidence for the checks: a healthy run whose parts can be exchanged, and measured models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from rksp.attention_stats import AttentionStats
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.facts import ModelFacts, read_facts
+from rksp.checks.finding import Finding
+from rksp.checks.registry import run_checks
+from rksp.datasets.tasks import Batch
+from rksp.forward import BlockStats, ForwardStats, RouterStats
+from rksp.recipe import Recipe
+from rksp.response import ResponseProfile, measure_response
+from rksp.snapshots import collect
+
+RECIPE = Recipe(
+    learning_rate=3e-4,
+    warmup_steps=2000,
+    max_steps=100_000,
+    batch_size=256,
+    sequence_length=2048,
+    precision="bf16",
+)
+FACTS = ModelFacts(
+    parameters=125_000_000,
+    depth=12,
+    width=768,
+    block_norms=24,
+    qk_norms=0,
+    attentions=12,
+    input_std=0.02,
+    output_std=0.004,
+    embedding_std=0.02,
+    ties_embeddings=True,
+)
+ATTENTION = AttentionStats(
+    logit_std=0.3, max_logit=1.5, entropy=0.98, min_head_entropy=0.97, collapsed_heads=0, block=0
+)
+ROUTER = RouterStats(
+    name="mlp.gate", entropy=0.99, logit_std=0.2, max_violation=0.9, dead_experts=0
+)
+BLOCK = BlockStats(name="h.0", rms_in=0.1, rms_out=0.12, update_ratio=0.5, absmax=1.0)
+FORWARD = ForwardStats(
+    loss=10.9,
+    uniform_loss=10.8,
+    logit_std=0.55,
+    log_z=10.9,
+    blocks=(BLOCK,) * 12,
+    attention=(ATTENTION,),
+    routers=(ROUTER,),
+    activation_absmax=5.0,
+    activation_name="h.0.mlp",
+    aligned_response=50.0,
+    aligned_worst=(),
+    not_measured={},
+)
+RESPONSE = ResponseProfile(
+    loss=10.9,
+    grad_norm=3.0,
+    grad_rms=3e-4,
+    grad_max=0.5,
+    update_rms=1.0,
+    descent=1.0,
+    critical_rate=0.05,
+    output_slope=10.0,
+    overshoot=3.0,
+    points=(),
+    forward_passes=10.0,
+)
+
+
+def healthy(
+    *,
+    recipe: dict[str, object] | None = None,
+    facts: dict[str, object] | None = None,
+    forward: dict[str, object] | None = None,
+    response: dict[str, object] | None = None,
+    config: dict[str, object] | None = None,
+    **more: object,
+) -> CheckEvidence:
+    """A run without findings, with some of its parts exchanged."""
+    return CheckEvidence(
+        recipe=RECIPE.model_copy(update=recipe or {}),
+        facts=replace(FACTS, **facts or {}),
+        forward=replace(FORWARD, **forward or {}),
+        response=replace(RESPONSE, **response or {}),
+        config=SimpleNamespace(**config or {}),
+        **{"safe_learning_rate": 1e-3, "likely_edge": 1e-2} | more,
+    )
+
+
+def measured(
+    model: nn.Module,
+    batch: Batch,
+    *,
+    respond: bool = False,
+    config: object = None,
+    **recipe: object,
+) -> CheckEvidence:
+    """What a small model really shows, under a healthy recipe with some fields exchanged."""
+    chosen = RECIPE.model_copy(update=recipe)
+    seen = collect(model, batch, consume=lambda transition: None)
+    return CheckEvidence(
+        recipe=chosen,
+        config=config,
+        facts=read_facts(model, seen.chains, seen.width),
+        forward=seen.forward,
+        response=measure_response(model, batch, batch, chosen) if respond else None,
+    )
+
+
+def on_meta(build, config: object, chains: tuple[tuple[str, int], ...], width: int) -> ModelFacts:
+    """Facts of a model too large to hold, from its skeleton."""
+    with torch.device("meta"):
+        return read_facts(build(config), chains, width)
+
+
+def token_batch(vocabulary: int, *, sequences: int = 2, length: int = 32, seed: int = 0) -> Batch:
+    """Random tokens with the next one as label."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(vocabulary, (sequences, length + 1), generator=generator)
+    return Batch(inputs=tokens[:, :-1].contiguous(), labels=tokens[:, 1:].contiguous())
+
+
+def found(evidence: CheckEvidence) -> dict[str, Finding]:
+    """Findings by name."""
+    return {finding.name: finding for finding in run_checks(evidence)}

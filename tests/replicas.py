@@ -1,0 +1,40 @@
+"""One rank of a data-parallel run, for `torch.multiprocessing.spawn`, which must import it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from rksp.models.zoo import ZooConfig, ZooTransformer
+from rksp.monitors.base import Moment
+from rksp.monitors.silent_corruption import SilentCorruption
+from rksp.monitors.watch import Watch
+
+STEPS, CORRUPTED = 6, 3
+
+
+def train_replica(rank: int, world: int, folder: str) -> None:
+    """Rank 1 has the lowest bit of one weight flipped at step 3."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
+    )
+    torch.manual_seed(0)
+    model = ZooTransformer(ZooConfig(hidden_size=16, num_hidden_layers=3, vocab_size=31))
+    generator = torch.Generator().manual_seed(1 + rank)
+    watch = Watch([SilentCorruption(every=1, checksum_every=2, blocks=2)])
+    assert watch.bind(model) == {}
+    for step in range(STEPS):
+        if step == CORRUPTED and rank == 1:
+            with torch.no_grad():
+                bits = model.blocks[1].attention.qkv.weight.view(torch.int32)
+                bits[3, 3] ^= 1
+        watch.begin_step(step)
+        tokens = torch.randint(0, 31, (4, 16), generator=generator)
+        model(tokens).logits.logsumexp(-1).mean().backward()
+        watch.after_backward(Moment(step=step, model=model))
+        model.zero_grad()
+    torch.save((watch.readings, watch.alarms, watch.silent), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()

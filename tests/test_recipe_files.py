@@ -1,0 +1,336 @@
+"""Recipes from trainers' own files: values checked by hand, origins, units, hostile input."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from rksp.errors import InputError
+from rksp.recipe import Recipe
+from rksp.recipe_files.document import Unresolved, load_document, parse_yaml
+from rksp.recipe_files.registry import READERS, read_recipe_file
+
+HERE = Path(__file__).parent
+CONFIGS = HERE / "run_configs"
+FILES = sorted(path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".yml"))
+
+# Read off the files by eye. Cells that need arithmetic show it.
+BY_HAND = {
+    "gpt-neox/125M.yml": {
+        "optimizer": "adamw",
+        "learning_rate": 0.0006,
+        "schedule": "cosine",
+        "warmup_steps": 3200,  # 0.01 of 320000
+        "max_steps": 320_000,
+        "min_lr_ratio": 0.1,  # 0.00006 / 0.0006
+        "adam_beta2": 0.95,
+        "weight_decay": 0.1,
+        "max_grad_norm": 1.0,
+        "batch_size": 4,
+        "sequence_length": 2048,
+        "precision": "fp16",
+    },
+    "pythia/pythia-1b.yml": {
+        "learning_rate": 0.00025,
+        "warmup_steps": 1430,
+        "max_steps": 143_000,
+        "batch_size": 16,
+        "weight_decay": 0.1,
+        "precision": "fp16",
+    },
+    "llm-foundry/mpt-125m.yaml": {
+        "optimizer": "adamw",
+        "learning_rate": 6e-4,
+        "warmup_steps": 100,  # "100ba"
+        "max_steps": 4800,  # "4800ba"
+        "min_lr_ratio": 0.1,
+        "adam_beta2": 0.95,
+        "batch_size": 256,
+        "sequence_length": 2048,  # ${variables.max_seq_len}
+        "precision": "bf16",
+    },
+    "nanotron/config_tiny_llama.yaml": {
+        "learning_rate": 0.0003,
+        "warmup_steps": 2,
+        "max_steps": 2000,
+        "min_lr_ratio": pytest.approx(1 / 30, rel=1e-5),
+        "batch_size": 12,  # 3 × 1 × dp 4
+        "sequence_length": 4096,
+        "precision": "bf16",  # float32 accumulation keeps a float32 copy
+    },
+    "nanotron/sp_350m_llama_config.yaml": {
+        "batch_size": 1024,  # 32 × 8 × 4
+        "gradient_accumulation_steps": 8,
+        "precision": "bf16-pure",  # no float32 copy
+        "min_lr_ratio": 0.01,
+    },
+    "olmo/OLMo2-7B-stage1.yaml": {
+        "learning_rate": 3e-4,
+        "warmup_steps": 2000,  # 8388608000 tokens / (1024 × 4096)
+        "max_steps": 1_192_093,  # 5e12 / (1024 × 4096)
+        "adam_beta2": 0.95,
+        "adam_epsilon": 1e-8,
+        "batch_size": 1024,
+        "sequence_length": 4096,
+    },
+    "olmo/OLMo-7B.yaml": {
+        "schedule": "linear",
+        "warmup_steps": 5000,
+        "max_steps": 476_837,  # "2e12T" / (2048 × 2048)
+        "min_lr_ratio": 0.1,
+    },
+    "axolotl/muon-pretrain-fsdp2.yaml": {
+        "optimizer": "muon",
+        "learning_rate": 0.02,
+        "warmup_steps": 10,
+        "max_steps": 305,
+        "weight_decay": 0.01,
+        "batch_size": 4,
+        "sequence_length": 2048,
+        "precision": "bf16",
+    },
+    "axolotl/pretrain.yaml": {
+        "learning_rate": 5e-4,  # "5e-4": text for YAML 1.1
+        "warmup_steps": 100,  # 0.1 of 1000
+        "batch_size": 8,  # 1 × 8
+        "sequence_length": 1024,
+    },
+    "litgpt/microllama.yaml": {
+        "learning_rate": 4e-4,
+        "warmup_steps": 2000,
+        "max_steps": 30_517_578,  # 3e12 tokens / (48 × 2048)
+        "min_lr_ratio": 0.1,
+        "weight_decay": 0.1,
+        "batch_size": 48,
+        "precision": "bf16",
+    },
+    "levanter/llama2_7b.yaml": {
+        "learning_rate": 0.001,
+        "warmup_steps": 1000,
+        "max_steps": 10_000,
+        "adam_beta2": 0.95,
+        "weight_decay": 0.05,
+        "batch_size": 1024,
+        "sequence_length": 4096,
+        "precision": "bf16",  # compute=bfloat16, params=float32
+    },
+    "torchtune/7B_full.yaml": {
+        "learning_rate": 5e-6,
+        "max_grad_norm": None,
+        "batch_size": 2,
+        "precision": "bf16-pure",
+        "weight_decay": 0.01,  # torch's default
+    },
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_values_checked_by_hand(name):
+    recipe = read_recipe_file(CONFIGS / name).recipe()
+    found = {field: getattr(recipe, field) for field in BY_HAND[name]}
+    assert found == BY_HAND[name]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_real_file_yields_a_recipe_with_origins_or_one_sentence(path):
+    try:
+        read = read_recipe_file(path)
+    except InputError as error:
+        assert path.name == "pythia-12b.yml"  # upstream misses a comma there
+        assert f"{path.name}:21:4: not valid YAML" in str(error)
+        return
+    assert [f.name for f in read.fields] == list(Recipe.model_fields)
+    assert isinstance(read.recipe(), Recipe)
+    for field in read.fields:
+        assert bool(field.keys) == (field.origin == "file"), field
+    assert read.target is not None or read.target_missing.endswith(".")
+    lines = path.read_text().splitlines()
+    rate = read.field("learning_rate")
+    if rate.origin == "file":
+        assert rate.keys[0].split(".")[-1] in lines[rate.line - 1]
+
+
+def test_the_committed_table_is_what_the_readers_find():
+    specification = importlib.util.spec_from_file_location(
+        "make_recipe_files_table", HERE / "make_recipe_files_table.py"
+    )
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.page()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt-neox/19M.yml", "levanter/gpt2_nano.yaml", "nanotron/config_mamba.yaml",
+     "llm-foundry/mpt-small-cpu.yaml", "olmo/OLMo-20M.yaml"],
+)  # fmt: skip
+def test_a_model_in_the_file_becomes_the_target(name):
+    from rksp.models.resolve import resolve
+
+    target = read_recipe_file(CONFIGS / name).target
+    source = resolve(target.name, overrides=target.overrides)
+    settings = source.config.to_dict()
+    for key, value in target.overrides.items():
+        part, _, inner = key.partition(".")
+        assert (settings[part][inner] if inner else getattr(source.config, key)) == value
+
+
+def test_numbers_follow_yaml_1_2():
+    text = "{a: 3e-4, b: 1E-2, c: 0.97e-4, d: 1_000, e: no, f: on, g: true, h: 1:30, i: '5e-4'}"
+    assert parse_yaml(text) == {
+        "a": 3e-4, "b": 1e-2, "c": 0.97e-4, "d": 1000, "e": "no", "f": "on", "g": True,
+        "h": "1:30", "i": "5e-4",
+    }  # fmt: skip
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load("3e-4") == "3e-4"  # the trap: the library itself reads text
+
+
+def write(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_hugging_face_batches_warm_up_and_clipping(tmp_path):
+    settings = {
+        "output_dir": "x", "learning_rate": 2e-4, "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 8, "max_steps": 2000, "warmup_steps": 0.05,
+        "max_grad_norm": 0, "bf16": True, "optim": "adamw_torch_fused",
+        "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 2e-5},
+    }  # fmt: skip
+    path = write(tmp_path, "args.json", json.dumps(settings))
+    recipe = read_recipe_file(path, devices=16).recipe()
+    assert recipe.batch_size == 4 * 8 * 16
+    assert recipe.warmup_steps == 100
+    assert recipe.max_grad_norm is None
+    assert (recipe.precision, recipe.optimizer) == ("bf16", "adamw")
+    assert recipe.min_lr_ratio == pytest.approx(0.1)
+    alone = read_recipe_file(path)
+    assert alone.recipe().batch_size == 32
+    assert "assumed" in alone.field("batch_size").note
+    assert alone.field("adam_beta2").origin == "trainer"
+
+
+def test_data_parallel_replicas_exclude_the_parallel_parts_of_one_model():
+    path = CONFIGS / "gpt-neox" / "20B.yml"  # 4 × 32, pipeline 4 × tensor 2
+    assert read_recipe_file(path, devices=96).recipe().batch_size == 4 * 32 * 12
+
+
+def test_epochs_cannot_be_counted_and_say_so():
+    read = read_recipe_file(CONFIGS / "llm-foundry" / "7b_dolly_sft.yaml")
+    assert read.field("max_steps").origin == "assumed"
+    assert "size of the data set" in read.field("max_steps").note
+
+
+def test_decoupled_weight_decay_is_divided_by_the_rate(tmp_path):
+    text = (CONFIGS / "llm-foundry" / "mpt-125m.yaml").read_text()
+    path = write(tmp_path, "a.yaml", text.replace("weight_decay: 0.0", "weight_decay: 6e-5"))
+    assert read_recipe_file(path).recipe().weight_decay == pytest.approx(0.1)
+
+
+def test_old_torchtitan_toml(tmp_path):
+    path = write(
+        tmp_path,
+        "llama.toml",
+        '[model]\nname="llama3"\nflavor="8B"\n[optimizer]\nname="AdamW"\nlr=3e-4\n'
+        "[lr_scheduler]\nwarmup_steps=200\nmin_lr_factor=0.1\n"
+        "[training]\nlocal_batch_size=2\nseq_len=8192\nsteps=1000\nmax_norm=1.0\n",
+    )
+    read = read_recipe_file(path, devices=64)
+    recipe = read.recipe()
+    assert (recipe.learning_rate, recipe.warmup_steps, recipe.max_steps) == (3e-4, 200, 1000)
+    assert (recipe.batch_size, recipe.sequence_length) == (128, 8192)
+    assert (recipe.schedule, recipe.min_lr_ratio, recipe.precision) == ("linear", 0.1, "bf16")
+    assert "8B" in read.target_missing
+
+
+def test_nanogpt_is_read_as_a_syntax_tree_and_never_run(tmp_path):
+    marker = tmp_path / "ran"
+    path = write(
+        tmp_path,
+        "train_gpt2.py",
+        f"open({str(marker)!r}, 'w')\nbatch_size = 12\nblock_size = 1024\n"
+        "gradient_accumulation_steps = 5 * 8\nmax_iters = 600000\nlr_decay_iters = max_iters\n"
+        "weight_decay = 1e-1\nn_layer = 2\nn_head = 2\nn_embd = 64\nout = __import__('os').name\n",
+    )
+    read = read_recipe_file(path)
+    assert not marker.exists()
+    assert read.recipe().batch_size == 480
+    assert read.field("min_lr_ratio").value == pytest.approx(0.1)
+    assert read.target.overrides["n_embd"] == 64
+
+
+def test_flags_replace_what_has_no_equivalent(tmp_path):
+    text = (CONFIGS / "axolotl" / "pretrain.yaml").read_text()
+    path = write(tmp_path, "a.yaml", text.replace("adamw_torch", "came_pytorch"))
+    read = read_recipe_file(path)
+    with pytest.raises(InputError, match="came_pytorch.*--optimizer"):
+        read.recipe()
+    assert read.recipe({"optimizer": "adafactor"}).optimizer == "adafactor"
+
+
+def test_references_are_followed_and_cycles_end(tmp_path):
+    path = write(
+        tmp_path, "a.yaml", "a: ${b}\nb: ${a}\nc: ${d.e}/x\nd: {e: 7}\nf: ${oc.env:HOME}\n"
+    )
+    document = load_document(path)
+    assert isinstance(document.find("a").value, Unresolved)
+    assert document.find("c").value == "7/x"
+    assert isinstance(document.find("f").value, Unresolved)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("a.yaml", "a: [1, 2\nb: 3\n", r"a\.yaml:\d+:\d+: not valid YAML"),
+        ("a.json", '{"a": 1,}', r"a\.json:1:\d+: not valid JSON"),
+        ("a.toml", "a = ", "not valid TOML"),
+        ("a.py", "a = (", "not valid Python"),
+        ("a.yaml", "- 1\n- 2\n", "holds a list"),
+        ("a.yaml", "color: red\n", "no trainer that rksp reads"),
+        ("a.yaml", "method: grid\nparameters: {lr: {values: [1]}}\n", "rksp grid"),
+        ("a.pkl", "", "no kind of file"),
+        ("a.yaml", "learning_rate: fast\noutput_dir: x\n", "'fast', not a number"),
+        ("a.yaml", "learning_rate: -1\noutput_dir: x\n", "learning_rate.*greater than 0"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_one_sentence(tmp_path, name, text, complaint):
+    path = write(tmp_path, name, text)
+    with pytest.raises(InputError, match=complaint) as caught:
+        read_recipe_file(path).recipe()
+    assert "\n" not in str(caught.value)
+
+
+def test_aliases_cannot_unfold_without_end(tmp_path):
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    with pytest.raises(InputError, match="more settings than any"):
+        load_document(write(tmp_path, "bomb.yaml", "\n".join(rows)))
+
+
+def test_tags_are_never_executed(tmp_path):
+    path = write(tmp_path, "a.yaml", "a: !!python/object/apply:os.system ['exit 1']\n")
+    with pytest.raises(InputError, match="not valid YAML"):
+        load_document(path)
+    path = write(tmp_path, "b.yaml", "a: !include other.yaml\n")
+    assert load_document(path).find("a").value == Unresolved("!include other.yaml")
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_a_forced_reader_gives_a_recipe_or_one_sentence(reader):
+    for path in FILES:
+        try:
+            read_recipe_file(path, trainer=reader.name).recipe()
+        except InputError as error:
+            assert "\n" not in str(error)
+
+
+def test_names_of_readers_are_unique_and_forceable(tmp_path):
+    assert len({reader.name for reader in READERS}) == len(READERS) == 11
+    path = write(tmp_path, "a.yaml", "learning_rate: 1e-3\n")
+    assert read_recipe_file(path, trainer="hugging-face").recipe().learning_rate == 1e-3
+    with pytest.raises(InputError, match="did you mean nanotron"):
+        read_recipe_file(path, trainer="nanotro")
