@@ -73,12 +73,30 @@ class DivergenceClassifier:
         Raises:
             ArtifactError: The features follow another schema.
         """
+        return self.predict_at(features, np.zeros(1), question)[0]
+
+    def predict_at(
+        self, features: FeatureVector, decades: np.ndarray, question: str = "failed"
+    ) -> list[Prediction]:
+        """`predict` at several rates at once, each so many decades above where the features stand.
+
+        Raises:
+            ArtifactError: The features follow another schema.
+        """
         head = self._head(features, question)
-        reach = head.spread * (1 + self.distance(features))
-        rows = [self._row(head, features.moved(decades)) for decades in (0.0, -reach, reach)]
-        raw = head.model.log_odds(np.concatenate(rows))
-        middle, low, high = (_sigmoid(head.slope * float(z) + head.offset) for z in raw)
-        return Prediction(probability=middle, low=low, high=high)
+        # What a new family and what a new range are worth add up like independent errors.
+        reach = head.spread * math.hypot(1.0, self.distance(features))
+        columns = [FEATURE_NAMES.index(name) for name in head.model.names]
+        moves = np.add.outer(decades, (0.0, -reach, reach)).ravel()
+        raw = head.model.log_odds(features.at_decades(moves)[:, columns]).reshape(-1, 3)
+        return [
+            Prediction(
+                probability=_sigmoid(head.slope * middle + head.offset),
+                low=_sigmoid(head.slope * low + head.offset),
+                high=_sigmoid(head.slope * high + head.offset),
+            )
+            for middle, low, high in raw.tolist()
+        ]
 
     def contributions(self, features: FeatureVector, question: str = "failed") -> dict[str, float]:
         """Each feature's exact share of the calibrated log-odds, relative to the average run."""

@@ -10,7 +10,19 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli import bench, checks, confirm, defaults, diff, explain_config, lab, report, score
+from rksp.cli import (
+    bench,
+    checks,
+    confirm,
+    defaults,
+    diff,
+    explain_config,
+    grid,
+    lab,
+    report,
+    reproduce,
+    score,
+)
 from rksp.errors import RkspError
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
@@ -44,9 +56,11 @@ def root(
 
 
 app.command("score")(score.score)
+app.command("grid")(grid.grid)
 app.command("confirm")(confirm.confirm)
 app.command("report")(report.report)
 app.command("diff")(diff.diff)
+app.command("reproduce")(reproduce.reproduce)
 app.command("schema")(report.schema)
 app.command("checks")(checks.checks)
 app.command("explain")(checks.explain)

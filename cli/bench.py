@@ -49,3 +49,53 @@ def lab() -> None:
 
     for row in run():
         typer.echo(", ".join(f"{name} {value}" for name, value in row.items()))
+
+
+@app.command()
+def monitors(
+    rounds: Annotated[int, typer.Option(help="Steps of every kind.")] = 3,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Every monitor and intervention as a share of a training step at its default cadence."""
+    import json
+
+    import torch  # not for --help
+
+    from rksp.bench.monitors import monitor_cost
+
+    torch.set_num_threads(1)
+    rows = monitor_cost(rounds=rounds)
+    if output_format == "json":
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        every = f"every {row['every']}" if "every" in row else ""
+        time = f"{row['step_ms']:>9.1f} ms" if "step_ms" in row else ""
+        share = f"{row['share']:>8.2%}" if "share" in row else row["reason"]
+        typer.echo(f"{row['name']:<32}{every:<11}{time:<13}{share}")
+
+
+@app.command()
+def stream(
+    target: Annotated[str, typer.Argument(help="As for rksp score.")] = "llama",
+    tokens: Annotated[int, typer.Option(help="Of the probe.")] = 256,
+    layers: Annotated[int | None, typer.Option(help="Cut to so many and extrapolate.")] = None,
+    threads: Annotated[int, typer.Option(help="Of the pass, and of the weights.")] = 1,
+    spectra: Annotated[bool, typer.Option(help="Fit the spectra too.")] = True,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
+    ] = None,
+) -> None:
+    """A pass over a model that is never whole in memory: peak, cost, and the floors of both."""
+    from rksp.bench.stream import run  # not for --help
+
+    settings = dict(pair.split("=", 1) for pair in overrides or [])
+    for row in run(
+        target,
+        tokens=tokens,
+        layers=layers,
+        threads=threads,
+        spectra=spectra,
+        overrides=settings,
+    ):
+        typer.echo(f"{row['name']}: {row['value']}")

@@ -33,9 +33,7 @@ def confirm(
             "repeatable. Default baseline and rate=0.3.",
         ),
     ] = None,
-    steps: Annotated[
-        int, typer.Option(help="Of every run; the schedule is shrunk to them.")
-    ] = 200,
+    steps: Annotated[int, typer.Option(help="Of every run; the schedule is shrunk to them.")] = 200,
     seeds: Annotated[int, typer.Option(help="Seeds, from --seed on; arms share them.")] = 3,
     seed: Annotated[int, typer.Option(help="The first one.")] = 0,
     faults: Annotated[

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 from rksp.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:
+    from rksp.confirm.schema import ConfirmReport
     from rksp.report.formats import Output
     from rksp.report.schema import Report
 
+_Kind = TypeVar("_Kind")
+_CONFIRMS = re.compile(rb'^ "kind": "confirm"', re.MULTILINE)  # as `to_json` writes it
 FORMAT_HELP = "text, json, markdown, sarif, junit, github, gitlab or html."
 OUTPUT_HELP = "Also write FILE (.json .md .sarif .xml .html .txt) or FORMAT=FILE; repeatable."
 # What changes where the answer goes or how it counts, but not the answer.
@@ -22,20 +27,41 @@ _NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline"
 
 
 def load(file: Path) -> Report:
-    """Reads a stored report.
+    """Reads a stored report of `rksp score`.
 
     Raises:
         InputError: The file cannot be read.
         ArtifactError: It is no report of this schema.
     """
-    from pydantic import ValidationError  # not for --help
+    from rksp.report.schema import Report  # not for --help
 
+    return _validated(file, _read(file), Report)
+
+
+def load_any(file: Path) -> Report | ConfirmReport:
+    """Reads a stored report of `rksp score` or `rksp confirm`; raises as `load`."""
     from rksp.report.schema import Report
 
+    content = _read(file)
+    if not _CONFIRMS.search(content):
+        return _validated(file, content, Report)
+    from rksp.confirm.schema import ConfirmReport
+
+    return _validated(file, content, ConfirmReport)
+
+
+def _read(file: Path) -> bytes:
     try:
-        return Report.model_validate_json(file.read_bytes())
+        return file.read_bytes()
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
+    from pydantic import ValidationError
+
+    try:
+        return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"
@@ -52,24 +78,48 @@ def outputs(output_format: str, files: list[str] | None) -> list[Output]:
     return [Output.parse(file) for file in files or []]
 
 
-def emit(report: Report, output_format: str, files: list[Output]) -> None:
+def emit(report: Report | ConfirmReport, output_format: str, files: list[Output]) -> None:
     """Writes every file, then the asked-for rendering alone on stdout."""
-    from rksp.report.formats import render
-
-    rendered = [(file.path, render(report, file.format)) for file in files]
+    rendered = [(file.path, _render(report, file.format)) for file in files]
+    shown = None if output_format == "text" else _render(report, output_format)
     for path, text in rendered:
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}.") from None
-    if output_format == "text":
-        from rich.console import Console
+    if shown is not None:
+        sys.stdout.write(shown)
+        return
+    from rich.console import Console
 
-        from rksp.report.terminal import render as show
+    _terminal(report).render(report, Console(highlight=False))
 
-        show(report, Console(highlight=False))
+
+def _render(report: Report | ConfirmReport, name: str) -> str:
+    """In a format by name; a confirmation has three."""
+    from rksp.report import formats
+
+    if not _is_confirmation(report):
+        return formats.render(report, name)
+    if name == "json":
+        return report.to_json()
+    if name == "html":
+        from rksp.report import confirmation
+
+        return confirmation.render(report)
+    raise InputError(f"A report of rksp confirm has no {name!r} rendering, but json and html.")
+
+
+def _terminal(report: Report | ConfirmReport) -> ModuleType:
+    if _is_confirmation(report):
+        from rksp.confirm import terminal
     else:
-        sys.stdout.write(render(report, output_format))
+        from rksp.report import terminal
+    return terminal
+
+
+def _is_confirmation(report: Report | ConfirmReport) -> bool:
+    return getattr(report, "kind", "score") == "confirm"
 
 
 def command_line(context: typer.Context) -> str:

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load, outputs
+from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load_any, outputs
 
 
 def report(
-    file: Annotated[Path, typer.Argument(help="A JSON report of rksp score.")],
+    file: Annotated[Path, typer.Argument(help="A JSON report of rksp score or rksp confirm.")],
     output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
     output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
 ) -> int:
     """Shows a stored report, in any format."""
     files = outputs(output_format, output)
-    emit(load(file), output_format, files)
+    emit(load_any(file), output_format, files)
     return 0
 
 

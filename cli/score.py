@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
+from rksp.cli.recipe_source import asked_for
 from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, command_line, emit, load, outputs
 from rksp.errors import InputError
-from rksp.recipe import Recipe
 from rksp.report.diff import compare
 from rksp.report.gate import Gate
 
@@ -23,9 +23,17 @@ def score(
     target: Annotated[
         str,
         typer.Argument(
-            help="Model type (gpt2), config.json, checkpoint folder, Hub id or module:factory."
+            help="Model type (gpt2), config.json, checkpoint folder, Hub id, module:factory, or a "
+            "trainer's run file that describes its model."
         ),
     ],
+    recipe_file: Annotated[
+        Path | None,
+        typer.Option("--recipe", help="A trainer's run file; flags replace what it says."),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Of the run, for batches a recipe file gives per device.")
+    ] = None,
     lr: Annotated[
         float | None, typer.Option(help="Peak learning rate; without it, which one is safe.")
     ] = None,
@@ -67,7 +75,15 @@ def score(
     output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
     output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
     threads: Annotated[int | None, typer.Option(help="Default half of the cores.")] = None,
-    max_params: Annotated[float, typer.Option(help="Refuse larger models.")] = 2e9,
+    max_params: Annotated[
+        float, typer.Option(help="Stream larger models; with --stream never, refuse them.")
+    ] = 2e9,
+    stream: Annotated[
+        str, typer.Option(help="Weights come and go block by block: auto, always or never.")
+    ] = "auto",
+    max_memory: Annotated[
+        str | None, typer.Option(help="Refuse what needs more, such as 8GB; default what is free.")
+    ] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
     allow_hub: Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")] = False,
 ) -> int:
@@ -77,28 +93,15 @@ def score(
     older = None if baseline is None else load(baseline)
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}; give at least 1.")
-    recipe = Recipe.parse(
-        {
-            "learning_rate": lr,
-            "optimizer": optimizer,
-            "warmup_steps": warmup_steps,
-            "max_steps": max_steps,
-            "schedule": schedule,
-            "batch_size": batch_size,
-            "sequence_length": sequence_length,
-            "max_grad_norm": clip or None,
-            "weight_decay": weight_decay,
-            "adam_beta2": beta2,
-            "adam_epsilon": epsilon,
-            "precision": precision,
-        }
-    )
+    asked = asked_for(context, target, recipe_file, devices)
+    recipe = asked.recipe
     with _stdout_for_us_alone():
         # Here and not above: --help must not wait for torch.
         import torch
 
         from rksp.features import Evidence
         from rksp.models.resolve import resolve
+        from rksp.models.streaming.memory import parse_size
         from rksp.pipeline import evaluate
         from rksp.report.build import build_report
 
@@ -108,8 +111,8 @@ def score(
         torch.set_num_threads(count)
         _quiet_transformers()
         source = resolve(
-            target,
-            overrides=_assignments(overrides or []),
+            asked.target,
+            overrides={**asked.overrides, **_assignments(overrides or [])},
             trust_remote_code=trust_remote_code,
             allow_hub=allow_hub,
             max_params=int(max_params),
@@ -128,6 +131,8 @@ def score(
                 rank=rank,
                 kreiss=kreiss,
                 workers=count,
+                streaming=stream,
+                max_memory=None if max_memory is None else parse_size(max_memory),
                 threshold=gate.bar,
                 risk=risk,
                 progress=lambda step, number=number: _progress(f"{target} seed {number}: {step}"),

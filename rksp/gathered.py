@@ -40,6 +40,7 @@ class Gathered:
         probe: What it was shown, and the same as a batch.
         profile: Spectra and forward statistics.
         facts: What the checks read off the model.
+        weights: How the weights were held, a sentence.
         seconds: Cost by step.
     """
 
@@ -51,6 +52,7 @@ class Gathered:
     probe_file: Path | None
     profile: Profile
     facts: ModelFacts
+    weights: str
     seconds: dict[str, float]
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
     _range_tests: dict[Recipe, RangeTest] = field(default_factory=dict)

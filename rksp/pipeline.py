@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,12 @@ from rksp.features import Evidence, extract
 from rksp.forward import ForwardStats
 from rksp.gathered import Gathered, Progress, as_batch, timed
 from rksp.models.resolve import ModelSource
+from rksp.models.streaming.opening import (
+    Streaming,
+    open_stream,
+    response_fits,
+    should_stream,
+)
 from rksp.range_test import RangeTest
 from rksp.recipe import Recipe
 from rksp.response import ResponseProfile
@@ -65,6 +72,7 @@ class Evaluation:
     risk: RiskAssessment | None
     risk_missing: str | None
     findings: tuple[Finding, ...] = ()
+    weights: str = "in memory"
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -128,6 +136,8 @@ def evaluate(
     rank: int | None = None,
     kreiss: bool = False,
     workers: int = 1,
+    streaming: Streaming = "auto",
+    max_memory: int | None = None,
     threshold: float = 0.5,
     risk: float = 0.05,
     classifier: DivergenceClassifier | None = None,
@@ -138,6 +148,7 @@ def evaluate(
     Args:
         evidence: How much to spend; a model without a loss of its own (a factory) stops at the
             forward tier.
+        streaming, max_memory: See `gather`.
         threshold, risk: See `rksp.risk.assess`.
         classifier: Default the shipped one; without any, the risk is missing with a reason.
         progress: Told what is about to happen.
@@ -156,6 +167,8 @@ def evaluate(
         rank=rank,
         kreiss=kreiss,
         workers=workers,
+        streaming=streaming,
+        max_memory=max_memory,
         progress=progress,
     )
     evaluation = judge(
@@ -181,6 +194,8 @@ def gather(
     rank: int | None = None,
     kreiss: bool = False,
     workers: int = 1,
+    streaming: Streaming = "auto",
+    max_memory: int | None = None,
     progress: Progress = lambda step: None,
 ) -> Gathered:
     """Builds one initialization and profiles it: all that does not depend on the recipe.
@@ -188,6 +203,10 @@ def gather(
     Args:
         evidence: What `judge` may add for a recipe.
         num_states: Token states per block.
+        streaming: "always" draws or reads weights as they are used and drops them after, "never"
+            holds the model in memory, "auto" streams what does not fit. The numbers are the same.
+        max_memory: Bytes; default what is free. The response needs the model in memory six times
+            over: where that is too much, the evidence ends at the forward tier.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
@@ -200,19 +219,29 @@ def gather(
     sequences = None if num_states == STATES else max(2, math.ceil(num_states / 128))
     probe = make_probe(source, num_sequences=sequences, text=probe_file)
     seconds: dict[str, float] = {}
-    with timed(seconds, "build", progress):
-        model = source.build(seed)
-    with timed(seconds, "forward and spectra", progress):
-        seen = profile(
-            model,
-            as_batch(probe),
-            variant=variant,
-            rank=rank,
-            kreiss=kreiss,
-            num_states=num_states,
-            blocks=blocks,
-            workers=workers,
-        )
+    with ExitStack() as stack:
+        with timed(seconds, "build", progress):
+            stream = None
+            if should_stream(source, streaming, max_memory):
+                stream = stack.enter_context(
+                    open_stream(source, seed, workers=workers, max_memory=max_memory)
+                )
+            model = source.build(seed) if stream is None else stream.model
+        with timed(seconds, "forward and spectra", progress):
+            seen = profile(
+                model,
+                as_batch(probe),
+                variant=variant,
+                rank=rank,
+                kreiss=kreiss,
+                num_states=num_states,
+                blocks=blocks,
+                workers=workers,
+            )
+        weights = "in memory" if stream is None else stream.describe()
+    if evidence > Evidence.FORWARD and (stream or not response_fits(source, max_memory)):
+        evidence = Evidence.FORWARD
+        weights += "; the evidence is forward, because the response needs six copies in memory"
     return Gathered(
         source=source,
         seed=seed,
@@ -222,6 +251,7 @@ def gather(
         probe_file=probe_file,
         profile=seen,
         facts=read_facts(model, seen.chains, seen.width),
+        weights=weights,
         seconds=seconds,
     )
 
@@ -283,6 +313,7 @@ def judge(
                 is_pretrained=gathered.source.is_pretrained,
             )
         ),
+        weights=gathered.weights,
         seconds=dict(gathered.seconds),
     )
 

@@ -13,7 +13,8 @@ from rksp.classifiers.classifier import DivergenceClassifier, Prediction
 from rksp.features import FEATURES, Evidence, FeatureVector
 
 HORIZON_STEPS = 200  # the longest runs of the collection
-_DECADES = np.arange(-7.0, 1.0001, 0.05)  # rates looked at; a twentieth of a decade is 12 %
+# Rates looked at; a twentieth of a decade is 12 %.
+_RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {feature.name: feature.meaning for feature in FEATURES}
 
 
@@ -98,13 +99,11 @@ def assess(
         doubts: Reasons from the evidence to answer "cannot tell", for example a degenerate
             spectrum when nothing better was measured.
     """
-    curve = []
-    for decade in _DECADES:
-        rate = float(f"{10**decade:.4g}")
-        p = classifier.predict(features.at(rate))
-        curve.append(
-            CurvePoint(learning_rate=rate, probability=p.probability, low=p.low, high=p.high)
-        )
+    predictions = classifier.predict_at(features, np.log10(_RATES) - features["rate"])
+    curve = [
+        CurvePoint(learning_rate=rate, probability=p.probability, low=p.low, high=p.high)
+        for rate, p in zip(_RATES, predictions, strict=True)
+    ]
     safe = [point.learning_rate for point in curve if point.high <= risk]
     edge = _crossing(curve, 0.5)
     outside = classifier.outside(features)

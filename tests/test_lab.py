@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -220,7 +221,7 @@ def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Pa
     folder = tmp_path / "stored"
     command = [sys.executable, "-P", str(script), str(plan), str(folder)]
     process = subprocess.Popen(command, start_new_session=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not list(folder.glob("*.json")) and time.monotonic() < deadline:
         assert process.poll() in (None, 0)
         time.sleep(0.01)
@@ -234,6 +235,44 @@ def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Pa
     assert tally.newly_run == 4 - survived
     assert not list(folder.glob("*.partial"))
     assert _rows(folder) == _rows(uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the workers in /proc")
+def test_workers_end_with_a_coordinator_that_was_killed(tmp_path: Path) -> None:
+    """Alone, they would train their ladders to the end for nobody."""
+    plan = _write(tmp_path, {**TINY, "steps": [50_000], "budgets": [1e15]})
+    script = tmp_path / "runner.py"
+    script.write_text(textwrap.dedent(RUNNER))
+    command = [sys.executable, "-P", str(script), str(plan), str(tmp_path / "stored")]
+    process = subprocess.Popen(command, start_new_session=True)
+
+    def left() -> set[str]:
+        """Processes of the session that are not zombies."""
+        found = set()
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+                if int(session) == process.pid and state != "Z":
+                    found.add(stat.parent.name)
+        return found
+
+    def wait(until, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not until() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert until(), left()
+
+    try:
+        # The coordinator, multiprocessing's resource tracker, and two workers.
+        wait(lambda: len(left()) >= 4, 180)
+        time.sleep(3)  # past their imports
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        wait(lambda: not left(), 60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_dead_worker_is_incomplete_and_names_the_way_on(

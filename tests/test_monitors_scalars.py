@@ -109,8 +109,8 @@ def test_gradient_norm_by_hand() -> None:
         group = ".".join(parts[:2]) if parts[0] == "blocks" else ".".join(parts[:-1])
         by_hand[group] = by_hand.get(group, 0.0) + float(p.grad.double().square().sum())
     total = sum(by_hand.values())
-    found = _of(readings, "gradient_norm")
-    assert found.pop("") == pytest.approx(math.sqrt(total), rel=1e-6)
+    assert _of(readings, "gradient_norm") == {"": pytest.approx(math.sqrt(total), rel=1e-6)}
+    found = _of(readings, "block_gradient_norm")
     assert found == pytest.approx({k: math.sqrt(v) for k, v in by_hand.items()}, rel=1e-5)
     assert readings[0].detail["top_share"] == pytest.approx(max(by_hand.values()) / total)
 
@@ -122,7 +122,7 @@ def test_gradient_norm_leaves_out_what_is_not_finite_and_what_has_no_gradient() 
     assert monitor.read(Moment(step=0, model=model)) == []
     model.blocks[1].attention.qkv.weight.grad = torch.full((48, 16), math.nan)
     model.embed.weight.grad = torch.ones(VOCABULARY, 16)
-    found = _of(monitor.read(Moment(step=0, model=model)), "gradient_norm")
+    found = _of(monitor.read(Moment(step=0, model=model)), "block_gradient_norm")
     assert found == {"embed": pytest.approx(math.sqrt(VOCABULARY * 16))}
     frozen = nn.Linear(2, 2).requires_grad_(False)
     assert monitor.bind(frozen) == "no parameter is trained"

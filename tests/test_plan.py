@@ -86,6 +86,11 @@ def test_draws_stay_in_their_budget_and_their_lists() -> None:
         assert recipe.learning_rate is None  # the rate is the ladder's
 
 
+def test_a_budget_that_nothing_fits_is_an_error_and_no_endless_search() -> None:
+    with pytest.raises(InputError, match="within the budget 1e\\+03"):
+        _plan(budgets=[1e3]).expand()
+
+
 def test_rates_span_three_and_a_half_decades_by_default() -> None:
     spec = _plan().expand()[0]
     rates = spec.rates

@@ -15,10 +15,10 @@ PUBLIC = (
 
 SCORE_OPTIONS = (
     "--allow-hub --baseline "
-    "--batch-size --beta2 --blocks --clip --epsilon --evidence --exit-zero --fail-on "
-    "--format --kreiss --lr --max-params --max-steps --optimizer --output --precision --probe "
-    "--rank --risk --schedule --seed --seeds --sequence-length --set --snapshots --threads "
-    "--trust-remote-code --variant --warmup-steps --weight-decay"
+    "--batch-size --beta2 --blocks --clip --devices --epsilon --evidence --exit-zero --fail-on "
+    "--format --kreiss --lr --max-memory --max-params --max-steps --optimizer --output "
+    "--precision --probe --rank --recipe --risk --schedule --seed --seeds --sequence-length --set "
+    "--snapshots --stream --threads --trust-remote-code --variant --warmup-steps --weight-decay"
 )
 
 REPORT_KEYS = (
@@ -37,11 +37,14 @@ def test_commands():
     assert sorted(command.commands) == [
         "bench",
         "checks",
+        "confirm",
         "diff",
         "explain",
         "explain-config",
+        "grid",
         "lab",
         "report",
+        "reproduce",
         "schema",
         "score",
     ]

@@ -29,6 +29,7 @@ _EXPERTS = {
 }
 _LATENT = {
     "num_key_value_heads": 4,
+    "head_dim": 4,
     "q_lora_rank": 12,
     "kv_lora_rank": 10,
     "qk_nope_head_dim": 8,

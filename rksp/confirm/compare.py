@@ -54,7 +54,9 @@ def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
                 lost=sum(
                     (BASELINE, t.seed) not in failed and (name, t.seed) in failed for t in group
                 ),
-                overhead=None if is_baseline else _step_seconds(group) / _step_seconds(baseline) - 1,
+                overhead=None
+                if is_baseline
+                else _step_seconds(group) / _step_seconds(baseline) - 1,
                 monitors=_monitors(group),
             )
         )
@@ -85,9 +87,7 @@ def conclude(
     return sentences
 
 
-def _on_prediction(
-    prediction: PredictionReport, baseline: ArmReport, faults: Sequence[str]
-) -> str:
+def _on_prediction(prediction: PredictionReport, baseline: ArmReport, faults: Sequence[str]) -> str:
     count = f"{baseline.failed} of {baseline.runs} runs failed"
     planted = f" (with {', '.join(faults)} planted, which no score can know)" if faults else ""
     held = prediction_held(prediction, baseline)

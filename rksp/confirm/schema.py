@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from rksp.confirm.trial import TrialReport
 from rksp.recipe import Recipe
 from rksp.report.schema import Part, Report
@@ -88,6 +90,6 @@ class ConfirmReport(Part):
     trials: list[TrialReport]
     provenance: dict[str, str | int | float | bool | None]
     timings: dict[str, float]
-    non_finite: list[str] = []
+    non_finite: list[str] = Field(default_factory=list)
 
     to_json = Report.to_json

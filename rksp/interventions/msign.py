@@ -13,10 +13,11 @@ from torch.optim import Optimizer
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.interventions.projections import Matrix, attention_matrices, feed_forward_matrices
 from rksp.kernels.newton_schulz import polar_factor
 from rksp.monitors.alarm import Alarm
+from rksp.monitors.anatomy import find_anatomy
 from rksp.monitors.base import Moment
+from rksp.monitors.weight_view import Matrix
 from rksp.recipe import Recipe
 
 Scope = Literal["attention", "mlp", "all"]
@@ -70,11 +71,12 @@ class MSign(Intervention):
         self._last = -math.inf
 
     def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        anatomy = find_anatomy(model)
         found: list[Matrix] = []
         if self.scope != "mlp":
-            found += attention_matrices(model)
+            found += anatomy.attention_matrices()
         if self.scope != "attention":
-            found += feed_forward_matrices(model)
+            found += anatomy.feed_forward
         if not found:
             raise NotCovered(
                 f"MSign with scope {self.scope!r} found no projection it knows in this model; "
@@ -95,7 +97,9 @@ class MSign(Intervention):
         start = time.perf_counter()
         self._last = moment.step
         for matrix in self._matrices:
-            matrix.write(self.signed(matrix.read()))
+            weight = matrix.read()
+            wide = weight if weight.dtype == torch.float64 else weight.float()
+            matrix.write(self.signed(wide))
         record(
             self,
             moment,

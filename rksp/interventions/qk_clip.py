@@ -13,7 +13,8 @@ from rksp.errors import InputError, NotCovered
 from rksp.interventions.attention_tap import AttentionTap
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.interventions.projections import Attention, find_attention
+from rksp.monitors.anatomy import find_anatomy
+from rksp.monitors.attention_layouts import AttentionLayer
 from rksp.monitors.base import Moment
 from rksp.recipe import Recipe
 
@@ -34,7 +35,7 @@ class QKClip(Intervention):
 
     Sees attention that goes through `scaled_dot_product_attention`: the zoo's, and transformers'
     default. Layers with QK-norm are left out: their logits do not depend on the size of the
-    weights. Latent attention is not covered.
+    weights. In latent attention the halves without position take √γ each and the rotary query γ.
 
     Args:
         tau: τ.
@@ -48,14 +49,14 @@ class QKClip(Intervention):
         if not tau > 0 or every < 1:
             raise InputError(f"QK-clip needs tau > 0 and every >= 1, got tau={tau}, every={every}.")
         self.tau, self.every = tau, every
-        self._layers: list[Attention] = []
-        self._running: Attention | None = None
+        self._layers: list[AttentionLayer] = []
+        self._running: AttentionLayer | None = None
         self._largest: dict[str, Tensor] = {}
         self._seconds = 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
-        layers = find_attention(model)
-        self._layers = [layer for layer in layers if not layer.is_normed]
+        layers = find_anatomy(model).attention
+        self._layers = [layer for layer in layers if not layer.has_qk_norm]
         written = getattr(getattr(model, "config", None), "_attn_implementation", "sdpa")
         if not self._layers or written != "sdpa":
             reason = "has QK-norm" if layers and not self._layers else "has no attention it knows"
@@ -73,7 +74,7 @@ class QKClip(Intervention):
             handles.append(layer.module.register_forward_hook(self._leave))
         return handles
 
-    def _enter(self, layer: Attention):
+    def _enter(self, layer: AttentionLayer):
         def hook(module: nn.Module, args: object) -> None:
             self._running = layer
 
@@ -112,11 +113,13 @@ class QKClip(Intervention):
         what = "scaled queries and keys of heads with large logits"
         record(self, moment, what, since=start, heads=float(heads), largest=float(found.max()))
 
-    def _clip(self, layer: Attention, largest: Tensor) -> None:
-        gamma = (self.tau / largest.clamp(min=self.tau)).view(layer.key_heads, -1)
+    def _clip(self, layer: AttentionLayer, largest: Tensor) -> None:
+        gamma = (self.tau / largest.clamp(min=self.tau)).view(layer.kv_heads, -1)
         group = gamma.amin(-1, keepdim=True)
         layer.key.scale_heads(group.sqrt().flatten())
         layer.query.scale_heads((gamma / group.sqrt()).flatten())
+        if layer.query_rotary is not None:  # its key is one for all heads and stays
+            layer.query_rotary.scale_heads(gamma.flatten())
 
 
 @torch.no_grad()

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.interventions.projections import Projection, find_attention
+from rksp.monitors.anatomy import find_anatomy
 from rksp.monitors.base import Moment
+from rksp.monitors.weight_view import Matrix
 from rksp.recipe import Recipe
 
 
@@ -43,39 +44,45 @@ class QKNorm(Intervention):
 
     def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
         start = time.perf_counter()
-        layers = find_attention(model)
+        layers = find_anatomy(model).attention
         if not layers:
             raise NotCovered(
                 "QK-norm needs query and key projections and found none that it knows in this "
                 "model; choose another intervention."
             )
-        if any(layer.is_normed for layer in layers):
+        if any(layer.has_qk_norm for layer in layers):
             raise NotCovered("QK-norm: this model already normalizes its queries and keys.")
+        if any(layer.key_down is not None for layer in layers):
+            raise NotCovered(
+                "QK-norm does not fit latent attention, whose keys are never formed; "
+                "choose qk_clip."
+            )
+        owners = {id(getattr(module, "weight", None)): module for module in model.modules()}
         gains = []
         for layer in layers:
-            gains.append(self._insert(layer.query, layer.heads, "q_norm_gain"))
-            gains.append(self._insert(layer.key, layer.key_heads, "k_norm_gain"))
+            for matrix, name in ((layer.query, "q_norm_gain"), (layer.key, "k_norm_gain")):
+                gains.append(self._insert(owners[id(matrix.parameter)], matrix, name))
         if optimizer is not None:
             _add(optimizer, gains)
         moment = Moment(step=0, model=model)
         what = "put norms on queries and keys"
         record(self, moment, what, since=start, layers=float(len(layers)))
 
-    def _insert(self, projection: Projection, heads: int, name: str) -> nn.Parameter:
-        weight = projection.module.weight
-        width = projection.outputs // heads
-        gain = nn.Parameter(torch.ones(width, dtype=weight.dtype, device=weight.device))
-        projection.module.register_parameter(name, gain)
+    def _insert(self, module: nn.Module, matrix: Matrix, name: str) -> nn.Parameter:
+        width = matrix.shape[0] // matrix.heads
+        gain = nn.Parameter(torch.ones_like(matrix.parameter[0, :1]).repeat(width))
+        module.register_parameter(name, gain)
+        start, stop = matrix.start, matrix.stop
 
         def normalize(module: nn.Module, args: tuple, output: Tensor) -> Tensor:
-            rows = projection.rows
-            part = output if rows is None else output.index_select(-1, rows)
-            by_head = part.unflatten(-1, (heads, width))
-            scale = getattr(module, name).to(part.dtype)
-            normed = F.rms_norm(by_head, (width,), scale, self.epsilon).flatten(-2)
-            return normed if rows is None else output.index_copy(-1, rows, normed)
+            groups = output.unflatten(-1, (matrix.groups, -1))
+            heads = groups[..., start:stop].flatten(-2).unflatten(-1, (matrix.heads, width))
+            scale = getattr(module, name).to(output.dtype)
+            normed = F.rms_norm(heads, (width,), scale, self.epsilon)
+            part = normed.flatten(-2).unflatten(-1, (matrix.groups, -1))
+            return torch.cat([groups[..., :start], part, groups[..., stop:]], -1).flatten(-2)
 
-        projection.module.register_forward_hook(normalize)
+        module.register_forward_hook(normalize)
         return gain
 
 

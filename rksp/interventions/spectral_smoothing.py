@@ -13,10 +13,11 @@ from torch.optim import Optimizer
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.interventions.projections import Matrix, attention_matrices, feed_forward_matrices
 from rksp.kernels.power_iteration import top_singular
 from rksp.monitors.alarm import Alarm
+from rksp.monitors.anatomy import find_anatomy
 from rksp.monitors.base import Moment
+from rksp.monitors.weight_view import Matrix
 from rksp.recipe import Recipe
 
 On = Literal["clock", "alarm"]
@@ -58,7 +59,8 @@ class SpectralSmoothing(Intervention):
         self._last = -math.inf
 
     def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
-        self._matrices = attention_matrices(model) + feed_forward_matrices(model)
+        anatomy = find_anatomy(model)
+        self._matrices = [*anatomy.attention_matrices(), *anatomy.feed_forward]
         if not self._matrices:
             raise NotCovered(
                 "Spectral smoothing needs matrices in a list of blocks and the model has none; "
@@ -80,6 +82,8 @@ class SpectralSmoothing(Intervention):
         lowered, largest = 0, 0.0
         for index, matrix in enumerate(self._matrices):
             weight = matrix.read()
+            wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+            weight = weight.to(wide, copy=True)
             count, ratio = self._lower(weight, index)
             lowered, largest = lowered + count, max(largest, ratio)
             if count:

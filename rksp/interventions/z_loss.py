@@ -15,8 +15,8 @@ from torch.utils.hooks import RemovableHandle
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.interventions.projections import find_routers
 from rksp.models.blocks import first_tensor
+from rksp.monitors.anatomy import Router, find_anatomy
 from rksp.monitors.base import Moment
 from rksp.recipe import Recipe
 
@@ -26,8 +26,9 @@ class ZLoss(Intervention):
 
     Sources: output, 1e-4, PaLM (Chowdhery et al., 2022, §5); routers, 1e-3, ST-MoE (Zoph et al.,
     2022, eq. 5), the mean over routers' tokens summed over routers. log Z is taken over all
-    positions, padding included, in float32. Router logits are recomputed from the router's input,
-    since what routers return changes from release to release.
+    positions, padding included, in float32. Router logits are recomputed from the states that enter
+    the router's block, since what routers return changes from release to release; routers whose
+    scores are sigmoids have no log Z and are left out.
 
     The penalty is meant to be divided by the number of micro-batches along with the loss.
 
@@ -46,12 +47,13 @@ class ZLoss(Intervention):
                 f"output={output}, router={router}."
             )
         self.output, self.router = output, router
-        self._routers: list[nn.Module] = []
+        self._routers: list[Router] = []
         self._terms: dict[str, list[Tensor]] = {"output": [], "router": []}
         self._noted: list[dict[str, Tensor]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
-        self._routers = find_routers(model) if self.router else []
+        routers = find_anatomy(model).routers if self.router else ()
+        self._routers = [router for router in routers if not router.is_sigmoid]
         if not self.output and not self._routers:
             raise NotCovered(
                 "z-loss of routers alone was asked for and the model has none; "
@@ -59,9 +61,14 @@ class ZLoss(Intervention):
             )
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        self._clear()
-        hooks = [
-            router.register_forward_hook(self._of_router, with_kwargs=True)
+        self._noted.clear()
+        # Activation checkpointing runs the blocks again, in the backward pass: what was captured
+        # there must not reach the next micro-batch.
+        hooks = [moment.model.register_forward_pre_hook(lambda *_: self._clear())]
+        hooks += [
+            router.block.register_forward_pre_hook(
+                self._of_router(moment.model.get_submodule(router.path)), with_kwargs=True
+            )
             for router in self._routers
         ]
         if self.output:
@@ -74,15 +81,18 @@ class ZLoss(Intervention):
         if torch.is_grad_enabled() and logits is not None:
             self._terms["output"].append(_mean_square_log_z(logits))
 
-    def _of_router(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-        x = first_tensor((args, kwargs))
-        if torch.is_grad_enabled() and x is not None:
-            bias = getattr(module, "bias", None)
+    def _of_router(self, router: nn.Module):
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            x = first_tensor((args, kwargs))
+            if not torch.is_grad_enabled() or x is None:
+                return
+            bias = getattr(router, "bias", None)
+            bias = None if bias is None else _wide(bias)
             with torch.autocast(x.device.type, enabled=False):
-                logits = F.linear(
-                    _wide(x), _wide(module.weight), None if bias is None else _wide(bias)
-                )
+                logits = F.linear(_wide(x), _wide(router.weight), bias)
             self._terms["router"].append(_mean_square_log_z(logits))
+
+        return hook
 
     def penalty(self, moment: Moment) -> Tensor | None:
         weights = {"output": self.output, "router": self.router}

@@ -109,13 +109,17 @@ class Plan(BaseModel):
     def _draw(self, family: str, index: int) -> LadderSpec:
         rng = np.random.default_rng((self.seed, index))
         budget = float(rng.choice(self.budgets))
-        while True:
+        for _ in range(_DRAWS):
             spec = self._candidate(rng, family, index)
             width, depth = spec.shape["hidden_size"], spec.shape["num_hidden_layers"]
             recipe = spec.recipe
             tokens = recipe.batch_size * recipe.sequence_length * recipe.max_steps
             if _COST.get(family, 1.0) * 12 * depth * width**2 * tokens <= budget:
                 return spec
+        raise InputError(
+            f"The plan {self.name!r} has no run of {family} within the budget {budget:.2g}; raise "
+            "budgets, or allow fewer steps or smaller shapes."
+        )
 
     def _candidate(self, rng: np.random.Generator, family: str, index: int) -> LadderSpec:
         task = {"vit": "digits", "bert": "masked_bytes"}.get(family) or _weighted(rng, self.tasks)
@@ -168,6 +172,7 @@ class Plan(BaseModel):
         )
 
 
+_DRAWS = 10_000  # per ladder, before a budget is called out of reach
 # Measured cost of a training step relative to a dense transformer of the same shape.
 _COST = {"zoo_moe": 3.0, "zoo_kan": 5.0, "mamba": 10.0, "mixtral": 2.0, "qwen3_moe": 2.0}
 

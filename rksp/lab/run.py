@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import platform
 import signal
+import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -120,7 +122,10 @@ def work_through(
     # spawn: a forked child would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
-        workers or os.cpu_count(), mp_context=context, initializer=_one_thread
+        workers or os.cpu_count(),
+        mp_context=context,
+        initializer=_start_worker,
+        initargs=(os.getpid(),),
     )
     try:
         for future in as_completed([pool.submit(action, item, folder) for item in items]):
@@ -136,11 +141,19 @@ def work_through(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _one_thread() -> None:
+def _start_worker(coordinator: int) -> None:
     import torch  # in the worker only: the parent needs no torch
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with, args=(coordinator,), daemon=True).start()
+
+
+def _end_with(coordinator: int) -> None:
+    """Ends this worker when its parent is gone: after kill -9 it would train on for nobody."""
+    while os.getppid() == coordinator:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _run(spec: LadderSpec, folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from rksp.errors import InputError
+from rksp.errors import InputError, NotCovered
 from rksp.models.checkpoint import check_finite
 
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory"]
@@ -112,7 +112,9 @@ class ModelSource:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed if seed is None else seed)
             try:
-                model = self.construct()
+                model = self._drawn_by_weight(self.seed if seed is None else seed)
+                if model is None:
+                    model = self.construct()
             except refusals() as error:
                 raise refused(self.target, error) from error
         if not isinstance(model, nn.Module):
@@ -122,6 +124,22 @@ class ModelSource:
         if self.is_pretrained:
             check_finite(dict(model.named_parameters()), self.target)
         return model.float().eval()
+
+    def _drawn_by_weight(self, seed: int) -> nn.Module | None:
+        """The initialization that streaming gives, bit for bit: every weight has its own seed.
+
+        The draws are the model's own; only their order, which says nothing, is not. None for a
+        checkpoint, and where a weight's values depend on another's (a handful of types).
+        """
+        if self.construct_empty is None or self.is_pretrained:
+            return None
+        from rksp.models.streaming.weights import build_whole  # stands on this module
+
+        try:
+            model = build_whole(self.construct_empty, seed)
+        except NotCovered:
+            return None
+        return model.to(getattr(torch, self.rounded_to)) if self.rounded_to else model
 
     def check_size(self) -> None:
         """Refuses a model that should not be built in memory.

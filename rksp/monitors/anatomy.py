@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rksp.monitors.attention_layouts import AttentionLayer, attention_layer, is_linear, whole_matrix
 from rksp.monitors.groups import block_paths
-from rksp.monitors.weight_view import Matrix
+from rksp.monitors.weight_view import Matrix, at_least_float, gathered
 
 _ROUTER_NAMES = ("gate", "router", "wg")  # `gate_proj` of a gated feed-forward layer is none
 _TOP_K = ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k", "k")
@@ -48,10 +48,13 @@ class Router:
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
         """Logits `[tokens, experts]` of states `[..., width]`, at least float32."""
-        rows = states.detach().flatten(0, -2)
-        rows = rows if rows.dtype == torch.float64 else rows.float()
-        bias = None if self.bias is None else self.bias.to(rows.dtype)
-        return nn.functional.linear(rows, self.weight.to(rows.dtype), bias)
+        rows = at_least_float(states.detach().flatten(0, -2))
+        bias = None if self.bias is None else gathered(self.bias).to(rows.dtype)
+        return nn.functional.linear(rows, self.rows().to(rows.dtype), bias)
+
+    def rows(self) -> Tensor:
+        """The weight `[experts, width]`, detached, at least float32, gathered from all shards."""
+        return at_least_float(gathered(self.weight))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rksp.monitors.weight_view import Matrix
+from rksp.monitors.weight_view import Matrix, at_least_float, gathered
 
 _SEPARATE = (
     ("q_proj", "k_proj", "v_proj"),
@@ -97,14 +97,10 @@ class AttentionLayer:
 
 
 def _factor(up: Matrix, down: Matrix | None, gain: Tensor | None) -> Tensor:
-    heads = _at_least_float(up.read_heads())
+    heads = at_least_float(up.read_heads())
     if gain is not None:
-        heads = heads * _at_least_float(gain.detach())
-    return heads if down is None else heads @ _at_least_float(down.read())
-
-
-def _at_least_float(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+        heads = heads * at_least_float(gathered(gain))
+    return heads if down is None else heads @ at_least_float(down.read())
 
 
 def is_linear(module: object) -> bool:

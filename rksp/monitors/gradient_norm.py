@@ -12,13 +12,14 @@ from rksp.monitors.groups import parameter_groups, sums_of_squares
 
 
 class GradientNorm(Monitor):
-    """Euclidean norm of the gradients, before clipping: `gradient_norm` per block and in all.
+    """Euclidean norm of the gradients, before clipping: `gradient_norm`, of every block
+    `block_gradient_norm`.
 
     Sharded gradients count whole: squares are summed per shard and over the ranks that hold
     them. The norm of the whole carries the largest block's share of the square as `top_share`. A
     norm that is not finite is left to `non-finite`: under fp16 the loss scaler provokes them.
-    Source of the rule: log of the norm, robust z, ten times the median for three steps
-    (`specs/monitors.md` §10).
+    Rules: robust z of the logarithm, and ten times the median for three steps; a block's norm
+    must leave its baseline further, as blocks take turns in learning.
     """
 
     name: ClassVar[str] = "gradient-norm"
@@ -40,18 +41,21 @@ class GradientNorm(Monitor):
         squares = sums_of_squares([grads[name] for name in names]).tolist()
         total = sum(squares)
         top = max(squares) / total if 0 < total < math.inf else 1.0
-        readings = [self._reading(moment.step, "", total, {"top_share": top})]
-        if len(names) > 1:
-            readings += [
-                self._reading(moment.step, name, square, {})
+        readings = [
+            self._reading("gradient_norm", moment.step, "", total, {"top_share": top}),
+            *(
+                self._reading("block_gradient_norm", moment.step, name, square, {})
                 for name, square in zip(names, squares, strict=True)
-            ]
+            ),
+        ]
         return [reading for reading in readings if math.isfinite(reading.value)]
 
-    def _reading(self, step: int, layer: str, square: float, detail: dict) -> Reading:
+    def _reading(
+        self, quantity: str, step: int, layer: str, square: float, detail: dict[str, float]
+    ) -> Reading:
         return Reading(
             monitor=self.name,
-            quantity="gradient_norm",
+            quantity=quantity,
             step=step,
             layer=layer,
             value=math.sqrt(square) if square >= 0 else math.nan,

@@ -14,6 +14,8 @@ from rksp.models.blocks import first_tensor
 from rksp.monitors.base import Moment, Monitor, Phase, Reading
 from rksp.monitors.groups import local
 
+BATCH = 16
+
 
 class NonFinite(Monitor):
     """Names the first module whose output is not finite, and the gradients that are not.
@@ -27,7 +29,8 @@ class NonFinite(Monitor):
       overflows on purpose and skips the step: then they are named `overflowed_gradients`.
 
     The test is one sum per tensor, in float32 at least, which is NaN or infinite exactly if an
-    entry is (or the sum itself overflows, beyond 3e38).
+    entry is (or the sum itself overflows, beyond 3e38). On a GPU it is taken of `BATCH` tensors
+    at once, which keeps that many outputs alive a little longer.
     """
 
     name: ClassVar[str] = "non-finite"
@@ -61,7 +64,9 @@ class NonFinite(Monitor):
         return readings
 
     def _clear(self) -> None:
-        self._sums: list[tuple[str, Tensor]] = []
+        self._names: list[str] = []
+        self._sums: list[Tensor] = []
+        self._pending: list[Tensor] = []
         self._is_half = False
 
     def _hook(self, name: str):
@@ -69,17 +74,24 @@ class NonFinite(Monitor):
             tensor = first_tensor(output)
             if tensor is not None:
                 self._is_half |= tensor.dtype is torch.float16
-                self._sums.append((name, _total(tensor.detach())))
+                self._names.append(name)
+                self._pending.append(tensor.detach())
+                if len(self._pending) == BATCH:
+                    self._flush()
 
         return after
 
+    def _flush(self) -> None:
+        self._sums += _totals(self._pending)
+        self._pending = []
+
     def _bad_modules(self) -> list[str]:
-        names = [name for name, _ in self._sums]
-        return _not_finite(names, [total for _, total in self._sums])
+        self._flush()
+        return _not_finite(self._names, self._sums)
 
     def _bad_gradients(self) -> list[str]:
         held = [(name, local(p.grad)) for name, p in self._params if p.grad is not None]
-        return _not_finite([name for name, _ in held], [_total(grad) for _, grad in held])
+        return _not_finite([name for name, _ in held], _totals([grad for _, grad in held]))
 
     def _reading(self, quantity: str, step: int, layers: list[str], count: int) -> Reading:
         layer = layers[0] if layers else ""
@@ -88,9 +100,14 @@ class NonFinite(Monitor):
         )
 
 
-def _total(tensor: Tensor) -> Tensor:
-    wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-    return tensor.sum(dtype=wide)
+def _totals(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A number for each tensor that is not finite if an entry is not."""
+    if tensors and all(t.is_cuda and t.dtype is not torch.float64 for t in tensors):
+        return list(torch._foreach_norm(tensors, 1, dtype=torch.float32))
+    # The fused norm is seventeen times slower than a sum on a CPU.
+    return [
+        t.sum(dtype=torch.float64 if t.dtype is torch.float64 else torch.float32) for t in tensors
+    ]
 
 
 def _not_finite(names: list[str], totals: list[Tensor]) -> list[str]:

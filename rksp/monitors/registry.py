@@ -6,13 +6,25 @@ from collections.abc import Sequence
 
 from rksp.errors import InputError, nearest
 from rksp.monitors.activation_range import ActivationRange
+from rksp.monitors.attention_entropy import AttentionEntropy
+from rksp.monitors.attention_logits import AttentionLogits
 from rksp.monitors.base import Monitor
 from rksp.monitors.gradient_norm import GradientNorm
+from rksp.monitors.jacobian_alignment import JacobianAlignment
+from rksp.monitors.key_null_sum import KeyNullSum
 from rksp.monitors.loss import LossSpike
+from rksp.monitors.multi_max import MultiMaximum
 from rksp.monitors.near_unit_mass import NearUnitMass
 from rksp.monitors.non_finite import NonFinite
 from rksp.monitors.output_log_z import OutputLogZ
+from rksp.monitors.qk_entropy import QKSpectralEntropy
+from rksp.monitors.router_conditioning import RouterConditioning
+from rksp.monitors.router_entropy import RouterEntropy
+from rksp.monitors.router_load import RouterLoad
+from rksp.monitors.router_similarity import RouterSimilarity
 from rksp.monitors.silent_corruption import SilentCorruption
+from rksp.monitors.spectral_alignment import SpectralAlignment
+from rksp.monitors.stable_rank import StableRank
 from rksp.monitors.update_rms import UpdateRMS
 
 MONITORS: dict[str, type[Monitor]] = {
@@ -25,6 +37,18 @@ MONITORS: dict[str, type[Monitor]] = {
         OutputLogZ,
         ActivationRange,
         NearUnitMass,
+        QKSpectralEntropy,
+        KeyNullSum,
+        MultiMaximum,
+        AttentionLogits,
+        AttentionEntropy,
+        SpectralAlignment,
+        StableRank,
+        JacobianAlignment,
+        RouterSimilarity,
+        RouterConditioning,
+        RouterEntropy,
+        RouterLoad,
         SilentCorruption,
     )
 }

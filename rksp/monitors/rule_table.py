@@ -8,6 +8,7 @@ within. A floor is the smallest change worth an alarm, in the units of the trans
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +67,9 @@ class Rule:
 
 NO_RULE = Rule(direction=None)
 
+_FALLING_RANK = Rule(direction="down", transform="log", floor=0.2, advice="backoff")
+_STABLE_RANK = Rule(direction="down", transform="log", floor=0.1, ratio=2.0, advice="msign")
+
 RULES: dict[str, Rule] = {
     # loss
     "loss": Rule(floor=0.05, advice="backoff"),
@@ -73,19 +77,20 @@ RULES: dict[str, Rule] = {
     # gradient-norm
     "gradient_norm": Rule(
         transform="log",
-        floor=0.1,
+        floor=0.2,
         ratio=10.0,
         ratio_severity=Severity.CRITICAL,
         advice="zclip",
     ),
+    "block_gradient_norm": Rule(transform="log", floor=0.5, advice="adagc"),
     # non-finite
     "non_finite_loss": Rule(direction=None, critical=1.0, advice="backoff"),
     "non_finite_modules": Rule(direction=None, critical=1.0, advice="backoff"),
     "non_finite_gradients": Rule(direction=None, critical=1.0, advice="backoff"),
     "overflowed_gradients": Rule(direction=None, critical=1.0, patience=10, advice="backoff"),
     # update-rms
-    "rms_t": Rule(transform="log", floor=0.1, advice="zclip"),
-    "update_rms": Rule(transform="log", floor=0.1, advice="zclip"),
+    "rms_t": Rule(transform="log", floor=0.25, advice="zclip"),
+    "update_rms": Rule(transform="log", floor=0.25, advice="zclip"),
     "epsilon_share": Rule(direction=None, warn=0.1),
     # output-log-z
     "output_log_z": Rule(direction="both", floor=0.25, advice="z_loss"),
@@ -99,4 +104,45 @@ RULES: dict[str, Rule] = {
     # silent-corruption
     "residual_gain_outlier": Rule(direction=None, warn=6.0),
     "checksum_mismatch": Rule(direction=None, critical=1.0, advice="backoff"),
+    # qk-entropy
+    "qk_delta1_rank": _FALLING_RANK,
+    "qk_delta2_rank": _FALLING_RANK,
+    "qk_delta3_rank": _FALLING_RANK,
+    "query_update_rank": _FALLING_RANK,
+    "key_update_rank": _FALLING_RANK,
+    # key-null-sum
+    "key_null_sum": Rule(transform="log", floor=0.3, ratio=5.0, advice="backoff"),
+    "key_null_drift": Rule(direction=None, warn=4.0, advice="backoff"),
+    # multi-maximum
+    "multi_max_share": Rule(floor=0.003, warn=0.01, advice="backoff"),
+    # attention-logits
+    "attention_max_logit": Rule(
+        transform="log", floor=0.15, warn=50.0, critical=100.0, advice="qk_clip"
+    ),
+    "attention_logit_std": Rule(transform="log", floor=0.2, advice="qk_clip"),
+    # attention-entropy
+    "attention_entropy": Rule(direction="down", floor=0.03, advice="qk_clip"),
+    # spectral-alignment
+    "sign_majority": Rule(floor=0.03, advice="qk_clip"),
+    # stable-rank
+    "stable_rank": _STABLE_RANK,
+    "early_stable_rank": _STABLE_RANK,
+    # jacobian-alignment
+    "jacobian_alignment": Rule(floor=0.1, advice="msign"),
+    "jacobian_growth": Rule(transform="log", floor=0.2, advice="msign"),
+    # router-similarity, -conditioning, -entropy, -load
+    "router_similarity": Rule(floor=0.02, warn=0.3, advice="backoff"),
+    "router_cond_ratio": Rule(direction="down", transform="log", floor=0.2, advice="backoff"),
+    "router_centered_energy": Rule(transform="log", floor=0.3, advice="backoff"),
+    "router_entropy": Rule(direction="down", floor=0.05, advice="backoff"),
+    "router_entropy_sigmoid": Rule(direction="down", floor=0.05, advice="backoff"),
+    "router_max_vio": Rule(floor=0.3),
+    "router_dead_experts": Rule(direction=None, warn=1.0),
 }
+
+
+def rule_of(quantity: str, table: Mapping[str, Rule]) -> Rule:
+    """The rule of a quantity; one with a window as suffix (`..._50`) has that of its stem."""
+    stem, _, window = quantity.rpartition("_")
+    known = quantity in table or not window.isdecimal()
+    return table.get(quantity if known else stem, NO_RULE)

@@ -11,7 +11,7 @@ from itertools import groupby
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Reading
 from rksp.monitors.baseline import Baseline, fit_baseline
-from rksp.monitors.rule_table import NO_RULE, RULES, Rule
+from rksp.monitors.rule_table import RULES, Rule, rule_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Rules:
         table: The rule of every quantity; one that is missing alarms only if it is not finite.
     """
 
-    window: int = 256
+    window: int = 128
     recent: int = 8
     min_samples: int = 8
     single_z: float = 6.0
@@ -77,7 +77,7 @@ class Judge:
         for (monitor, quantity), group in _grouped(readings):
             key = (monitor, quantity)
             if key not in self._quantities:
-                rule = self.rules.table.get(quantity, NO_RULE)
+                rule = rule_of(quantity, self.rules.table)
                 self._quantities[key] = _Quantity(rule, self.rules)
             alarms += self._quantities[key].judge(group)
         return alarms

@@ -36,7 +36,7 @@ class UpdateRMS(Monitor):
 
     name: ClassVar[str] = "update-rms"
     phase: ClassVar[Phase] = Phase.UPDATE
-    default_every: ClassVar[int] = 1
+    default_every: ClassVar[int] = 4
 
     def __init__(self, *, every: int | None = None, samples: int = SAMPLES) -> None:
         super().__init__(every=every)

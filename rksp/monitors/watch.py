@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -87,6 +87,9 @@ class Watch:
         self._sinks = tuple(sinks)
         self._judge = Judge(self.rules)
         self._model: nn.Module | None = None
+        self._devices: list[int] = []  # CUDA devices of the model
+        self._kind = "cpu"
+        self._forward: set[int] = set()  # identities of the dictionaries of forward hooks
         self._step = -1
         self._handles: list[RemovableHandle] = []
         self._is_live = False  # whether hooks may look: in the step's first forward pass
@@ -99,6 +102,14 @@ class Watch:
             Monitors that cannot measure this model, with the reason.
         """
         self._model = model
+        devices = {p.device for p in model.parameters()}
+        self._kind = next((device.type for device in devices), "cpu")
+        self._devices = sorted(d.index for d in devices if d.type == "cuda")
+        self._forward = {
+            id(hooks)
+            for module in model.modules()
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        }
         self.silent.clear()
         for monitor in self.monitors:
             reason = self._guard(monitor, lambda monitor=monitor: monitor.bind(model))
@@ -111,13 +122,12 @@ class Watch:
         model = self._bound()
         self.end_forward_backward()
         self._step, self._is_live, self._is_spent = step, True, False
-        forward = {id(d) for m in model.modules() for d in (m._forward_hooks, m._forward_pre_hooks)}
         armed = False
         for monitor in self._sampled(step):
             handles = self._guard(monitor, lambda monitor=monitor: monitor.arm(model)) or ()
             for handle in handles:
                 self._handles.append(handle)
-                self._wrap(monitor, handle, forward)
+                self._wrap(monitor, handle)
                 armed = True
         if armed:  # first and last, so that every monitor's hooks on the model lie between
             first = model.register_forward_pre_hook(self._enter, prepend=True)
@@ -188,7 +198,7 @@ class Watch:
         """Runs a part of a monitor, timed, with the generators put back; None if it raised."""
         started = time.perf_counter()
         try:
-            with _generators_kept(self._bound()):
+            with torch.random.fork_rng(devices=self._devices):
                 return call()
         except _EXPECTED as error:
             self._switch_off(monitor, error)
@@ -201,17 +211,17 @@ class Watch:
         where = "before the first step" if self._step < 0 else f"at step {self._step}"
         self.silent[monitor.name] = f"switched off {where}: {type(error).__name__}: {text}"
 
-    def _wrap(self, monitor: Monitor, handle: RemovableHandle, forward: set[int]) -> None:
+    def _wrap(self, monitor: Monitor, handle: RemovableHandle) -> None:
         """Puts a guard around one of the monitor's hooks, where it is registered."""
         hooks = handle.hooks_dict_ref()
-        hook, is_forward = hooks[handle.id], id(hooks) in forward
+        hook, is_forward = hooks[handle.id], id(hooks) in self._forward
 
         def guarded(*args: object) -> None:
             if monitor.name in self.silent or (is_forward and not self._is_live):
                 return
             started = time.perf_counter()
             try:
-                with torch.no_grad(), torch.autocast(self._device_type(), enabled=False):
+                with torch.no_grad(), self._without_autocast():
                     hook(*args)
             except _EXPECTED as error:
                 self._switch_off(monitor, error)
@@ -220,8 +230,10 @@ class Watch:
 
         hooks[handle.id] = guarded
 
-    def _device_type(self) -> str:
-        return next((p.device.type for p in self._bound().parameters()), "cpu")
+    def _without_autocast(self) -> AbstractContextManager:
+        if torch.is_autocast_enabled(self._kind):
+            return torch.autocast(self._kind, enabled=False)
+        return nullcontext()
 
     def _enter(self, module: nn.Module, args: object) -> None:
         is_training = torch.is_grad_enabled()  # or an evaluation before the step's own pass
@@ -232,14 +244,6 @@ class Watch:
     def _leave(self, module: nn.Module, args: object, output: object) -> None:
         self._is_spent |= self._is_live
         self._is_live = not self._is_spent
-
-
-@contextmanager
-def _generators_kept(model: nn.Module) -> Iterator[None]:
-    """The global random states of torch are the same afterwards."""
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
-        yield
 
 
 def summary(watch: Watch) -> Mapping[str, Mapping[str, object]]:

@@ -49,7 +49,7 @@ class Matrix:
 
         Gathered from all shards if the parameter is sharded, which every rank must join.
         """
-        return self._rows(_whole(self.parameter)).flatten(0, 1)
+        return self._rows(gathered(self.parameter)).flatten(0, 1)
 
     def read_heads(self) -> Tensor:
         """`read`, head by head: `[heads, outputs of a head, inputs]`."""
@@ -58,7 +58,7 @@ class Matrix:
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
         """Puts a matrix `[outputs, inputs]` in place."""
-        whole = _whole(self.parameter)
+        whole = gathered(self.parameter)
         rows = self._rows(whole)
         rows.copy_(values.reshape(rows.shape))
         _put_back(self.parameter, whole)
@@ -66,12 +66,12 @@ class Matrix:
     @torch.no_grad()
     def scale_heads(self, factors: Sequence[float] | Tensor) -> None:
         """Multiplies each head's outputs, bias included, by its factor `[heads]`, in place."""
-        whole = _whole(self.parameter)
+        whole = gathered(self.parameter)
         rows = self._rows(whole)
         self._multiply(rows, factors)
         _put_back(self.parameter, whole)
         if self.bias is not None:
-            whole = _whole(self.bias)
+            whole = gathered(self.bias)
             self._multiply(self._bias_rows(whole).unsqueeze(-1), factors)
             _put_back(self.bias, whole)
 
@@ -91,10 +91,15 @@ class Matrix:
         return part.unflatten(0, (self.groups, -1))[:, self.start : self.stop]
 
 
-def _whole(parameter: Tensor) -> Tensor:
-    """The parameter without its graph: itself, or one made of all its shards."""
+def gathered(parameter: Tensor) -> Tensor:
+    """A parameter without its graph: itself, or one made of all its shards."""
     parameter = parameter.detach()
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+
+
+def at_least_float(tensor: Tensor) -> Tensor:
+    """A tensor in float32, or in float64 if it is already."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _put_back(parameter: nn.Parameter, whole: Tensor) -> None:

@@ -116,6 +116,18 @@ def load_document(path: Path) -> Document:
     Raises:
         InputError: It is missing, too large, malformed (with line and column), or no mapping.
     """
+    syntax, data, lines = parse_file(path)
+    if not isinstance(data, Mapping):
+        raise InputError(f"{path} holds a {type(data).__name__}, not settings by name.")
+    return Document(path=path, syntax=syntax, data=data, lines=lines)
+
+
+def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
+    """The syntax of a file, its content, and the line of each dotted key.
+
+    Raises:
+        InputError: As in `load_document`, whatever the content is.
+    """
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
         raise InputError(
@@ -130,10 +142,7 @@ def load_document(path: Path) -> Document:
         raise InputError(f"There is no file {path}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text: {error}.") from error
-    syntax, data, lines = parse(path, text)
-    if not isinstance(data, Mapping):
-        raise InputError(f"{path} holds a {type(data).__name__}, not settings by name.")
-    return Document(path=path, syntax=syntax, data=data, lines=lines)
+    return parse(path, text)
 
 
 def parse_yaml(text: str) -> object:

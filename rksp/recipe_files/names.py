@@ -38,24 +38,29 @@ _PRECISIONS = (
 _DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]*)$")
 
 
+def optimizer_of(name: str) -> tuple[str | None, str]:
+    """rksp's word for an optimizer, or None, and what is lost by calling it that."""
+    plain = name.rsplit(".", 1)[-1].lower()
+    return next(
+        ((optimizer, loss) for part, optimizer, loss in _OPTIMIZERS if part in plain), (None, "")
+    )
+
+
 def put_optimizer(draft: Draft, found: Found | None) -> None:
     """Sets the optimizer from its name in the file, or says that there is no such one here."""
     if found is None:
         return
-    name = str(found.value).rsplit(".", 1)[-1].lower()
-    for part, optimizer, loss in _OPTIMIZERS:
-        if part in name:
-            if optimizer is None:
-                break
-            plain = name in (optimizer, part)
-            note = "" if plain and not loss else f"{found.value} read as {optimizer}"
-            draft.put("optimizer", optimizer, found, note=f"{note}, {loss}" if loss else note)
-            return
-    draft.problem(
-        "optimizer",
-        f"{found.key} is {found.value!r}, which rksp does not have; pass --optimizer with the "
-        "nearest of adamw, sgd, lion, adafactor and muon.",
-    )
+    optimizer, loss = optimizer_of(str(found.value))
+    if optimizer is None:
+        draft.problem(
+            "optimizer",
+            f"{found.key} is {found.value!r}, which rksp does not have; pass --optimizer with the "
+            "nearest of adamw, sgd, lion, adafactor and muon.",
+        )
+        return
+    is_same = str(found.value).rsplit(".", 1)[-1].lower() == optimizer
+    note = "" if is_same else f"{found.value} read as {optimizer}"
+    draft.put("optimizer", optimizer, found, note=f"{note}, {loss}" if loss else note)
 
 
 def put_schedule(draft: Draft, found: Found | None) -> None:

@@ -67,6 +67,7 @@ def build_report(
             "dtype": "float32",
             "states": first.profile.states,
             "variant": first.profile.spectra.variant,
+            "weights": first.weights,
         },
         kernels=[
             KernelReport(op=choice.op, implementation=choice.implementation, reason=choice.reason)

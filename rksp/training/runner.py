@@ -91,7 +91,7 @@ def run(
         recipe = fault.recipe(recipe)
     for fault in faults:
         fault.bind(model, seed=seed)
-    beside = _Beside(watch or Watch([]), interventions, faults, checkpoints)
+    beside = Beside(watch or Watch([]), interventions, faults, checkpoints)
 
     def ends(losses: list[float], norms: list[float]) -> bool:
         progress(len(losses) - 1, losses[-1])
@@ -146,7 +146,7 @@ def without(curves: Curves, undone: Sequence[tuple[int, int]]) -> Curves:
     )
 
 
-class _Beside(Companion):
+class Beside(Companion):
     """Calls faults, monitors and interventions at their moments, in that order."""
 
     def __init__(

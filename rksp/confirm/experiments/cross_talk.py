@@ -20,7 +20,7 @@ from rksp.recipe import Recipe
 FAULT_STEP, STEPS, SPARSEST = 200, 400, 5
 SEEDS, HEALTHY_SEEDS = range(3), range(6)
 WARMUP = 40
-_RATE = f"large_rate:step={FAULT_STEP},factor=30"
+_RATE = f"large_rate:step={FAULT_STEP},factor=100"
 _PRECISION = f"low_precision_attention:step={FAULT_STEP}"
 FAULTS: dict[str, tuple[str, ...]] = {
     "none": (),
@@ -53,9 +53,7 @@ def table(rows: Sequence[Row]) -> str:
         "| monitor | " + " | ".join(faulty) + " | false alarms per 1,000 healthy steps |",
         "|---|" + "---:|" * (len(faulty) + 1),
     ]
-    onsets = {
-        fault: [row.onset for row in rows if names[row.faults] == fault] for fault in faulty
-    }
+    onsets = {fault: [row.onset for row in rows if names[row.faults] == fault] for fault in faulty}
     shown = [f"{sum(o is not None for o in onsets[f])}/{len(onsets[f])}" for f in faulty]
     lines.append("| *the loss fails in* | " + " | ".join(shown) + " | |")
     silent = {name for row in rows for name in row.silent}

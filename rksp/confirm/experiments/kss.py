@@ -37,7 +37,10 @@ def plan() -> list[Trial]:
 def table(rows: Sequence[Row]) -> str:
     """The 24 paired trials beside the paper's, then the share of diverged trials at every rate."""
     paired = [row for row in rows if row.rate in RATES]
-    lines = ["", "| arm | " + " | ".join(f"{rate:g}" for rate in _rates(rows)) + " | stable up to |"]
+    lines = [
+        "",
+        "| arm | " + " | ".join(f"{rate:g}" for rate in _rates(rows)) + " | stable up to |",
+    ]
     lines.append("|---|" + "---:|" * (len(_rates(rows)) + 1))
     for arm in dict.fromkeys(row.arm for row in rows):
         shares = {rate: _share(rows, arm, rate) for rate in _rates(rows)}

@@ -86,9 +86,7 @@ def run_trials(
     folder.mkdir(parents=True, exist_ok=True)
     missing = [trial for trial in trials if not _path(trial, folder).exists()]
     if missing:
-        work_through(
-            _store, missing, folder, total=len(trials), workers=workers, progress=progress
-        )
+        work_through(_store, missing, folder, total=len(trials), workers=workers, progress=progress)
     return [
         Stored.model_validate_json(_path(trial, folder).read_text(encoding="utf-8"))
         for trial in trials

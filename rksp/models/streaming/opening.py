@@ -6,9 +6,10 @@ from typing import Literal
 
 from rksp.errors import InputError
 from rksp.models.source import ModelSource, refusals, refused
+from rksp.models.streaming.checkpoint_stream import CheckpointWeights
 from rksp.models.streaming.memory import free_memory
-from rksp.models.streaming.recording import record
-from rksp.models.streaming.skeleton import make_skeleton
+from rksp.models.streaming.recording import record_model
+from rksp.models.streaming.skeleton import make_skeleton, share_weights
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.weights import InitialWeights, fill_buffers
 
@@ -57,22 +58,28 @@ def open_stream(
 
     Args:
         source: Of a model of transformers.
-        seed: Of the random initialization, default the source's own.
+        seed: Of the random initialization, default the source's own; a checkpoint has no use for
+            it.
         workers: Threads that prepare weights; the result does not depend on them.
         max_memory: Bytes; more is refused before the pass starts. Default what is free.
         poison: Fill weights with NaN first and look for what is left: for tests.
 
     Raises:
         NotCovered: The model's weights cannot be drawn one by one.
-        InputError: The configuration does not hold together.
+        InputError: The configuration does not hold together, or a file of the checkpoint is
+            missing or damaged.
     """
     seed = source.seed if seed is None else seed
     try:
-        model, given = make_skeleton(source.construct_empty, seed)
+        if source.is_pretrained:
+            model, _ = make_skeleton(source.construct_empty, seed)
+            share_weights(model)
+            weights = CheckpointWeights(source.folder, model, rounded_to=source.rounded_to)
+            weights.fill_buffers(model)
+        else:
+            model, recipes = record_model(source.construct_empty, seed)
+            weights = InitialWeights(recipes, seed, rounded_to=source.rounded_to, poison=poison)
+            fill_buffers(model, weights)
     except refusals() as error:
         raise refused(source.target, error) from error
-    weights = InitialWeights(
-        record(model, given, seed), seed, rounded_to=source.rounded_to, poison=poison
-    )
-    fill_buffers(model, weights)
     return Stream(model, weights, workers=workers, max_memory=max_memory, target=source.target)

@@ -9,7 +9,7 @@ any part of any weight, in any order, on any number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rksp.errors import NotCovered
 from rksp.models.source import refusals
 from rksp.models.streaming.seeds import PIECE, seed_of
+from rksp.models.streaming.skeleton import make_skeleton, share_weights
 
 # Replayed as a whole: they look at values, or mix entries.
 _WHOLE = ("trunc_normal_", "orthogonal_", "sparse_", "dirac_", "eye_")
@@ -177,6 +178,25 @@ def _functions_noted(notebook: _Notebook) -> Iterator[None]:
             yield
     finally:
         table.update(originals)
+
+
+def record_model(
+    construct: Callable[[], nn.Module], seed: int
+) -> tuple[nn.Module, dict[str, Recipe]]:
+    """A skeleton with its weights shared as they should be, and the recipe of every weight.
+
+    Args:
+        construct: Builds a model of transformers; called once.
+        seed: Of the initialization.
+
+    Raises:
+        NotCovered: As `record`.
+    """
+    model, given = make_skeleton(construct, seed)
+    recipes = record(model, given, seed)
+    share_weights(model)
+    kept = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return model, {name: recipe for name, recipe in recipes.items() if name in kept}
 
 
 def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, Recipe]:

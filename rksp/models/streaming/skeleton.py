@@ -50,7 +50,9 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
     """Runs a constructor without allocating its weights.
 
     What the constructor computes (rotary frequencies, masks) is computed; what it draws follows
-    the seed. Weights that share a tensor still do. The global generator is left as found.
+    the seed. Weights that the constructor shares are shared; those that `tie_weights` would share
+    are not yet, because transformers initializes each before it ties them. The global generator is
+    left as found.
 
     Args:
         make: Builds a model of transformers; called once.
@@ -63,8 +65,6 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
     with torch.random.fork_rng(devices=[]), _uninitialized(), _SmallOnly(), torch.no_grad():
         torch.manual_seed(seed_of(seed, "constructor"))
         model = make()
-    if hasattr(model, "tie_weights"):
-        model.tie_weights()
     given: dict[str, Tensor] = {}
     empty: dict[int, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
@@ -79,3 +79,9 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
             if parameter is not None:
                 module._parameters[name] = empty[id(parameter)]
     return model.eval(), given
+
+
+def share_weights(model: nn.Module) -> None:
+    """Ties what the configuration says is tied, such as the output layer to the embedding."""
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -96,6 +97,7 @@ class Stream:
         self._asked_ahead = ahead
         self.ahead = ahead or 0
         self._widest = self._logits = 0
+        self.waited = 0.0  # seconds the model stood still for its weights
         self._place = 0
         self._done: list[Unit] = []
         self._loaded: list[Unit] = []
@@ -112,6 +114,16 @@ class Stream:
             )
         model._rksp_stream = self
         self._attach("module")
+
+    def describe(self) -> str:
+        """How the weights were held, a phrase; the same for any number of threads."""
+        grains = {
+            "module": "module by module",
+            "block": "block by block",
+            "rest": "block by block, the rest at once",
+        }
+        experts = ", experts one by one" if self.sliced else ""
+        return f"streamed {grains[self.grain]}{experts}"
 
     def _plan(self, sequences: int, entries: int) -> None:
         """Predicts the peak, preparing less ahead where memory is short.
@@ -210,7 +222,9 @@ class Stream:
         else:
             loading = self._coming.pop(unit, None) or _Loading(unit, self.weights, self._pool)
             self._advance(unit)
+            start = time.perf_counter()
             tensors = loading.wait()
+            self.waited += time.perf_counter() - start
         for slot in unit.slots:
             value = tensors[slot.name]
             slot.module._parameters[slot.attribute] = nn.Parameter(value, requires_grad=False)
@@ -261,8 +275,10 @@ class Stream:
             slot, index
         )
         self._slice_coming = {k: v for k, v in self._slice_coming.items() if k[0] != slot.name}
+        start = time.perf_counter()
         for future in futures:
             future.result()
+        self.waited += time.perf_counter() - start
         if index + 1 < len(slot.empty) and self.ahead:  # experts are looked at in their order
             self._slice_coming[slot.name, index + 1] = self._begin(slot, index + 1)
         return tensor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rksp.errors import RkspError
-from rksp.models.streaming.recording import Recipe, Step, record
+from rksp.models.streaming.recording import Recipe, Step, record_model
 from rksp.models.streaming.seeds import PIECE, piece_seed
 
 
@@ -155,7 +155,7 @@ def run(jobs: Iterable[Callable[[], object]], pool: Executor | None) -> None:
 
 
 def build_whole(
-    make_empty: Callable[[], tuple[nn.Module, dict[str, Tensor]]],
+    construct: Callable[[], nn.Module],
     seed: int,
     *,
     pool: Executor | None = None,
@@ -164,14 +164,14 @@ def build_whole(
     """The model in memory under the rule that streaming follows: the same bits.
 
     Args:
-        make_empty: Gives the result of `make_skeleton`.
+        construct: Builds a model of transformers; called once.
         seed: Of the initialization.
 
     Raises:
-        NotCovered: As `record`.
+        NotCovered: As `rksp.models.streaming.recording.record`.
     """
-    model, given = make_empty()
-    weights = InitialWeights(record(model, given, seed), seed, poison=poison)
+    model, recipes = record_model(construct, seed)
+    weights = InitialWeights(recipes, seed, poison=poison)
     filled: dict[int, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
         value = fill(weights, name, parameter, pool)

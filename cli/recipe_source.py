@@ -1,0 +1,80 @@
+"""The recipe of a command line: flags, or a trainer's file with flags in place of its values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from rksp.errors import InputError
+from rksp.recipe import Recipe
+
+# Field of the recipe → parameter of the command.
+_FLAGS = {
+    "learning_rate": "lr",
+    "optimizer": "optimizer",
+    "warmup_steps": "warmup_steps",
+    "max_steps": "max_steps",
+    "schedule": "schedule",
+    "batch_size": "batch_size",
+    "sequence_length": "sequence_length",
+    "max_grad_norm": "clip",
+    "weight_decay": "weight_decay",
+    "adam_beta2": "beta2",
+    "adam_epsilon": "epsilon",
+    "precision": "precision",
+}
+_RUN_FILES = (".yaml", ".yml", ".toml", ".py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be scored: the target, settings of it that the file changes, the recipe."""
+
+    target: str
+    overrides: Mapping[str, object]
+    recipe: Recipe
+
+
+def asked_for(context: typer.Context, target: str, file: Path | None, devices: int | None) -> Asked:
+    """Reads the flags, and a file if there is one: `--recipe`, or the target itself.
+
+    What is typed wins over the file, and the file over `.rksp.toml` and the options' defaults.
+
+    Raises:
+        InputError: The file cannot be read, describes no model where one is needed, or a value
+            cannot be used.
+    """
+    is_target = file is None and Path(target).suffix in _RUN_FILES and Path(target).is_file()
+    if file is None and not is_target:
+        if devices is not None:
+            raise InputError("--devices is for batches of a recipe file; give --recipe FILE.")
+        return Asked(target=target, overrides={}, recipe=Recipe.parse(_flags(context, _FLAGS)))
+    from rksp.recipe_files.registry import read_recipe_file
+
+    read = read_recipe_file(Path(target) if is_target else file, devices=devices)
+    typed = [
+        field
+        for field, name in _FLAGS.items()
+        if getattr(context.get_parameter_source(name), "name", "") in ("COMMANDLINE", "ENVIRONMENT")
+    ]
+    recipe = read.recipe(_flags(context, typed))
+    for note in read.notes:
+        print(f"rksp: {note}", file=sys.stderr)
+    if not is_target:
+        return Asked(target=target, overrides={}, recipe=recipe)
+    if read.target is None:
+        raise InputError(f"{target}: {read.target_missing}")
+    for note in read.target.notes:
+        print(f"rksp: {note}", file=sys.stderr)
+    return Asked(target=read.target.name, overrides=read.target.overrides, recipe=recipe)
+
+
+def _flags(context: typer.Context, fields) -> dict[str, object]:
+    found = {field: context.params[_FLAGS[field]] for field in fields}
+    if "max_grad_norm" in found:
+        found["max_grad_norm"] = found["max_grad_norm"] or None  # 0 is off
+    return found

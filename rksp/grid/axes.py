@@ -1,0 +1,222 @@
+"""What a grid varies: names that people use, values as they write them, ranges to draw from."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rksp.errors import InputError
+from rksp.recipe import Recipe
+from rksp.recipe_files.document import parse_yaml
+
+_ALIASES = {
+    "lr": "learning_rate",
+    "peak_lr": "learning_rate",
+    "max_lr": "learning_rate",
+    "learn_rate": "learning_rate",
+    "warmup": "warmup_steps",
+    "warmup_iters": "warmup_steps",
+    "steps": "max_steps",
+    "max_iters": "max_steps",
+    "train_steps": "max_steps",
+    "wd": "weight_decay",
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "eps": "adam_epsilon",
+    "epsilon": "adam_epsilon",
+    "clip": "max_grad_norm",
+    "grad_clip": "max_grad_norm",
+    "bs": "batch_size",
+    "global_batch_size": "batch_size",
+    "seq_len": "sequence_length",
+    "seq_length": "sequence_length",
+    "block_size": "sequence_length",
+    "optim": "optimizer",
+    "lr_scheduler": "schedule",
+    "lr_scheduler_type": "schedule",
+    "dtype": "precision",
+}
+_TARGETS = ("target", "model", "model_name_or_path")
+_PREFIXES = ("config.", "params_", "hparams.", "recipe.")
+_OVERRIDE = re.compile(r"^(?P<name>\+{0,2}[\w./@-]+)=(?P<value>.*)$", re.DOTALL)
+_CALL = re.compile(r"^(?P<name>range|choice|interval|logspace|linspace)\((?P<inside>.*)\)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A continuous or integer range to draw from.
+
+    Attributes:
+        kind: `uniform`, `log_uniform`, `normal` or `log_normal`.
+        low, high: Bounds, or mean and standard deviation for the normal kinds.
+        step: Values are multiples of it, if given.
+        whole: Values are whole numbers.
+    """
+
+    kind: str
+    low: float
+    high: float
+    step: float | None = None
+    whole: bool = False
+
+    def draw(self, source: random.Random) -> float | int:
+        """One value."""
+        if self.kind == "log_uniform":
+            value = math.exp(source.uniform(math.log(self.low), math.log(self.high)))
+        elif self.kind == "normal":
+            value = source.gauss(self.low, self.high)
+        elif self.kind == "log_normal":
+            value = math.exp(source.gauss(self.low, self.high))
+        elif self.whole:
+            return source.randint(int(self.low), int(self.high))
+        else:
+            value = source.uniform(self.low, self.high)
+        if self.step:
+            value = round(value / self.step) * self.step
+        return round(value) if self.whole else float(f"{value:.6g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Values to draw from, with weights if they are not equally likely."""
+
+    values: tuple[object, ...]
+    weights: tuple[float, ...] | None = None
+
+    def draw(self, source: random.Random) -> object:
+        """One value."""
+        return source.choices(self.values, weights=self.weights)[0]
+
+
+Axis = Choice | Range
+
+
+def canonical(name: str) -> tuple[str, str]:
+    """What an axis varies: `("recipe", field)`, `("target", "")`, `("seed", "")` or
+    `("set", setting)`.
+
+    Names of `Recipe`'s fields, their usual short forms, and exports' prefixes (`config.lr`,
+    `params_lr`) are known; `set.X` and every other name is a setting of the model.
+    """
+    plain = name.strip().lstrip("+")
+    if plain.startswith("set."):
+        return "set", plain.removeprefix("set.")
+    for prefix in _PREFIXES:
+        plain = plain.removeprefix(prefix)
+    plain = plain.replace("-", "_")
+    if plain in _TARGETS:
+        return "target", ""
+    if plain == "seed":
+        return "seed", ""
+    for known in (plain, plain.rsplit(".", 1)[-1]):
+        field = _ALIASES.get(known, known)
+        if field in Recipe.model_fields and (
+            known == plain or "optim" in plain or "sched" in plain
+        ):
+            return "recipe", field
+    return "set", plain
+
+
+def read_override(text: str) -> tuple[str, Axis]:
+    """A Hydra-style override: `lr=1e-4,3e-4`, `n_layer=range(2,9,2)`, `x=choice(a,b)`,
+    `lr=logspace(-4,-2,5)` or, to draw from, `lr=interval(1e-4,1e-2)`.
+
+    Source: Hydra 1.3's override grammar (sweep functions), without modifiers such as `shuffle`;
+    `logspace` and `linspace` are ours. An interval of positive bounds over more than a decade is
+    drawn logarithmically.
+
+    Raises:
+        InputError: It is no such override.
+    """
+    match = _OVERRIDE.match(text)
+    if match is None:
+        raise InputError(f"{text!r} is not NAME=VALUES, such as lr=1e-4,3e-4.")
+    name, value = match["name"].lstrip("+"), match["value"].strip()
+    call = _CALL.match(value)
+    if call is None:
+        return name, Choice(values=tuple(parse_yaml(part) for part in _split(text, value)))
+    parts = [parse_yaml(part) for part in _split(text, call["inside"])]
+    if call["name"] == "choice":
+        return name, Choice(values=tuple(parts))
+    if not all(isinstance(p, int | float) and not isinstance(p, bool) for p in parts):
+        raise InputError(f"{text!r}: {call['name']}() takes numbers.")
+    return name, _spread(text, call["name"], parts)
+
+
+def _spread(text: str, kind: str, parts: list[float]) -> Axis:
+    try:
+        if kind == "range":
+            start, stop, step = {1: (0, *parts, 1), 2: (*parts, 1), 3: tuple(parts)}[len(parts)]
+            count = max(0, math.ceil((stop - start) / step))
+            return Choice(values=tuple(start + i * step for i in range(count)))
+        if kind == "interval":
+            low, high = parts
+            is_log = low > 0 and high / low > 10
+            return Range(kind="log_uniform" if is_log else "uniform", low=low, high=high)
+        low, high, count = parts
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        raise InputError(f"{text!r}: wrong number of values for {kind}().") from error
+    if count != int(count) or count < 1:
+        raise InputError(f"{text!r}: the third value of {kind}() is a count.")
+    points = [low + (high - low) * i / max(1, count - 1) for i in range(int(count))]
+    if kind == "logspace":
+        points = [float(f"{10**p:.6g}") for p in points]
+    return Choice(values=tuple(points))
+
+
+def _split(text: str, value: str) -> list[str]:
+    """Commas outside quotes and brackets."""
+    parts, depth, quote, start = [], 0, "", 0
+    for i, c in enumerate(value):
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "'\"":
+            quote = c
+        elif c in "[{(":
+            depth += 1
+        elif c in "]})":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append(value[start:i])
+            start = i + 1
+    if depth or quote:
+        raise InputError(f"{text!r}: a bracket or quote is not closed.")
+    return [part.strip() for part in (*parts, value[start:])]
+
+
+def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
+    """One parameter of a W&B sweep: `value`, `values` (with `probabilities`), or a distribution.
+
+    Source: Weights & Biases, "Sweep configuration options": bounds of `log_uniform` are natural
+    exponents, those of `log_uniform_values` the values themselves.
+
+    Raises:
+        InputError: The definition cannot be read.
+    """
+    if "value" in definition:
+        return Choice(values=(definition["value"],))
+    if "values" in definition:
+        values, weights = definition["values"], definition.get("probabilities")
+        if not isinstance(values, list) or not values:
+            raise InputError(f"Sweep parameter {name}: 'values' is no list of values.")
+        return Choice(values=tuple(values), weights=tuple(weights) if weights else None)
+    low, high = definition.get("min"), definition.get("max")
+    whole = isinstance(low, int) and isinstance(high, int)
+    kind = str(definition.get("distribution") or ("int_uniform" if whole else "uniform"))
+    step = definition.get("q")
+    if "normal" in kind:
+        mean, deviation = definition.get("mu", 0.0), definition.get("sigma", 1.0)
+        plain = "log_normal" if "log" in kind else "normal"
+        return Range(kind=plain, low=float(mean), high=float(deviation), step=step)
+    if not isinstance(low, int | float) or not isinstance(high, int | float) or low > high:
+        raise InputError(f"Sweep parameter {name} has neither values nor a range from min to max.")
+    if kind in ("log_uniform_values", "q_log_uniform_values", "inv_log_uniform_values"):
+        return Range(kind="log_uniform", low=low, high=high, step=step)
+    if kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):
+        return Range(kind="log_uniform", low=math.exp(low), high=math.exp(high), step=step)
+    if kind in ("uniform", "q_uniform", "int_uniform"):
+        return Range(kind="uniform", low=low, high=high, step=step, whole=kind == "int_uniform")
+    raise InputError(f"Sweep parameter {name}: distribution {kind!r} is none that rksp knows.")

@@ -1,0 +1,101 @@
+"""One point of a grid, and what it shares with others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rksp.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How every cell of a grid is measured and judged; part of every cell's identity.
+
+    Attributes:
+        evidence: Tier by name.
+        states: Token states per block.
+        probe: Text to show instead of the bundled one.
+        threshold: P(failed) at which a cell's verdict is `risk`.
+        risk: Upper bound of P(failed) at the safe rate.
+        max_params: Larger models are refused.
+        threads: Of one worker; the result does not depend on it.
+        allow_hub: Let a Hub id download.
+        trust_remote_code: Run code that comes with a model.
+    """
+
+    evidence: str = "response"
+    states: int = 2048
+    probe: str | None = None
+    threshold: float = 0.5
+    risk: float = 0.05
+    max_params: float = 2e9
+    threads: int = 1
+    allow_hub: bool = False
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A target at one seed under one recipe.
+
+    Attributes:
+        target: As for `rksp score`.
+        overrides: Settings of the model that are changed.
+        seed: Of the initialization.
+        recipe: How it is to be trained.
+        labels: What the grid varies, by the names that the user gave: for tables.
+    """
+
+    target: str
+    recipe: Recipe
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
+    labels: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """The target with its overrides, in one line."""
+        changes = [f"{key}={value}" for key, value in sorted(self.overrides.items())]
+        return " ".join([self.target, *changes])
+
+    def init_key(self, options: Options) -> str:
+        """Identity of the initialization and of how it is looked at: cells that share it share
+        one profile."""
+        return _digest(
+            {
+                "target": self.target,
+                "content": _content(self.target),
+                "overrides": dict(self.overrides),
+                "seed": self.seed,
+                "evidence": options.evidence,
+                "states": options.states,
+                "probe": _content(options.probe) if options.probe else None,
+            }
+        )
+
+    def key(self, options: Options) -> str:
+        """Identity of the cell: the same work has the same key in every run of the grid."""
+        return _digest(
+            {
+                "init": self.init_key(options),
+                "recipe": self.recipe.model_dump(mode="json"),
+                "threshold": options.threshold,
+                "risk": options.risk,
+            }
+        )
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _content(target: str) -> str | None:
+    """Digest of a target's file, so that a changed file is another target."""
+    path = Path(target)
+    file = path / "config.json" if path.is_dir() else path
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None

@@ -1,0 +1,1 @@
+"""Where groups of cells are worked on; see `rksp.grid.engines.base`."""

@@ -1,0 +1,148 @@
+"""Worker processes on this machine; one that dies takes only its own group with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+from rksp.grid.engines.base import End
+from rksp.grid.evaluate import EVALUATOR
+from rksp.grid.events import Event, Failure, Task
+
+
+class LocalEngine:
+    """A pool of processes that are kept between groups: torch is imported once in each.
+
+    Args:
+        workers: How many at most.
+        evaluator: What they run, as `package.module:function`.
+    """
+
+    def __init__(self, workers: int, *, evaluator: str = EVALUATOR) -> None:
+        self.slots = workers
+        self._evaluator = evaluator
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+
+    def start(self, task: Task) -> LocalJob:
+        """Gives a group to an idle process, or to a new one."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.poll() is None:
+                break
+        else:
+            worker = _Worker(self._evaluator)
+            self._all.append(worker)
+        return LocalJob(worker, task, self._idle)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for worker in self._all:
+            worker.close()
+
+
+class _Worker:
+    """One process, with a thread that reads what it says."""
+
+    def __init__(self, evaluator: str) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rksp.grid.engines.child", evaluator],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+        )
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.put(line)
+
+    def send(self, task: Task) -> None:
+        try:
+            self.process.stdin.write(json.dumps(task) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died; the job will notice
+
+    def last_words(self) -> str:
+        """The last line on its stderr."""
+        self.errors.seek(0, os.SEEK_END)
+        size = self.errors.tell()
+        self.errors.seek(max(0, size - 2000))
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.reader.join(timeout=5)
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+class LocalJob:
+    """A group in a worker process."""
+
+    def __init__(self, worker: _Worker, task: Task, idle: list[_Worker]) -> None:
+        self._worker, self._idle = worker, idle
+        self._is_done = False
+        self._events: list[Event] = []
+        worker.send(task)
+
+    def _drain(self) -> None:
+        while not self._is_done:
+            try:
+                event = json.loads(self._worker.lines.get_nowait())
+            except queue.Empty:
+                return
+            if event is None:
+                self._is_done = True
+                self._idle.append(self._worker)
+            else:
+                self._events.append(event)
+
+    def poll(self) -> list[Event]:
+        """Events since the last call."""
+        self._drain()
+        events, self._events = self._events, []
+        return events
+
+    def end(self) -> End | None:
+        """By the word of the worker, or by its death."""
+        self._drain()
+        if self._is_done:
+            return End()
+        code = self._worker.process.poll()
+        if code is None:
+            return None
+        self._worker.reader.join(timeout=5)
+        self._drain()
+        return End() if self._is_done else _cause(code, self._worker.last_words())
+
+    def stop(self) -> None:
+        """Kills the process."""
+        self._worker.process.kill()
+
+
+def _cause(code: int, words: str) -> End:
+    failure: Failure = "killed"
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = ", perhaps for want of memory" if name == "SIGKILL" else ""
+        return End(failure=failure, message=f"the worker was ended by {name}{hint}")
+    return End(failure=failure, message=f"the worker left with code {code}: {words}")

@@ -1,0 +1,106 @@
+"""Many machines through Ray: a group is one task, and its events stream back as they happen.
+
+Ray itself retries nothing here: the coordinator knows which cells are done, and gives only the
+rest to another node.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+
+from rksp.errors import InputError
+from rksp.grid.engines.base import End
+from rksp.grid.evaluate import EVALUATOR, load_evaluator
+from rksp.grid.events import Event, Task
+
+
+class RayEngine:
+    """Groups as Ray tasks.
+
+    Args:
+        workers: Groups at once; default as many as the cluster has processors.
+        address: Of a cluster; default the one that Ray finds, or a new one on this machine.
+        evaluator: What the tasks run, as `package.module:function`; every node must be able to
+            import it.
+
+    Raises:
+        InputError: Ray is not installed or its cluster cannot be reached.
+    """
+
+    def __init__(
+        self, workers: int | None = None, *, address: str | None = None, evaluator: str = EVALUATOR
+    ) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+        except ImportError as error:
+            raise InputError("--engine ray needs Ray; pip install 'rksp[ray]'.") from error
+        self._ray = ray
+        self._is_ours = not ray.is_initialized()
+        if self._is_ours:
+            try:
+                ray.init(address=address, log_to_driver=False, include_dashboard=False)
+            except ConnectionError as error:
+                raise InputError(f"There is no Ray cluster at {address} ({error}).") from error
+        self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._evaluator = evaluator
+        remote = ray.remote(num_returns="streaming", num_cpus=1, max_retries=0)
+        self._work = remote(_work)
+
+    def start(self, task: Task) -> RayJob:
+        """Sends a group to the cluster."""
+        scattered = self._work.options(scheduling_strategy="SPREAD")
+        return RayJob(self._ray, scattered.remote(self._evaluator, task))
+
+    def close(self) -> None:
+        """Leaves the cluster; one that was there before is left as it is."""
+        if self._is_ours:
+            self._ray.shutdown()
+
+
+def _work(evaluator: str, task: Task):
+    yield {"kind": "started"}
+    yield from load_evaluator(evaluator)(task)
+
+
+class RayJob:
+    """One group on the cluster, with a thread that waits for its events."""
+
+    def __init__(self, ray, stream) -> None:
+        self._ray, self._stream = ray, stream
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._end: End | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        errors = self._ray.exceptions
+        try:
+            for reference in self._stream:
+                self._events.put(self._ray.get(reference))
+        except errors.RayTaskError as error:
+            self._end = End(failure="error", message=str(error.cause or error).splitlines()[0])
+        except errors.RayError as error:  # the worker, its node or its object is gone
+            name = type(error).__name__
+            self._end = End(failure="killed", message=f"the worker was lost ({name})")
+        else:
+            self._end = End()
+
+    def poll(self) -> list[Event]:
+        """Events since the last call."""
+        events = []
+        while True:
+            try:
+                events.append(self._events.get_nowait())
+            except queue.Empty:
+                return events
+
+    def end(self) -> End | None:
+        """Once the stream has ended, how."""
+        return self._end
+
+    def stop(self) -> None:
+        """Cancels the task with its process."""
+        self._ray.cancel(self._stream, force=True)

@@ -1,0 +1,280 @@
+"""The grid on disk: one SQLite file in which every cell has exactly one state and one result.
+
+A cell is `todo`, `running` under a lease, `done` or `failed`. Only who holds the lease can write;
+a lease that ran out, or whose process is gone, returns the cell. Several coordinators may work on
+one file on one machine; never put it on a network file system.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rksp.errors import ArtifactError, InputError
+from rksp.grid.cell import Cell, Options
+from rksp.grid.events import FINAL, Failure, Task
+
+SCHEMA = "rksp-grid-1"
+TRIES = 3
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS cells (
+    key TEXT PRIMARY KEY, position INTEGER NOT NULL, init TEXT NOT NULL,
+    target TEXT NOT NULL, overrides TEXT NOT NULL, seed INTEGER NOT NULL,
+    recipe TEXT NOT NULL, labels TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'todo', owner TEXT, lease REAL, tries INTEGER NOT NULL DEFAULT 0,
+    failure TEXT, message TEXT, result TEXT);
+CREATE INDEX IF NOT EXISTS by_state ON cells (state, position);
+CREATE TABLE IF NOT EXISTS profiles (init TEXT NOT NULL, owner TEXT NOT NULL, seconds REAL);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One cell with its state and, when done, its result."""
+
+    key: str
+    position: int
+    init: str
+    target: str
+    overrides: dict[str, object]
+    seed: int
+    recipe: dict[str, object]
+    labels: dict[str, object]
+    state: str
+    tries: int
+    failure: str | None
+    message: str | None
+    result: dict[str, object] | None
+
+
+class GridStore:
+    """A grid's cells, and who works on them.
+
+    Args:
+        path: The file; made if absent.
+        owner: Who claims; default this process.
+
+    Raises:
+        ArtifactError: The file is not such a store.
+    """
+
+    def __init__(self, path: Path, *, owner: str | None = None) -> None:
+        self.path = path
+        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}"
+        try:
+            self._base = sqlite3.connect(path, timeout=30, isolation_level=None)
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute("PRAGMA synchronous=NORMAL")
+            self._base.executescript(_TABLES)
+            found = self._meta("schema")
+        except sqlite3.DatabaseError as error:
+            raise ArtifactError(f"{path} is no grid store ({error}).") from error
+        if found not in (None, SCHEMA):
+            raise ArtifactError(f"{path} has schema {found!r}; this rksp reads {SCHEMA!r}.")
+
+    def close(self) -> None:
+        """Gives back what is still held, and closes the file."""
+        self.release()
+        self._base.close()
+
+    def __enter__(self) -> GridStore:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def fill(self, cells: Sequence[Cell], options: Options) -> int:
+        """Puts a plan into an empty store, or takes up the same plan again.
+
+        Returns:
+            How many cells were there already.
+
+        Raises:
+            InputError: The store holds another grid.
+        """
+        keys = [cell.key(options) for cell in cells]
+        plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
+        with self._transaction():
+            stored = self._meta("plan")
+            if stored is not None and stored != plan:
+                raise InputError(
+                    f"{self.path} holds another grid; write to another file, or give the same "
+                    "grid and options to resume."
+                )
+            if stored is not None:
+                return len(keys)
+            for name, value in (
+                ("schema", SCHEMA),
+                ("plan", plan),
+                ("options", json.dumps(dataclasses.asdict(options))),
+            ):
+                self._base.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
+            self._base.executemany(
+                "INSERT OR IGNORE INTO cells (key, position, init, target, overrides, seed, recipe,"
+                " labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        key,
+                        position,
+                        cell.init_key(options),
+                        cell.target,
+                        json.dumps(dict(cell.overrides)),
+                        cell.seed,
+                        json.dumps(cell.recipe.model_dump(mode="json")),
+                        json.dumps(dict(cell.labels), default=str),
+                    )
+                    for position, (key, cell) in enumerate(zip(keys, cells, strict=True))
+                ],
+            )
+        return 0
+
+    def claim(self, lease: float) -> Task | None:
+        """Takes the next group: all open cells of one initialization, for `lease` seconds."""
+        now = time.time()
+        with self._transaction():
+            self._reclaim(now)
+            first = self._base.execute(
+                "SELECT init FROM cells WHERE state = 'todo' ORDER BY position LIMIT 1"
+            ).fetchone()
+            if first is None:
+                return None
+            rows = self._base.execute(
+                "SELECT key, target, overrides, seed, recipe FROM cells"
+                " WHERE state = 'todo' AND init = ? ORDER BY position",
+                first,
+            ).fetchall()
+            self._base.execute(
+                "UPDATE cells SET state = 'running', owner = ?, lease = ?"
+                " WHERE state = 'todo' AND init = ?",
+                (self.owner, now + lease, first[0]),
+            )
+        _, target, overrides, seed, _ = rows[0]
+        return {
+            "target": target,
+            "overrides": json.loads(overrides),
+            "seed": seed,
+            "options": json.loads(self._meta("options")),
+            "cells": [(row[0], json.loads(row[4])) for row in rows],
+        }
+
+    def renew(self, lease: float) -> None:
+        """Extends every lease of this owner to `lease` seconds from now."""
+        self._base.execute(
+            "UPDATE cells SET lease = ? WHERE state = 'running' AND owner = ?",
+            (time.time() + lease, self.owner),
+        )
+
+    def profiled(self, key: str, seconds: float) -> None:
+        """Counts one profile, made for the group of this cell."""
+        self._base.execute(
+            "INSERT INTO profiles SELECT init, ?, ? FROM cells WHERE key = ?",
+            (self.owner, seconds, key),
+        )
+
+    def finish(self, key: str, result: dict[str, object]) -> bool:
+        """Stores a result, if this owner still holds the cell; says whether it did."""
+        done = self._base.execute(
+            "UPDATE cells SET state = 'done', result = ?, owner = NULL, lease = NULL,"
+            " failure = NULL, message = NULL WHERE key = ? AND state = 'running' AND owner = ?",
+            (json.dumps(result, sort_keys=True, allow_nan=False), key, self.owner),
+        )
+        return done.rowcount == 1
+
+    def fail(self, keys: Iterable[str], failure: Failure, message: str) -> None:
+        """Counts a try against cells that this owner holds; the last try is final."""
+        is_final = failure in FINAL
+        self._base.executemany(
+            "UPDATE cells SET tries = tries + 1, failure = ?, message = ?, owner = NULL,"
+            " lease = NULL, state = CASE WHEN ? OR tries + 1 >= ? THEN 'failed' ELSE 'todo' END"
+            " WHERE key = ? AND state = 'running' AND owner = ?",
+            [(failure, message, is_final, TRIES, key, self.owner) for key in keys],
+        )
+
+    def release(self, keys: Iterable[str] | None = None) -> None:
+        """Gives cells back untried; default all that this owner holds."""
+        where = "WHERE state = 'running' AND owner = ?"
+        change = f"UPDATE cells SET state = 'todo', owner = NULL, lease = NULL {where}"
+        if keys is None:
+            self._base.execute(change, (self.owner,))
+        else:
+            self._base.executemany(f"{change} AND key = ?", [(self.owner, key) for key in keys])
+
+    def retry_failed(self) -> int:
+        """Opens failed cells again; says how many."""
+        return self._base.execute(
+            "UPDATE cells SET state = 'todo', tries = 0 WHERE state = 'failed'"
+        ).rowcount
+
+    def counts(self) -> dict[str, int]:
+        """Number of cells by state."""
+        found = dict(self._base.execute("SELECT state, COUNT(*) FROM cells GROUP BY state"))
+        return {state: found.get(state, 0) for state in ("todo", "running", "done", "failed")}
+
+    def profiles(self) -> list[float]:
+        """Seconds of every profile that was made."""
+        return [s for (s,) in self._base.execute("SELECT seconds FROM profiles ORDER BY rowid")]
+
+    def rows(self) -> list[Row]:
+        """Every cell, in the order of the grid."""
+        names = [field.name for field in dataclasses.fields(Row)]
+        found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
+        rows = []
+        for values in found:
+            row = dict(zip(names, values, strict=True))
+            for name in ("overrides", "recipe", "labels", "result"):
+                row[name] = json.loads(row[name]) if row[name] is not None else None
+            rows.append(Row(**row))
+        return rows
+
+    def _reclaim(self, now: float) -> None:
+        """Opens cells whose lease ran out or whose process on this machine is gone."""
+        held = self._base.execute(
+            "SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner != ?", (self.owner,)
+        ).fetchall()
+        gone = [(owner,) for (owner,) in held if not _may_live(owner)]
+        back = "UPDATE cells SET state = 'todo', owner = NULL, lease = NULL WHERE state = 'running'"
+        self._base.executemany(f"{back} AND owner = ?", gone)
+        self._base.execute(f"{back} AND lease < ?", (now,))
+
+    def _meta(self, name: str) -> str | None:
+        row = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._base)
+
+
+class _Transaction:
+    """A write transaction from its first read on, so that two claims cannot see the same cells."""
+
+    def __init__(self, base: sqlite3.Connection) -> None:
+        self._base = base
+
+    def __enter__(self) -> None:
+        self._base.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._base.execute("COMMIT" if kind is None else "ROLLBACK")
+
+
+def _may_live(owner: str) -> bool:
+    """False only for a process of this machine that is certainly gone."""
+    host, _, number = owner.rpartition(":")
+    if host != socket.gethostname() or not number.isdigit():
+        return True
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,1 @@
+"""Pruning by risk before a trial trains, inside other people's sweeps."""

@@ -1,0 +1,49 @@
+"""Optuna: prune a trial by its risk, before its objective trains.
+
+    gate = RiskGate(target="gpt2", recipe={"max_steps": 2000})
+
+    def objective(trial):
+        lr = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
+        prune_by_risk(trial, gate)
+        return train(lr)
+
+The study sees a pruned trial, as it would after a bad start, and samplers learn from it; the
+risk and the safe rate stay with the trial as user attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rksp.errors import InputError
+from rksp.grid.sweepers.gate import Look, RiskGate
+
+
+def prune_by_risk(trial, gate: RiskGate, parameters: Mapping[str, object] | None = None) -> Look:
+    """Looks at a trial and raises `optuna.TrialPruned` if it is likelier to fail than the bar.
+
+    Args:
+        trial: With its suggestions made.
+        gate: What is known of the models.
+        parameters: Default the trial's own; give them where their names differ from rksp's.
+
+    Returns:
+        The answer, for a trial that may train.
+
+    Raises:
+        InputError: Optuna is not installed, or a parameter cannot be read.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError("Pruning trials needs Optuna; pip install 'rksp[optuna]'.") from error
+    look = gate.look(trial.params if parameters is None else parameters)
+    for name, value in (
+        ("verdict", look.verdict),
+        ("probability_failed", look.probability_failed),
+        ("safe_learning_rate", look.safe_learning_rate),
+    ):
+        trial.set_user_attr(f"rksp/{name}", value)
+    if look.prune:
+        raise optuna.TrialPruned(f"P(failed) is {look.probability_failed:.0%}. {look.reason}")
+    return look

@@ -1,0 +1,170 @@
+"""Trained weights by name, read tensor by tensor from memory-mapped safetensors files.
+
+Names and layouts on disk differ from the modules' own where transformers fuses or splits weights
+on loading (one matrix per expert on disk, one stack of them in the module): its own table of
+conversions decides, applied to one weight at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from rksp.errors import InputError
+from rksp.models.checkpoint import check_finite, find_weights
+
+
+@dataclass(slots=True)
+class _Source:
+    """Where one weight comes from: keys on disk by pattern, and what turns them into it."""
+
+    converter: object | None = None
+    first: str = ""  # the first weight that the converter yields, after which it names the others
+    keys: dict[str, list[str]] = field(default_factory=dict)
+
+
+class CheckpointWeights:
+    """The weights of a checkpoint folder.
+
+    Args:
+        folder: Holds safetensors files, and their index if there are several.
+        model: A skeleton of the model they are for.
+        rounded_to: Name of the dtype that values are rounded to.
+
+    Raises:
+        InputError: A file is missing or damaged, or a weight is missing; it is named.
+    """
+
+    def __init__(self, folder: Path, model: nn.Module, *, rounded_to: str | None = None) -> None:
+        self.folder = folder
+        self.rounded_to = None if rounded_to is None else getattr(torch, rounded_to)
+        self._model = model
+        self._handles, self._places = {}, {}
+        for file in find_weights(folder):
+            handle = self._handles[file] = safe_open(file, framework="pt")
+            self._places |= dict.fromkeys(handle.keys(), file)
+        self._sources = _sources(model, sorted(self._places, key=_natural))
+        self._use_other_names()
+
+    def _use_other_names(self) -> None:
+        """A shared weight may be stored under any of its names; every other must be there."""
+        names: dict[int, list[str]] = {}
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        for first, *others in names.values():
+            stored = next((name for name in (first, *others) if name in self._sources), None)
+            if stored is None:
+                raise InputError(f"The weights in {self.folder} lack {first}.")
+            self._sources[first] = self._sources[stored]
+
+    def can_slice(self, name: str) -> bool:
+        source = self._sources[name]
+        count = self._model.get_parameter(name).shape[0]
+        if source.converter is None:
+            return True
+        kinds = {type(operation).__name__ for operation in source.converter.operations}
+        return kinds <= {"MergeModulelist", "Concatenate"} and all(
+            len(keys) == count for keys in source.keys.values()
+        )
+
+    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
+        return [lambda: self._fill(name, out, self._whole(name))]
+
+    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
+        return [lambda: self._fill(name, out, self._part(name, start, stop).reshape(out.shape))]
+
+    def fill_buffers(self, model: nn.Module) -> None:
+        """Gives a model's buffers the values that the checkpoint holds."""
+        for name, buffer in model.named_buffers():
+            if name in self._sources:
+                if buffer.is_meta:
+                    path, _, last = name.rpartition(".")
+                    buffer = torch.empty(buffer.shape, dtype=buffer.dtype)
+                    model.get_submodule(path)._buffers[last] = buffer
+                self._fill(name, buffer, self._whole(name))
+
+    @torch.no_grad()
+    def _fill(self, name: str, out: Tensor, value: Tensor) -> None:
+        if value.shape != out.shape:
+            raise InputError(f"The weights in {self.folder} have another shape for {name}.")
+        if self.rounded_to is not None and out.is_floating_point():
+            value = value.to(out.dtype).to(self.rounded_to)
+        out.copy_(value)
+        check_finite({name: out}, str(self.folder))
+
+    def _whole(self, name: str) -> Tensor:
+        source = self._sources[name]
+        if source.converter is None:
+            return self._read(source.first)
+        tensors = {p: [self._read(key) for key in keys] for p, keys in source.keys.items()}
+        return self._converted(name, source, tensors)
+
+    def _part(self, name: str, start: int, stop: int) -> Tensor:
+        source = self._sources[name]
+        if source.converter is None:
+            return self._read(source.first, slice(start, stop))
+        tensors = {
+            p: [self._read(key) for key in keys[start:stop]] for p, keys in source.keys.items()
+        }
+        return self._converted(name, source, tensors)
+
+    def _converted(self, name: str, source: _Source, tensors: dict[str, list[Tensor]]) -> Tensor:
+        converter = copy.deepcopy(source.converter)
+        for pattern, parts in tensors.items():
+            for part in parts:
+                converter.add_tensor(source.first, pattern, pattern, part)
+        found = converter.convert(source.first, model=self._model, config=self._model.config)
+        value = found[name]
+        return value[0] if isinstance(value, list) else value
+
+    def _read(self, key: str, rows: slice | None = None) -> Tensor:
+        file = self._places[key]
+        try:
+            handle = self._handles[file]
+            return handle.get_tensor(key) if rows is None else handle.get_slice(key)[rows]
+        except (SafetensorError, OSError, ValueError) as error:
+            raise InputError(f"{file} cannot be read at {key} ({error}); copy it again.") from error
+
+
+def _sources(model: nn.Module, keys: list[str]) -> dict[str, _Source]:
+    """Weights of the model by name, with the keys they are made of."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        rename_source_key,
+    )
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    by_pattern = {p: converter for converter in converters for p in converter.source_patterns}
+    wanted = model.state_dict()
+    found: dict[str, _Source] = {}
+    for key in keys:
+        prefix = {"base_model_prefix": model.base_model_prefix, "meta_state_dict": wanted}
+        name, pattern = rename_source_key(key, renamings, converters, **prefix)
+        if name not in wanted and key in wanted:
+            name, pattern = rename_source_key(key, [], [], **prefix)
+        if name not in wanted:
+            continue  # a head that this model does not have
+        if pattern is None:
+            found.setdefault(name, _Source(first=key))
+            continue
+        converter = by_pattern[pattern]
+        source = found.setdefault(name, _Source(converter=converter, first=name))
+        source.keys.setdefault(pattern, []).append(key)
+        for target in converter.target_patterns[1:]:
+            found.setdefault(name.replace(converter.target_patterns[0], target), source)
+    return found
+
+
+def _natural(key: str) -> list[tuple[int, str]]:
+    """Orders `experts.2` before `experts.10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in key.split(".")]

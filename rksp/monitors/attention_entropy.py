@@ -1,0 +1,66 @@
+"""Attention entropy: whether heads still look at more than one key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rksp.monitors.attention_calls import LogitMonitor
+from rksp.monitors.base import Phase, Reading
+
+_COLLAPSED = 0.01
+
+
+class AttentionEntropy(LogitMonitor):
+    """H / ln(visible keys) of the softmax rows, averaged over queries: `attention_entropy`.
+
+    Its collapse comes with divergence (Zhai et al., 2023, arXiv 2303.06296). The value is the
+    lowest head's; heads that rest on the first token are low in healthy models too, so `collapsed`
+    (below 0.01) counts them and `new_collapsed` those that were not at the first reading.
+    """
+
+    name: ClassVar[str] = "attention-entropy"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 20
+
+    def reset(self) -> None:
+        self._first: dict[str, Tensor] = {}
+
+    def bind(self, model):
+        self.reset()
+        return super().bind(model)
+
+    def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        seen = visible.sum(-1)
+        entropy = torch.special.entr(logits.softmax(-1)).sum(-1) / seen.clamp(min=2).log()
+        return {"entropy": torch.where(seen > 1, entropy, torch.nan).nanmean((0, 2))}
+
+    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        values = by_head["entropy"]
+        if not bool(torch.isfinite(values).all()):
+            return []
+        collapsed = (values < _COLLAPSED).cpu()
+        first = self._first.setdefault(layer, collapsed)
+        lowest, head = values.min(0)
+        detail = {
+            "mean": float(values.mean()),
+            "median": float(values.median()),
+            "collapsed": float(collapsed.sum()),
+            "new_collapsed": float((collapsed & ~first).sum()),
+            "head": float(head),
+            "heads": float(len(values)),
+        }
+        return [
+            Reading(
+                monitor=self.name,
+                quantity="attention_entropy",
+                step=step,
+                layer=layer,
+                value=max(0.0, float(lowest)) if math.isfinite(float(lowest)) else 0.0,
+                detail=detail,
+            )
+        ]

@@ -1,0 +1,155 @@
+"""Jacobian alignment: whether blocks stretch states in the direction that the next one stretches."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.hooks import RemovableHandle
+
+from rksp.models.blocks import first_tensor
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.groups import block_paths
+
+_ITERATIONS = 16
+_SEED = 0x6A61636F
+_CACHES = ("past_key_value", "past_key_values", "layer_past", "use_cache", "cache_position")
+
+
+class JacobianAlignment(Monitor):
+    """|v_1(J_{l+1})ᵀ u_1(J_l)| of neighboring blocks: `jacobian_alignment` (arXiv 2602.01734).
+
+    J_l is the Jacobian of block l at the first sequence of the micro-batch, in evaluation mode;
+    u_1 and v_1 are its first singular vectors by 16 rounds of power iteration with forward and
+    reverse derivatives. In [0, 1]. With ‖J‖ ≥ M and alignment ≥ a everywhere, the product of the
+    Jacobians grows like (aM)^L: `jacobian_growth` of the whole model is median ‖J‖ × median a,
+    dangerous above 1. About 80 forward passes of one sequence, hence rare.
+
+    Args:
+        iterations: Rounds; one forward and one reverse derivative each.
+    """
+
+    name: ClassVar[str] = "jacobian-alignment"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 1000
+
+    def __init__(self, *, every: int | None = None, iterations: int = _ITERATIONS) -> None:
+        super().__init__(every=every)
+        self.iterations = iterations
+
+    def bind(self, model: nn.Module) -> str | None:
+        self._blocks = block_paths(model)
+        self._inputs: dict[str, tuple[tuple, dict]] = {}
+        return None if len(self._blocks) > 1 else "no list of at least two blocks was found"
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        self._inputs = {}
+        return [
+            model.get_submodule(path).register_forward_pre_hook(self._hook(path), with_kwargs=True)
+            for path in self._blocks
+        ]
+
+    def read(self, moment: Moment) -> list[Reading]:
+        inputs, self._inputs = self._inputs, {}
+        triplets = []
+        for path in self._blocks:
+            if path in inputs:
+                block = moment.model.get_submodule(path)
+                with _as_found(block), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+                    found = self._leading(_as_function(block, *inputs[path]))
+                triplets.append((path, *found))
+        readings = []
+        for (_, _, u, _), (path, sigma, after, v) in pairwise(triplets):
+            if u.shape != v.shape:
+                continue  # another stack: a decoder after an encoder
+            value = float((u * v).sum().abs())
+            detail = {"sigma": sigma, "product": sigma * value}
+            readings.append(self._reading("jacobian_alignment", moment.step, path, value, detail))
+        if readings:
+            norm = statistics.median(sigma for _, sigma, _, _ in triplets)
+            align = statistics.median(reading.value for reading in readings)
+            detail = {"norm": norm, "alignment": align}
+            readings.append(self._reading("jacobian_growth", moment.step, "", norm * align, detail))
+        return readings
+
+    def _hook(self, path: str):
+        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            state = first_tensor((args, kwargs))
+            if state is None or path in self._inputs:
+                return
+            kept = {k: v for k, v in kwargs.items() if k not in _CACHES}
+            self._inputs[path] = _first_sequence((args, kept), len(state))
+
+        return before
+
+    def _leading(self, probe: tuple[Callable[[Tensor], Tensor], Tensor]):
+        """σ_1, u_1 and v_1 of the Jacobian of a function at a state."""
+        function, state = probe
+        generator = torch.Generator().manual_seed(_SEED)
+        v = torch.randn(state.shape, generator=generator, dtype=torch.float64).to(state)
+        v = v / v.norm()
+        _, pull = torch.func.vjp(function, state)
+        for _ in range(self.iterations):
+            u = _pushed(function, state, v)
+            (v,) = pull(u / u.norm().clamp(min=1e-30))
+            v = v / v.norm().clamp(min=1e-30)
+        u = _pushed(function, state, v)
+        sigma = float(u.norm())
+        return sigma, u / max(sigma, 1e-30), v
+
+    def _reading(self, quantity: str, step: int, layer: str, value: float, detail: dict) -> Reading:
+        return Reading(
+            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
+        )
+
+
+def _pushed(function: Callable[[Tensor], Tensor], state: Tensor, tangent: Tensor) -> Tensor:
+    return torch.func.jvp(function, (state,), (tangent,))[1]
+
+
+def _as_function(block: nn.Module, args: tuple, kwargs: dict):
+    """The block as a function of its first tensor, and that tensor."""
+    place = next((i for i, value in enumerate(args) if isinstance(value, Tensor)), None)
+    if place is not None:
+
+        def function(state: Tensor) -> Tensor:
+            return first_tensor(block(*args[:place], state, *args[place + 1 :], **kwargs))
+
+        return function, args[place]
+    name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
+
+    def named(state: Tensor) -> Tensor:
+        return first_tensor(block(*args, **(kwargs | {name: state})))
+
+    return named, kwargs[name]
+
+
+def _first_sequence(value: object, size: int) -> object:
+    """Copies of every tensor in nested arguments, cut to the first sequence."""
+    if isinstance(value, Tensor):
+        has_batch = value.dim() > 1 and len(value) == size
+        return (value[:1] if has_batch else value).detach().clone()
+    if isinstance(value, dict):
+        return {key: _first_sequence(item, size) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_first_sequence(item, size) for item in value)
+    return value
+
+
+@contextmanager
+def _as_found(block: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every attribute of every module is what it was."""
+    before = [(module, dict(module.__dict__)) for module in block.modules()]
+    block.eval()
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)

@@ -1,0 +1,94 @@
+"""Key-gradient null sum: a law that exact attention obeys and inexact attention breaks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rksp.monitors.attention_calls import AttentionWatcher
+from rksp.monitors.base import Moment, Phase, Reading
+
+
+class KeyNullSum(AttentionWatcher):
+    """ρ = ‖Σ_j dK_j‖ / ‖dK‖_F, the worst head's mean over sequences: `key_null_sum`.
+
+    A softmax does not change when its logits shift, so the gradient of the keys that enter
+    attention sums to zero over positions, per head and sequence; an error in the row sums δ of
+    the backward pass leaves a remainder, in the direction that lets query and key weights drift.
+    rksp's own proposal (specs of 2510.04212's fault). Logit caps and learned sinks break the law.
+
+    `key_null_drift` follows the signed sums s over readings: ‖Σ s‖ / √Σ‖s‖², which stays near one
+    for rounding and grows like √n for a bias.
+    """
+
+    name: ClassVar[str] = "key-null-sum"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 10
+
+    def bind(self, model):
+        self.reset()
+        return super().bind(model)
+
+    def reset(self) -> None:
+        self._drift: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def look(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        scale: float | None,
+        softcap: float | None = None,
+    ) -> None:
+        place = self._place()
+        if key.requires_grad and not softcap:
+            sums = self._sums
+
+            def after(gradient: Tensor) -> None:
+                whole = gradient.detach()
+                whole = whole if whole.dtype == torch.float64 else whole.float()
+                sums.setdefault(place, (whole.sum(-2), whole.square().sum((-2, -1))))
+
+            key.register_hook(after)
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        seen, self._sums = self._sums, {}
+        readings = []
+        for layer, (total, energy) in seen.items():
+            total, energy = (
+                total.reshape(-1, *total.shape[-2:]),
+                energy.reshape(-1, energy.shape[-1]),
+            )
+            if not bool((energy > 0).any()) or not bool(torch.isfinite(energy).all()):
+                continue
+            ratios = (total.norm(dim=-1) / energy.clamp(min=1e-30).sqrt()).mean(0)
+            drift = self._drifted(layer, total.sum(0))
+            for quantity, values in (("key_null_sum", ratios), ("key_null_drift", drift)):
+                largest, head = values.max(0)
+                detail = {"median": float(values.median()), "head": float(head)}
+                readings.append(
+                    Reading(
+                        monitor=self.name,
+                        quantity=quantity,
+                        step=moment.step,
+                        layer=layer,
+                        value=float(largest),
+                        detail=detail | {"heads": float(len(values))},
+                    )
+                )
+        return readings
+
+    def _drifted(self, layer: str, signed: Tensor) -> Tensor:
+        zeros = torch.zeros_like(signed), torch.zeros_like(signed[..., 0])
+        total, energy = self._drift.get(layer, zeros)
+        total, energy = total + signed, energy + signed.square().sum(-1)
+        self._drift[layer] = (total, energy)
+        return total.norm(dim=-1) / energy.clamp(min=1e-38).sqrt()
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}

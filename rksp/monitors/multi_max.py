@@ -1,0 +1,48 @@
+"""Multiple maxima: rows of attention whose largest logit is attained more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rksp.monitors.attention_calls import LogitMonitor
+from rksp.monitors.base import Phase, Reading
+
+_NEAR = 1e-3
+
+
+class MultiMaximum(LogitMonitor):
+    """Share of rows with more than one key within 1e-3 of the row's maximum: `multi_max_share`.
+
+    Fused attention in low precision then sums several exact ones, its rounding becomes one-sided,
+    and the error of the query weights adds up (arXiv 2510.04212). Rows that see fewer than two
+    keys do not count. The value is the worst head's.
+    """
+
+    name: ClassVar[str] = "multi-maximum"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 20
+
+    def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        usable = visible.sum(-1) > 1
+        near = (logits >= logits.amax(-1, keepdim=True) - _NEAR) & visible
+        tied = (near.sum(-1) > 1) & usable
+        return {"share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
+
+    def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        values = by_head["share"]
+        largest, head = values.max(0)
+        detail = {"median": float(values.median()), "head": float(head)}
+        return [
+            Reading(
+                monitor=self.name,
+                quantity="multi_max_share",
+                step=step,
+                layer=layer,
+                value=float(largest),
+                detail=detail | {"heads": float(len(values))},
+            )
+        ]

@@ -1,0 +1,187 @@
+"""QK spectral entropy: over how many directions a head's query–key form is changing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rksp.monitors.anatomy import find_anatomy
+from rksp.monitors.attention_layouts import AttentionLayer
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+
+_ALL_HEADS = 2048  # a model with more is watched at four heads a layer
+_FEW_HEADS = 4
+
+
+@dataclass(slots=True)
+class _Base:
+    """The factors at the start of a window."""
+
+    step: int
+    factors: list[tuple[Tensor, Tensor]]
+
+
+class QKSpectralEntropy(Monitor):
+    """Effective rank of the change of W_q W_kᵀ over a window, per head (arXiv 2606.28116).
+
+    With ΔW = W(t) − W(t−δ) and factors of the window's start,
+
+        Δ2 = ΔW_q W_kᵀ + W_q ΔW_kᵀ (first order), Δ3 = ΔW_q ΔW_kᵀ, Δ1 = Δ2 + Δ3 (exact),
+
+    the effective rank is exp(−Σ p ln p), p = σ² / Σ σ². A fault that pushes one direction makes it
+    fall. Quantities, each with its window as a suffix: `qk_delta2_rank_50`, `qk_delta3_rank_50`,
+    `qk_delta1_rank_50`, and `query_update_rank_50`, `key_update_rank_50` of ΔW itself. The value
+    is the lowest head's; `normalized` is its logarithm over that of the largest possible rank.
+
+    The spectra come from Gram matrices of the factors, never from width × width matrices, in
+    float32 (float64 for float64 weights). Rotary position is left out (offset zero), latent
+    attention gives its half without position. A head that did not move is left out.
+
+    Args:
+        windows: δ in steps; by default one and ten times the cadence.
+    """
+
+    name: ClassVar[str] = "qk-entropy"
+    phase: ClassVar[Phase] = Phase.UPDATE
+    default_every: ClassVar[int] = 50
+
+    def __init__(self, *, every: int | None = None, windows: Sequence[int] | None = None) -> None:
+        super().__init__(every=every)
+        self.windows = tuple(windows) if windows else (self.every, 10 * self.every)
+        self._layers: tuple[AttentionLayer, ...] = ()
+        self._bases: dict[int, _Base] = {}
+
+    def bind(self, model: nn.Module) -> str | None:
+        self._layers = find_anatomy(model).attention
+        self.reset()
+        return None if self._layers else "no attention layer of a known layout was found"
+
+    def reset(self) -> None:
+        self._bases = {}
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        due = [
+            window
+            for window in self.windows
+            if window not in self._bases or moment.step - self._bases[window].step >= window
+        ]
+        if not due:
+            return []
+        factors = [self._factors(layer) for layer in self._layers]
+        readings: list[Reading] = []
+        for window in due:
+            if window in self._bases:
+                base = self._bases[window].factors
+                for layer, now, then in zip(self._layers, factors, base, strict=True):
+                    readings += self._layer_readings(moment.step, window, layer, now, then)
+            self._bases[window] = _Base(moment.step, factors)
+        return readings
+
+    def _factors(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
+        """Copies `[heads, head_dim, width]` of the watched heads, a key head per query head."""
+        heads = torch.arange(layer.heads)
+        if len(self._layers) * layer.heads > _ALL_HEADS:
+            heads = heads[:: -(-layer.heads // _FEW_HEADS)]
+        query = layer.query_factor()
+        keys = heads // (layer.heads // layer.kv_heads)
+        return query[heads.to(query.device)], layer.key_factor()[keys.to(query.device)]
+
+    def _layer_readings(
+        self,
+        step: int,
+        window: int,
+        layer: AttentionLayer,
+        now: tuple[Tensor, Tensor],
+        then: tuple[Tensor, Tensor],
+    ) -> list[Reading]:
+        return [
+            self._reading(f"{quantity}_{window}", step, layer, ranks, size)
+            for quantity, (ranks, size) in change_ranks(*then, *now).items()
+            if bool(torch.isfinite(ranks).any())
+        ]
+
+    def _reading(
+        self, quantity: str, step: int, layer: AttentionLayer, ranks: Tensor, size: int
+    ) -> Reading:
+        moved = ranks[torch.isfinite(ranks)]
+        worst = float(moved.min())
+        return Reading(
+            monitor=self.name,
+            quantity=quantity,
+            step=step,
+            layer=layer.path,
+            value=worst,
+            detail={
+                "median": float(moved.median()),
+                "normalized": math.log(worst) / math.log(size) if size > 1 else 1.0,
+                "heads": float(len(moved)),
+                "head": float(torch.where(torch.isfinite(ranks), ranks, torch.inf).argmin()),
+            },
+        )
+
+
+def change_ranks(
+    query_then: Tensor, key_then: Tensor, query_now: Tensor, key_now: Tensor
+) -> dict[str, tuple[Tensor, int]]:
+    """Effective rank of every term of the change, by head, and the largest it could be.
+
+    Args:
+        query_then, key_then, query_now, key_now: `[heads, head_dim, width]`, one dtype.
+
+    Returns:
+        Quantity → (`[heads]`, NaN where nothing moved; largest rank).
+    """
+    query_step, key_step = query_now - query_then, key_now - key_then
+    dim, width = query_then.shape[-2:]
+    # Both steps over the relative size of the step: spectra change by a factor, conditioning
+    # gets better.
+    norms = [x.square().sum((-2, -1), keepdim=True) for x in (query_step, key_step)]
+    sizes = [x.square().sum((-2, -1), keepdim=True) for x in (query_then, key_then)]
+    scale = (sum(norms) / sum(sizes).clamp(min=1e-30)).sqrt()
+    scale = torch.where(scale > 0, scale, 1.0)
+    left = torch.cat([query_step / scale, query_then], dim=-2)
+    first = torch.cat([key_then, key_step / scale], dim=-2)
+    exact = torch.cat([key_now, key_step / scale], dim=-2)
+    return {
+        "qk_delta2_rank": (product_rank(left, first), min(2 * dim, width)),
+        "qk_delta3_rank": (product_rank(query_step / scale, key_step / scale), min(dim, width)),
+        "qk_delta1_rank": (product_rank(left, exact), min(2 * dim, width)),
+        "query_update_rank": (effective_rank(_gram(query_step)), min(dim, width)),
+        "key_update_rank": (effective_rank(_gram(key_step)), min(dim, width)),
+    }
+
+
+def product_rank(left: Tensor, right: Tensor) -> Tensor:
+    """Effective rank of `leftᵀ right`, `[...]`, both `[..., rank, width]`.
+
+    σ² are the eigenvalues of G_l G_r, the Grams of the rows; with G_l = L Lᵀ those of Lᵀ G_r L.
+    """
+    gram, other = _gram(left), _gram(right)
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    # Rounding may leave a Gram matrix of low rank indefinite; this much more keeps L real and
+    # moves no p by more than itself.
+    lift = 16 * torch.finfo(left.dtype).eps * diagonal.mean(-1, keepdim=True)
+    lower, failed = torch.linalg.cholesky_ex(gram + torch.diag_embed(lift.expand_as(diagonal)))
+    ranks = effective_rank(lower.mT @ other @ lower)
+    return torch.where(failed == 0, ranks, torch.nan)
+
+
+def effective_rank(gram: Tensor) -> Tensor:
+    """exp of the entropy of a Gram matrix's eigenvalues σ², `[...]`; NaN if it is zero."""
+    is_finite = torch.isfinite(gram).all(-1).all(-1)
+    clean = torch.where(is_finite[..., None, None], gram, torch.zeros_like(gram))
+    energy = torch.linalg.eigvalsh(clean).clamp(min=0)
+    total = energy.sum(-1, keepdim=True)
+    p = energy / torch.where(total > 0, total, 1.0)
+    rank = torch.special.entr(p).sum(-1).exp()
+    return torch.where(is_finite & (total[..., 0] > 0), rank, torch.nan)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    return (rows @ rows.mT).double()

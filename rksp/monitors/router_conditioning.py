@@ -1,0 +1,55 @@
+"""Router conditioning: how much of a router is shared by all experts."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from rksp.monitors.anatomy import Router, find_anatomy
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+
+
+class RouterConditioning(Monitor):
+    """What is left of a router's rows w_i without their mean w̄ (arXiv 2606.28116, section 3).
+
+    Two definitions are in circulation and both are read: `router_cond_ratio`,
+    max ‖w_i − w̄‖ / ‖w̄‖, which is about √(E−1) for independent rows and falls towards 0 when a
+    shared mean dominates; and `router_centered_energy`, Σ‖w_i‖² − E‖w̄‖², where for inputs of
+    unit covariance the energy over 2E approximates ln E minus the routing entropy (`concentration`).
+    """
+
+    name: ClassVar[str] = "router-conditioning"
+    phase: ClassVar[Phase] = Phase.UPDATE
+    default_every: ClassVar[int] = 10
+
+    def bind(self, model: nn.Module) -> str | None:
+        self._routers: tuple[Router, ...] = find_anatomy(model).routers
+        return None if self._routers else "the model has no router"
+
+    @torch.no_grad()
+    def read(self, moment: Moment) -> list[Reading]:
+        readings = []
+        for router in self._routers:
+            rows = router.rows()
+            mean = rows.mean(0)
+            centered = (rows - mean).square().sum(-1)
+            energy, largest = float(centered.sum()), float(centered.max().sqrt())
+            values = {"router_centered_energy": energy}
+            if float(mean.norm()) > 0:
+                values["router_cond_ratio"] = largest / float(mean.norm())
+            for quantity, value in values.items():
+                if math.isfinite(value):
+                    readings.append(
+                        Reading(
+                            monitor=self.name,
+                            quantity=quantity,
+                            step=moment.step,
+                            layer=router.path,
+                            value=value,
+                            detail={"concentration": energy / (2 * len(rows))},
+                        )
+                    )
+        return readings

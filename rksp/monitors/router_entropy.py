@@ -1,0 +1,52 @@
+"""Router entropy: how undecided a router is, token by token."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rksp.kernels.router_statistics import router_statistics
+from rksp.monitors.anatomy import Router
+from rksp.monitors.base import Phase, Reading
+from rksp.monitors.router_states import RouterMonitor
+
+_TOKENS = 8192  # evenly chosen of the first micro-batch
+
+
+class RouterEntropy(RouterMonitor):
+    """Mean over tokens of −Σ p ln p in nats over all experts: `router_entropy`.
+
+    p is the softmax before any top-k, and for routers of sigmoids (DeepSeek-V3, Llama 4) the
+    sigmoids over their sum, then called `router_entropy_sigmoid` (arXiv 2606.28116, section 3).
+    In [0, ln E]; it falls as routing specializes, fast when a few experts win for good.
+    `normalized` is the share of ln E. This is not the entropy of the load.
+    """
+
+    name: ClassVar[str] = "router-entropy"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 10
+
+    def measure(self, router: Router, logits: Tensor) -> Tensor:
+        sample = logits[:: -(-len(logits) // _TOKENS)]
+        entropy = router_statistics(sample, is_sigmoid=router.is_sigmoid).entropy
+        return torch.stack([entropy.mean(), entropy.min(), entropy.median()])
+
+    def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
+        mean, lowest, median = measured.tolist()
+        experts = router.weight.shape[0]
+        if not math.isfinite(mean) or experts < 2:
+            return []
+        detail = {"normalized": mean / math.log(experts), "lowest": lowest, "median": median}
+        return [
+            Reading(
+                monitor=self.name,
+                quantity="router_entropy" + ("_sigmoid" if router.is_sigmoid else ""),
+                step=step,
+                layer=router.path,
+                value=mean,
+                detail=detail,
+            )
+        ]

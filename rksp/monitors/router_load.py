@@ -1,0 +1,85 @@
+"""Router load: how evenly tokens reach the experts."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rksp.kernels.router_statistics import router_statistics
+from rksp.monitors.anatomy import Router
+from rksp.monitors.base import Phase, Reading
+from rksp.monitors.router_states import RouterMonitor
+
+_TOKENS_PER_EXPERT = 1000  # routed tokens that a window for dead experts waits for, per expert
+_DEAD_SHARE = 0.1  # of the mean load
+_DEAD_WINDOWS = 3
+
+
+class RouterLoad(RouterMonitor):
+    """Shares f_i of routed tokens in the first micro-batch, and what is wrong with them.
+
+    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1];
+    with Gini index, coefficient of variation and entropy of the load over ln E in the detail.
+    `router_dead_experts` counts experts below a tenth of the mean load in three windows in a row,
+    of at least 1,000 routed tokens per expert each; read from the third window on. Choices follow
+    the logits and the correction of a router that has one; limits of groups or capacity are not
+    modeled.
+    """
+
+    name: ClassVar[str] = "router-load"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 10
+
+    def reset(self) -> None:
+        self._counts: dict[str, Tensor] = {}
+        self._windows: dict[str, list[Tensor]] = {}
+
+    def measure(self, router: Router, logits: Tensor) -> Tensor:
+        scores = logits
+        if router.correction is not None:
+            scores = logits.sigmoid() + router.correction.to(logits.dtype)
+        return router_statistics(scores, router.top_k).load
+
+    def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
+        load = measured.double().cpu()
+        if len(load) < 2 or not float(load.sum()):
+            return []
+        share = load / load.sum()
+        entropy = torch.special.entr(share).sum() / torch.tensor(len(share)).log()
+        ranks = torch.arange(1, len(share) + 1, dtype=share.dtype)
+        gini = (2 * (ranks * share.sort().values).sum() - (len(share) + 1)) / len(share)
+        detail = {
+            "gini": float(gini),
+            "variation": float(share.std(correction=0) / share.mean()),
+            "load_entropy": float(entropy),
+            "smallest": float(share.min() * len(share)),
+        }
+        values = {"router_max_vio": float(share.max() * len(share) - 1)}
+        dead = self._dead(router.path, load)
+        if dead is not None:
+            values["router_dead_experts"] = float(dead)
+        return [
+            Reading(
+                monitor=self.name,
+                quantity=quantity,
+                step=step,
+                layer=router.path,
+                value=value,
+                detail=detail,
+            )
+            for quantity, value in values.items()
+        ]
+
+    def _dead(self, path: str, load: Tensor) -> int | None:
+        counts = self._counts.get(path, 0) + load
+        windows = self._windows.setdefault(path, [])
+        if float(counts.sum()) >= _TOKENS_PER_EXPERT * len(load):
+            windows.append(counts < _DEAD_SHARE * counts.mean())
+            del windows[:-_DEAD_WINDOWS]
+            counts = torch.zeros_like(load)
+        self._counts[path] = counts
+        if len(windows) < _DEAD_WINDOWS:
+            return None
+        return int(torch.stack(windows).all(0).sum())

@@ -1,0 +1,113 @@
+"""Spectral Alignment: on which side of a weight's first singular direction its inputs lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.kernels.row_cosine import BINS, RowCosine, row_cosine
+from rksp.models.blocks import first_tensor
+from rksp.monitors.anatomy import find_anatomy
+from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.stable_rank import leading
+from rksp.monitors.weight_view import Matrix
+
+_TOKENS = 4096  # of the first micro-batch, evenly chosen
+
+
+class SpectralAlignment(Monitor):
+    """Majority sign of cos(x_t, v_1) over tokens: `sign_majority` (arXiv 2510.04202).
+
+    x_t is the input of a matrix, v_1 its first singular vector on that side. Half where signs are
+    balanced, 1 where all inputs lie on one side: the loss of sign diversity that precedes
+    failures. The first position is left out (inputs gather there), experts too. In the detail:
+    `mean` (sign kept from reading to reading), `std`, `p5` and `p95` of the cosines, and `gap` =
+    σ_2/σ_1, near which to 1 the direction means little.
+
+    Where we differ from ports: cosines on the input side, which have the sign of those on the
+    output side; all tokens together instead of sequence by sequence.
+    """
+
+    name: ClassVar[str] = "spectral-alignment"
+    phase: ClassVar[Phase] = Phase.GRADIENT
+    default_every: ClassVar[int] = 20
+
+    def bind(self, model: nn.Module) -> str | None:
+        anatomy = find_anatomy(model)
+        modules = dict(model.named_modules())
+        self._groups: dict[str, list[Matrix]] = {}
+        for matrix in anatomy.attention_matrices() + anatomy.feed_forward:
+            path = matrix.name.partition(":")[0]
+            if matrix.expert is None and path in modules:
+                self._groups.setdefault(path, []).append(matrix)
+        self._seen: dict[str, RowCosine] = {}
+        self.reset()
+        return None if self._groups else "no matrix of a known layout was found in the blocks"
+
+    def reset(self) -> None:
+        self._state: tuple[Tensor, ...] | None = None
+
+    @torch.no_grad()
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        self._seen = {}
+        matrices = [matrix for group in self._groups.values() for matrix in group]
+        top = leading([matrix.read() for matrix in matrices], self._state)
+        self._state = top.state
+        self._gap = {m.name: gap for m, gap in zip(matrices, top.gap.tolist(), strict=True)}
+        vectors = dict(zip((m.name for m in matrices), top.v, strict=True))
+        return [
+            model.get_submodule(path).register_forward_pre_hook(
+                self._hook(path, torch.stack([vectors[m.name] for m in group])), with_kwargs=True
+            )
+            for path, group in self._groups.items()
+        ]
+
+    def read(self, moment: Moment) -> list[Reading]:
+        seen, self._seen = self._seen, {}
+        return [
+            reading
+            for path, found in seen.items()
+            for index, matrix in enumerate(self._groups[path])
+            if (reading := self._reading(moment.step, matrix, found, index)) is not None
+        ]
+
+    def _hook(self, path: str, vectors: Tensor):
+        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            x = first_tensor((args, kwargs))
+            if x is None or path in self._seen:
+                return
+            x = x.detach()
+            x = x[:, 1:] if x.dim() == 3 and x.shape[1] > 2 else x
+            rows = x.flatten(0, -2)
+            self._seen[path] = row_cosine(rows[:: -(-len(rows) // _TOKENS)], vectors)
+
+        return before
+
+    def _reading(self, step: int, matrix: Matrix, found: RowCosine, index: int) -> Reading | None:
+        rows = int(found.rows[index])
+        signs = [int(found.positive[index]), int(found.negative[index])]
+        if rows < 2 or not sum(signs):
+            return None  # a zero matrix has no direction
+        mean = float(found.total[index]) / rows
+        square = float(found.total_squares[index]) / rows
+        share = found.histogram[index].cumsum(0).double().cpu() / rows
+        low, high = (int((share < level).sum()) for level in (0.05, 0.95))
+        return Reading(
+            monitor=self.name,
+            quantity="sign_majority",
+            step=step,
+            layer=matrix.name,
+            value=max(signs) / sum(signs),
+            detail={
+                "mean": mean,
+                "std": max(0.0, square - mean * mean) ** 0.5,
+                "p5": 2 * (low + 0.5) / BINS - 1,
+                "p95": 2 * (high + 0.5) / BINS - 1,
+                "gap": self._gap[matrix.name],
+                "tokens": float(rows),
+            },
+        )

@@ -1,0 +1,132 @@
+"""HTML: one file that needs no network, no script and no font of its own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from rksp.report import figures, words
+from rksp.report.issues import deciding
+from rksp.report.schema import Report, RiskReport
+from rksp.report.svg import short
+
+_SHOWN_CIRCLES = 24
+# Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
+_LIKELIHOOD = (
+    (0.01, "exceptionally unlikely"),
+    (0.1, "very unlikely"),
+    (0.33, "unlikely"),
+    (0.66, "about as likely as not"),
+    (0.9, "likely"),
+    (0.99, "very likely"),
+    (1.0, "virtually certain"),
+)
+
+
+class Numbers:
+    """Writes numbers of a document with where they stand in it.
+
+    `{{ n("seeds/0/risk/likely_edge") }}` becomes `<data value="0.00373" data-path="...">0.00373`:
+    what a reader sees is short, what a machine reads is the document's own number.
+    """
+
+    def __init__(self, document: dict[str, object]) -> None:
+        self._document = document
+
+    def __call__(self, path: str, form: str = "") -> Markup:
+        value: object = self._document
+        for part in path.split("/"):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        if value is None:
+            return Markup('<span class="none">–</span>')
+        shown = format(value, form) if form else short(value)
+        return Markup('<data value="{!r}" data-path="{}">{}</data>').format(value, path, shown)
+
+
+def render(report: Report) -> str:
+    """The page of a score report, with the report itself inside for machines."""
+    document = json.loads(report.to_json())
+    seed = deciding(report)
+    layers = seed.spectra.layers
+    circles = figures.circles(layers)
+    step = max(1, -(-len(circles) // _SHOWN_CIRCLES))
+    return page(
+        "score.html.j2",
+        document,
+        report=report,
+        seed=seed,
+        at=f"seeds/{report.seeds.index(seed)}",
+        version=report.provenance.get("rksp", ""),
+        headline=_headline(report, seed.risk),
+        gauge=figures.gauge(seed.risk) if seed.risk else None,
+        curves=_curves(report, seed.risk),
+        circles=circles[::step],
+        more_circles=circles if step > 1 else [],
+        heat=figures.heat_map(layers),
+        reasons=_reasons(report, seed.risk),
+        changes=Counter(c.state for c in report.baseline.changes) if report.baseline else None,
+        notes=words.notes(report, seed),
+    )
+
+
+def page(template: str, document: dict[str, object], **content: object) -> str:
+    """Fills a template; everything but `Markup` is escaped, as configurations are hostile input."""
+    environment = Environment(
+        loader=PackageLoader("rksp.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"n": Numbers(document), "words": words, "short": short}
+    environment.filters["likelihood"] = likelihood
+    return environment.get_template(template).render(embedded=_embedded(document), **content)
+
+
+def likelihood(probability: float) -> str:
+    """A probability in the words of the IPCC's guidance note."""
+    return next(name for end, name in _LIKELIHOOD if probability <= end)
+
+
+def _headline(report: Report, risk: RiskReport | None) -> str:
+    if risk is None:
+        return "The risk was not assessed"
+    if report.recipe.learning_rate is None or risk.probability_failed is None:
+        if risk.safe_learning_rate is None:
+            return "No learning rate looked at is safe"
+        return f"Safe up to a learning rate of {short(risk.safe_learning_rate, 2)}"
+    if report.verdict == "indeterminate":
+        return "rksp cannot tell"
+    return f"{likelihood(risk.probability_failed).capitalize()} to fail"
+
+
+def _curves(report: Report, risk: RiskReport | None) -> list[tuple[str, Markup]]:
+    """The curve twice, for wide and for narrow screens: text must not shrink with the drawing."""
+    if risk is None:
+        return []
+    rate = report.recipe.learning_rate
+    return [
+        ("wide", figures.risk_curve(risk, rate, width=920, height=360)),
+        ("narrow", figures.risk_curve(risk, rate, width=350, height=320)),
+    ]
+
+
+def _reasons(report: Report, risk: RiskReport | None) -> list[tuple[int, str, float, float]]:
+    """Index, meaning, log-odds and share of the longest bar, for those that matter."""
+    if risk is None or report.recipe.learning_rate is None:
+        return []
+    longest = max((abs(share) for _, share in risk.contributions), default=0.0)
+    return [
+        (index, meaning, share, abs(share) / longest)
+        for index, (meaning, share) in enumerate(risk.contributions)
+        if abs(share) >= 0.05
+    ][:12]
+
+
+def _embedded(document: dict[str, object]) -> Markup:
+    """The document for a script element: "<" is escaped, so that it cannot end there."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c"))

@@ -1,0 +1,146 @@
+"""Drawing by hand: scales, ticks and shapes as inline SVG.
+
+Colors are CSS classes of the page, so one drawing serves light and dark. Coordinates carry one
+decimal: a tenth of a pixel, and the same bytes for the same numbers. Whatever text goes in is
+escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Values to pixels, linear or logarithmic; values outside are held at the ends."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, at = self.low, self.high, min(max(value, self.low), self.high)
+        if self.log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(at)
+        share = (at - low) / (high - low) if high > low else 0.5
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Whole decades of a logarithmic scale; else multiples of 1, 2 or 5; at most `most`."""
+        if self.log:
+            first = math.ceil(math.log10(self.low) - 1e-9)
+            last = math.floor(math.log10(self.high) + 1e-9)
+            step = max(1, math.ceil((last - first + 1) / most))
+            return [10.0**power for power in range(first, last + 1, step)]
+        rough = (self.high - self.low) / most or 1.0
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= rough * (1 - 1e-9))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
+
+
+def drawing(width: float, height: float, label: str, *parts: str, css: str = "") -> Markup:
+    """A drawing that scales with its place; `label` is what a screen reader says."""
+    box = f"0 0 {number(width)} {number(height)}"
+    return Markup('<svg viewBox="{}" role="img" aria-label="{}" class="{}">{}</svg>').format(
+        box, label, css, Markup("").join(Markup(part) for part in parts)
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
+    """One straight stroke."""
+    return (
+        f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" '
+        f'class="{css}"/>'
+    )
+
+
+def circle(x: float, y: float, radius: float, css: str, title: str = "") -> str:
+    """A circle; `title` shows on hovering."""
+    inner = f"<title>{escape(title)}</title>" if title else ""
+    return (
+        f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" class="{css}">'
+        f"{inner}</circle>"
+    )
+
+
+def text(x: float, y: float, words: str, css: str = "", anchor: str = "start") -> str:
+    """One line of text."""
+    return (
+        f'<text x="{number(x)}" y="{number(y)}" text-anchor="{anchor}" class="{css}">'
+        f"{escape(words)}</text>"
+    )
+
+
+def polyline(points: Iterable[Point], css: str) -> str:
+    """A stroke through all points."""
+    return f'<path d="{_through(points)}" class="{css}"/>'
+
+
+def band(upper: Sequence[Point], lower: Sequence[Point], css: str) -> str:
+    """The area between two curves over the same positions."""
+    return f'<path d="{_through([*upper, *reversed(lower)])}Z" class="{css}"/>'
+
+
+def dots(points: Iterable[Point], css: str) -> str:
+    """Many points as one path of strokes without length: eleven bytes each, not sixty."""
+    marks = "".join(f"M{number(x)} {number(y)}h0" for x, y in points)
+    return f'<path d="{marks}" class="{css}"/>' if marks else ""
+
+
+def cell(x: float, share: float | None, title: str) -> str:
+    """One square of a heat map, `share` between 0 and 1 of its color; None is drawn as missing."""
+    css = "cell none" if share is None else "cell"
+    style = "" if share is None else f' style="--t:{100 * share:.0f}%"'
+    return (
+        f'<rect x="{number(x)}" y="0" width="1" height="1" class="{css}"{style}>'
+        f"<title>{escape(title)}</title></rect>"
+    )
+
+
+def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) -> str:
+    """Grid lines with tick labels; the horizontal scale's name below."""
+    parts = []
+    for tick in up.ticks(5):
+        y = up(tick)
+        parts.append(line(across.start, y, across.end, y, "grid"))
+        parts.append(text(across.start - 6, y + 4, format(tick, y_form), "tick", "end"))
+    for tick in across.ticks(most):
+        x = across(tick)
+        parts.append(line(x, up.start, x, up.start + 4, "axis"))
+        parts.append(text(x, up.start + 17, short(tick), "tick", "middle"))
+    parts.append(line(across.start, up.start, across.end, up.start, "axis"))
+    middle = (across.start + across.end) / 2
+    parts.append(text(middle, up.start + 34, x_label, "tick", "middle"))
+    return "".join(parts)
+
+
+def short(value: float, digits: int = 3) -> str:
+    """A number as people write it: 6e-4, 0.05, 1.72, 3,740."""
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    form = "e" if 0 < abs(value) < 1e-3 else "g"
+    written = f"{value:.{digits - 1 if form == 'e' else digits}{form}}"
+    mantissa, separator, power = written.partition("e")
+    if not separator:
+        return written
+    plain = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{plain}e{int(power)}"
+
+
+def number(value: float) -> str:
+    """A coordinate with at most one decimal."""
+    written = f"{value:.1f}".removesuffix(".0")
+    return "0" if written == "-0" else written
+
+
+def _through(points: Iterable[Point]) -> str:
+    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)

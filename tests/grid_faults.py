@@ -1,0 +1,44 @@
+"""An evaluator that measures nothing and fails as told: for tests of engines and of the store.
+
+Told by the target's overrides: `die_in_profile`, `die_at` (index of a cell), `die_once` (a file
+that marks the first death), `hang_at`, `invalid`, `seconds` (a profile), `pause` (a cell).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rksp.grid.events import Event, Task
+
+
+def evaluate(task: Task) -> Iterator[Event]:
+    """One profile event, then a result for each cell that is a function of the cell alone."""
+    told = task["overrides"]
+    if told.get("invalid"):
+        yield {"kind": "failed", "failure": "invalid", "message": "there is no such model."}
+        return
+    time.sleep(told.get("seconds", 0))
+    if told.get("die_in_profile"):
+        _die()
+    yield {"kind": "profile", "seconds": float(told.get("seconds", 0))}
+    marker = Path(told["die_once"]) if "die_once" in told else None
+    for key, recipe in task["cells"]:
+        if told.get("die_at") == recipe["max_steps"]:
+            _die()
+        if told.get("hang_at") == recipe["max_steps"]:
+            time.sleep(3600)
+        if marker is not None and not marker.exists():
+            marker.touch()
+            _die()
+        time.sleep(told.get("pause", 0))
+        print("noise on stdout")
+        result = {"verdict": "ok", "probability_failed": recipe["learning_rate"], "findings": []}
+        yield {"kind": "result", "cell": key, "result": result}
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,408 @@
+"""Arms, onsets, comparisons and the command: from curves that are known to sentences."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import hypergeom
+
+from rksp.bench.monitors import monitor_cost
+from rksp.cli import main
+from rksp.confirm.arms import Arm, parse_arm, parse_arms
+from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held
+from rksp.confirm.confirm import confirm, shortened
+from rksp.confirm.data import training_batches
+from rksp.confirm.experiments import cross_talk, kss, msign, table_1
+from rksp.confirm.experiments.plan import Trial, run_trial, run_trials
+from rksp.confirm.experiments.rows import Row, to_rows, write_rows
+from rksp.confirm.onset import first_alarms, leads, onset
+from rksp.confirm.schema import ConfirmReport, PredictionReport
+from rksp.confirm.trial import TrialReport
+from rksp.datasets.tasks import IGNORED
+from rksp.errors import InputError
+from rksp.models.resolve import resolve_tiny
+from rksp.monitors.alarm import Alarm, Severity
+from rksp.outcome import Curves, OutcomePolicy
+from rksp.recipe import Recipe
+
+POLICY = OutcomePolicy()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _curves(losses: list[float], norms: list[float] | None = None) -> Curves:
+    norms = norms or [1.0] * len(losses)
+    return Curves(loss=np.float32(losses), grad_norm=np.float32(norms), planned_steps=40)
+
+
+def _trial(arm: str, seed: int, outcome: str = "healthy", final: float | None = 1.0, **fields):
+    given = {
+        "steps": 40,
+        "undone": 0,
+        "onset": None,
+        "first_alarms": {},
+        "leads": {},
+        "alarms": {},
+        "silent": {},
+        "actions": {},
+        "action_seconds": 0.0,
+        "monitor_seconds": 0.0,
+        "seconds": 4.0,
+        "loss": [(0, 1.0)],
+        "grad_norm": [(0, 1.0)],
+    }
+    final = None if outcome == "diverged" else final
+    return TrialReport(arm=arm, seed=seed, outcome=outcome, final_loss=final, **given | fields)
+
+
+def _prediction(verdict: str = "risk", probability: float | None = 0.9) -> PredictionReport:
+    return PredictionReport(
+        probability_failed=probability,
+        low=None,
+        high=None,
+        verdict=verdict,
+        reasons=[],
+        safe_learning_rate=None,
+        threshold=0.5,
+    )
+
+
+# Arms
+
+
+def test_arms_are_read_and_combined() -> None:
+    assert parse_arm("baseline") == Arm(label="baseline")
+    assert parse_arm("clip=0.5").interventions == ("clip:norm=0.5",)
+    assert parse_arm("clip=0.5").make()[0].norm == 0.5
+    both = parse_arm("kss:weight=2+rate=0.3+clip=1")
+    assert both.rate == 0.3
+    assert [i.name for i in both.make()] == ["kss", "clip"]
+    assert both.make()[0] is not both.make()[0]  # a fresh set a run
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ksss", "did you mean kss"),
+        ("clip=-1", "above zero"),
+        ("clip:norms=1", "norm"),
+        ("rate=0", "factor above zero"),
+        ("rate=fast", "factor above zero"),
+        ("nothing=1", "no arm"),
+    ],
+)
+def test_arms_that_mean_nothing_are_refused(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_arm(text)
+
+
+def test_the_baseline_comes_first_and_nothing_twice() -> None:
+    assert [a.label for a in parse_arms(["kss", "baseline"])] == ["baseline", "kss"]
+    assert [a.label for a in parse_arms(["kss"])] == ["baseline", "kss"]
+    with pytest.raises(InputError, match="twice"):
+        parse_arms(["kss", "kss"])
+
+
+# Onsets
+
+
+@pytest.mark.parametrize(
+    ("losses", "norms", "expected"),
+    [
+        ([2.0] * 40, None, None),
+        ([2.0] * 9 + [math.nan], None, 9),
+        ([2.0] * 9 + [60.0] + [2.0] * 30, None, 9),
+        ([2.0] * 40, [1.0] * 5 + [600.0] + [1.0] * 34, 5),
+        ([2.0] * 20 + [3.0] * 20, None, 22),  # the mean of four is 0.5 above from the third on
+        ([2.0] * 20 + [3.0] * 8 + [2.0] * 12, None, None),  # it came back
+    ],
+)
+def test_the_onset_of_a_failure(losses, norms, expected) -> None:
+    found = onset(_curves(losses, norms), POLICY)
+    assert found is None if expected is None else abs(found - expected) <= 1
+
+
+def test_first_alarms_after_the_fault_and_their_lead() -> None:
+    def alarm(monitor: str, step: int) -> Alarm:
+        return Alarm(
+            monitor=monitor, quantity="q", layer="", step=step, severity=Severity.WARN,
+            rule="", value=1.0, baseline=None,
+        )  # fmt: skip
+
+    alarms = [alarm("a", 5), alarm("a", 12), alarm("b", 30)]
+    assert first_alarms(alarms) == {"a": 5, "b": 30}
+    assert first_alarms(alarms, since=10) == {"a": 12, "b": 30}
+    assert leads({"a": 12, "b": 30}, 25) == {"a": 13, "b": -5}
+    assert leads({"a": 12}, None) == {}
+
+
+# Comparison
+
+
+def test_a_plateau_is_a_failure_beside_a_better_arm_of_its_seed() -> None:
+    trials = [
+        _trial("baseline", 0, final=2.0),
+        _trial("rate=0.3", 0, final=1.5),
+        _trial("baseline", 1, final=1.6),
+        _trial("rate=0.3", 1, final=1.5),
+    ]
+    assert failed_trials(trials) == {("baseline", 0)}
+    assert failed_trials(trials[:1]) == set()
+
+
+def test_fisher_against_the_hypergeometric_law() -> None:
+    trials = [_trial("baseline", s, "diverged" if s < 7 else "healthy") for s in range(8)]
+    trials += [_trial("kss", s, "diverged" if s < 1 else "healthy") for s in range(8)]
+    baseline, arm = compare(trials)
+    table = hypergeom(16, 8, 8)
+    at = table.pmf(1)
+    two_sided = sum(p for p in table.pmf(np.arange(9)) if p <= at * (1 + 1e-9))
+    assert arm.p_value == pytest.approx(two_sided)
+    assert baseline.p_value is None
+    assert (baseline.failed, baseline.diverged, arm.failed) == (7, 7, 1)
+    assert (arm.saved, arm.lost) == (6, 0)
+
+
+def test_overhead_is_of_the_median_step() -> None:
+    trials = [_trial("baseline", s, seconds=4.0) for s in range(3)]
+    trials += [_trial("kss", s, seconds=5.0 if s else 50.0) for s in range(3)]
+    assert compare(trials)[1].overhead == pytest.approx(0.25)
+
+
+def test_the_conclusions_say_what_happened() -> None:
+    seen = {"first_alarms": {"loss": 20, "update-rms": 9}, "leads": {"loss": 1, "update-rms": 12}}
+    trials = [_trial("baseline", s, "diverged", onset=21, **seen) for s in range(3)]
+    trials += [_trial("kss", s) for s in range(3)]
+    trials += [_trial("clip=1", s, "diverged") for s in range(3)]
+    arms = compare(trials)
+    prediction, monitor, helped, useless = conclude(_prediction(), arms, [])
+    assert "3 of 3 runs failed: the prediction held" in prediction
+    assert "update-rms saw it first, 12 steps before" in monitor
+    assert "the loss monitor by 1" in monitor
+    assert "kss would have saved 3 of 3" in helped
+    assert "clip=1 would not" in useless
+    assert "did not hold" in conclude(_prediction("ok", 0.1), arms, [])[0]
+    assert "no score can know" in conclude(_prediction(), arms, ["bitflip:step=5"])[0]
+
+
+def test_whether_the_prediction_held() -> None:
+    (bad,) = compare([_trial("baseline", s, "diverged") for s in range(3)])
+    (good,) = compare([_trial("baseline", s) for s in range(3)])
+    assert prediction_held(_prediction("risk"), bad)
+    assert not prediction_held(_prediction("risk"), good)
+    assert prediction_held(_prediction("ok"), good)
+    assert prediction_held(_prediction("indeterminate"), bad) is None
+
+
+# Data and recipe
+
+
+def test_the_schedule_is_shrunk_whole() -> None:
+    full = Recipe(learning_rate=1e-3, max_steps=1000, warmup_steps=100)
+    short = shortened(full, 200)
+    assert (short.max_steps, short.warmup_steps) == (200, 20)
+    assert short.learning_rate_at(199) == pytest.approx(full.learning_rate_at(995), rel=1e-2)
+    assert shortened(full, 5000) == full
+
+
+def test_batches_depend_on_the_seed_alone_and_no_sequence_comes_twice() -> None:
+    source = resolve_tiny("gpt2")
+    recipe = Recipe(learning_rate=1e-3, max_steps=6, batch_size=4, sequence_length=16)
+    first, again, other = (training_batches(source, recipe, seed=s) for s in (1, 1, 2))
+    assert len(first) == 6
+    rows = torch.cat([b.inputs["input_ids"] for b in first])
+    assert rows.shape == (24, 16)
+    assert torch.equal(rows, torch.cat([b.inputs["input_ids"] for b in again]))
+    assert not torch.equal(rows, torch.cat([b.inputs["input_ids"] for b in other]))
+    assert len(torch.unique(rows, dim=0)) == 24
+    split = recipe.model_copy(update={"gradient_accumulation_steps": 2})
+    micro = training_batches(source, split, seed=1)
+    assert len(micro) == 12 and len(micro[0].labels) == 2
+
+
+def test_a_masked_model_must_guess_what_it_cannot_see() -> None:
+    source = resolve_tiny("bert")
+    recipe = Recipe(learning_rate=1e-3, max_steps=2, batch_size=8, sequence_length=32)
+    for batch in training_batches(source, recipe, seed=0):
+        counted = batch.labels != IGNORED
+        assert 0.05 < counted.float().mean() < 0.3
+        assert len(torch.unique(batch.inputs["input_ids"][counted])) == 1
+
+
+# The whole way
+
+
+@pytest.fixture(scope="module")
+def report() -> ConfirmReport:
+    recipe = Recipe(
+        learning_rate=5.0, max_steps=20, optimizer="sgd", batch_size=2, sequence_length=16,
+        max_grad_norm=None, schedule="constant",
+    )  # fmt: skip
+    said: list[str] = []
+    found = confirm(
+        resolve_tiny("gpt2"),
+        recipe,
+        parse_arms(["rate=0.001"]),
+        steps=20,
+        seeds=(0,),
+        monitors=("loss", "gradient-norm", "non-finite"),
+        say=said.append,
+    )
+    assert any("run 2 of 2, rate=0.001 seed 0: step 20/20" in line for line in said)
+    return found
+
+
+def test_a_hopeless_recipe_fails_and_its_low_rate_does_not(report: ConfirmReport) -> None:
+    baseline, low = report.arms
+    assert report.verdict == "failed"
+    assert (baseline.failed, low.failed, low.saved) == (1, 0, 1)
+    assert report.trials[0].onset is not None
+    assert any("would have saved 1 of 1" in sentence for sentence in report.conclusions)
+
+
+def test_the_report_is_json_without_nan_and_comes_back(report: ConfirmReport) -> None:
+    text = report.to_json()
+    assert "NaN" not in text and "Infinity" not in text
+    content = json.loads(text)
+    assert list(content) == sorted(content)
+    again = ConfirmReport.model_validate(content)
+    assert again.arms == report.arms
+    with pytest.raises(ValueError, match="extra"):
+        ConfirmReport.model_validate(content | {"surprise": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gpt2", "--shrink"], "needs a learning rate"),
+        (["gpt2", "--lr", "1e-3"], "max-params"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--arm", "ksss"], "did you mean kss"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--fault", "bitflap"], "bitflip"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--monitor", "los"], "loss"),
+        (["gpt2", "--lr", "1e-3", "--seeds", "0"], "--seeds"),
+        (["gpt2", "--shrink", "--set", "n_layer=2", "--lr", "1e-3"], "--shrink"),
+    ],
+)
+def test_what_cannot_be_used_is_said_before_training(arguments, said, capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["confirm", *arguments])
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_prints_writes_and_leaves_with_one_on_failure(tmp_path, capsys) -> None:
+    path = tmp_path / "report.json"
+    arguments = "gpt2 --shrink --lr 50 --optimizer sgd --clip 0 --steps 6 --seeds 1 --evidence "
+    arguments += "forward --batch-size 2 --sequence-length 16 --monitor non-finite --threads 1"
+    command = ["confirm", *arguments.split(), "-o", str(path), "--keep", str(tmp_path / "kept")]
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    printed = capsys.readouterr()
+    assert left.value.code == 1
+    assert "FAILED" in printed.out and "run 1 of 2" in printed.err
+    stored = ConfirmReport.model_validate_json(path.read_text())
+    assert stored.verdict == "failed"
+    assert (tmp_path / "kept" / "baseline-seed-0.jsonl").exists()
+
+
+# Experiments
+
+
+def _small(**fields: object) -> Trial:
+    recipe = Recipe(learning_rate=1e-3, max_steps=4, batch_size=2, sequence_length=8)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"vocab_size": 32, "max_position_embeddings": 8}
+    options = {"length": 8, "vocab": 32, "pairs": 2}
+    given = {"family": "zoo_no_norm", "shape": shape, "task": "recall", "task_options": options}
+    return Trial(**given | {"recipe": recipe, "seed": 0} | fields)
+
+
+def test_a_trial_depends_on_nothing_but_itself_and_is_not_run_twice(tmp_path) -> None:
+    trial = _small()
+    assert run_trial(trial).loss == run_trial(trial).loss
+    assert _small(arm="kss").id != trial.id
+    assert run_trial(_small(arm="clip=0.01")).loss[0] == run_trial(trial).loss[0]
+    (stored,) = run_trials([trial], tmp_path, workers=1)
+    file = tmp_path / f"{trial.id}.json"
+    written = file.stat().st_mtime_ns
+    assert run_trials([trial], tmp_path, workers=1) == [stored]
+    assert file.stat().st_mtime_ns == written
+    write_rows(tmp_path / "rows.json", to_rows([stored]))
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert Row.model_validate(row) == to_rows([stored])[0]
+
+
+def _row(arm: str, seed: int, outcome: str, rate: float = 0.005, **fields: object) -> Row:
+    given = {"faults": (), "final_loss": 1.0, "steps": 300, "onset": None, "fault_step": 0}
+    given |= {"first_alarms": {}, "alarms": {}, "silent": {}, "seconds": 1.0}
+    given |= {"action_seconds": 0.0, "monitor_seconds": 0.0}
+    return Row(arm=arm, seed=seed, outcome=outcome, rate=rate, **given | fields)
+
+
+def test_the_kss_table_counts_pairs_and_finds_the_largest_stable_rate() -> None:
+    rows = [_row("baseline", s, "diverged") for s in range(4)]
+    rows += [_row("baseline", s, "healthy", 0.003) for s in range(4)]
+    rows += [_row(kss.ENERGY, s, "healthy" if s else "diverged") for s in range(2)]
+    printed = kss.table(rows)
+    assert "| `baseline` | 4/4 | 100% | – | – | 1.000 | 66.7 % |" in printed
+    assert f"| `{kss.ENERGY}` | 1/2 | 50% | 1 | -50% |" in printed  # against its own two seeds
+    assert "| `baseline` | 0% | 100% | 0.003 |" in printed
+    assert f"| `{kss.ENERGY}` | – | 50% | under 0.005 |" in printed
+
+
+def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
+    norm, rate = "gradient-norm", cross_talk.FAULTS["rate"]
+    rows = [_row("baseline", s, "healthy", alarms={norm: s}, steps=540) for s in range(2)]
+    struck = {"faults": rate, "fault_step": 200, "onset": 230}
+    rows += [_row("baseline", 0, "failed", first_alarms={norm: 225, "loss": 210}, **struck)]
+    lines = cross_talk.table(rows).splitlines()
+    column = [cell.strip() for cell in lines[0].split("|")].index("rate")
+    cells = {line.split("|")[1].strip(): line.split("|") for line in lines[2:]}
+    assert cells["*the loss fails in*"][column].strip() == "1/1"
+    assert cells["loss"][column].strip() == "1/1, 10 (+20, +15)"
+    assert cells[norm][column].strip() == "1/1, 25 (+5, +0)"
+    assert cells[norm][-2].strip() == "1.00"  # one alarm in 2 x 500 steps after the warm-up
+
+
+def test_plans_are_paired() -> None:
+    for plan in (kss.plan(), msign.plan(), cross_talk.plan()):
+        assert len({trial.id for trial in plan}) == len(plan)
+    main = [t for t in kss.plan() if t.arm in kss.MAIN_ARMS and t.recipe.learning_rate in kss.RATES]
+    pairs = {arm: set() for arm in kss.MAIN_ARMS}
+    for trial in main:
+        pairs[trial.arm].add((trial.seed, trial.recipe.learning_rate))
+    assert {len(pair) for pair in pairs.values()} == {24}
+
+
+def test_table_1_prints_ours_beside_the_paper_s() -> None:
+    printed = table_1.table({"zoo_no_norm": (0.79, 0.2, 1.1)})
+    assert "| no_norm | 0.79 | 0.80 | 0.20 | 0.19 | 1.10 | 1.11 |" in printed
+
+
+def test_reproduce_says_what_it_needs(capsys) -> None:
+    for arguments, said in (["kss"], "--folder"), (["ksss"], "did you mean kss"):
+        with pytest.raises(SystemExit) as left:
+            main(["reproduce", *arguments])
+        assert left.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_cost_of_monitors_is_measured_beside_the_bare_step() -> None:
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape |= {"vocab_size": 256, "max_position_embeddings": 16}
+    rows = {row["name"]: row for row in monitor_cost(shape, batch_size=2, length=16, rounds=1)}
+    assert rows["bare step"]["share"] == 1.0
+    assert rows["gradient-norm"]["step_ms"] > 0
+    assert "reason" in rows["silent-corruption"]  # one process has no replica
+    parts = [r["share"] for r in rows.values() if r["kind"] == "monitor" and "share" in r]
+    assert rows["all monitors"]["share"] == pytest.approx(sum(parts))

@@ -1,0 +1,365 @@
+"""Streamed models: the bits of the model in memory, in any order, and nothing left behind."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from rksp.datasets.probe import make_probe
+from rksp.datasets.tasks import Batch
+from rksp.errors import InputError, NotCovered, RkspError
+from rksp.features import Evidence
+from rksp.models.resolve import resolve, resolve_tiny
+from rksp.models.source import ModelSource
+from rksp.models.streaming import units
+from rksp.models.streaming.memory import parse_size
+from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming.recording import record_model
+from rksp.models.streaming.seeds import PIECE, piece_seed
+from rksp.models.streaming.stream import Stream
+from rksp.models.streaming.weights import InitialWeights, build_whole, fill
+from rksp.pipeline import evaluate, profile
+from rksp.recipe import Recipe
+from rksp.snapshots import Collected, collect
+
+FAMILIES = [
+    "albert",
+    "bamba",
+    "bart",
+    "bert",
+    "bloom",
+    "cohere",
+    "deepseek_v3",
+    "falcon_h1",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm4_moe",
+    "gpt2",
+    "gpt_neox",
+    "gpt_oss",
+    "jamba",
+    "lfm2",
+    "llama",
+    "llama4_text",
+    "mamba",
+    "mamba2",
+    "mistral",
+    "mixtral",
+    "nemotron_h",
+    "olmo2",
+    "olmoe",
+    "opt",
+    "phi",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "t5",
+    "vit",
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def batch_for(source: ModelSource, length: int = 16) -> Batch:
+    probe = make_probe(source, num_sequences=2)
+    inputs = {
+        key: value[:, :length] if value.dim() == 2 else value for key, value in probe.inputs.items()
+    }
+    labels = probe.labels
+    cut = labels is not None and labels.dim() == 2
+    return Batch(inputs=inputs, labels=labels[:, :length] if cut else labels)
+
+
+def states_of(model: nn.Module, batch: Batch) -> tuple[list, Collected]:
+    seen: list = []
+    result = collect(
+        model, batch, consume=lambda t: seen.append((t.name, t.x.clone(), t.y.clone()))
+    )
+    return seen, result
+
+
+def assert_same(left: list, right: list) -> None:
+    assert [name for name, *_ in left] == [name for name, *_ in right]
+    assert len(left) > 1
+    for (name, x, y), (_, other_x, other_y) in zip(left, right, strict=True):
+        assert torch.equal(x, other_x) and torch.equal(y, other_y), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_streamed_is_in_memory_bit_for_bit(family):
+    source = resolve_tiny(family)
+    batch = batch_for(source)
+    expected, in_memory = states_of(source.build(0), batch)
+    # Poisoned: every weight is NaN before it is filled, and looked at after.
+    with open_stream(source, 0, workers=2, poison=True) as stream:
+        found, streamed = states_of(stream.model, batch)
+        assert all(p.is_meta for p in stream.model.parameters())
+    assert_same(expected, found)
+    assert in_memory.forward == streamed.forward
+    assert in_memory.chains == streamed.chains
+
+
+def test_nothing_depends_on_threads_or_on_what_is_prepared_ahead():
+    source = resolve_tiny("qwen3_moe")
+    batch = batch_for(source)
+    expected, _ = states_of(source.build(3), batch)
+    for workers, ahead in ((1, 0), (2, 20_000), (4, 10**9)):
+        with open_stream(source, 3, workers=workers) as opened:
+            opened.close()
+            with Stream(opened.model, opened.weights, workers=workers, ahead=ahead) as stream:
+                found, _ = states_of(stream.model, batch)
+        assert_same(expected, found)
+    other, _ = states_of(source.build(4), batch)
+    assert not torch.equal(expected[0][2], other[0][2])
+
+
+@torch.no_grad()
+def test_weights_are_those_that_transformers_would_draw():
+    source = resolve("gpt2", overrides={"n_layer": "3", "n_embd": "96", "n_head": "4"})
+    drawn, plain = source.build(0), source.construct()
+    assert drawn.lm_head.weight is drawn.transformer.wte.weight
+    assert drawn.state_dict().keys() == plain.state_dict().keys()
+    for (name, left), right in zip(
+        drawn.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
+        error = 6 / math.sqrt(left.numel())
+        assert float(left.std(correction=0)) == pytest.approx(
+            float(right.std(correction=0)), rel=error
+        ), name
+        assert float(left.mean()) == pytest.approx(
+            float(right.mean()), abs=error * float(right.std(correction=0)) + 1e-9
+        ), name
+    # Blocks overwrite what their projections began with: 0.02 / sqrt(2 layers).
+    scaled = drawn.transformer.h[1].attn.c_proj.weight
+    assert float(scaled.std()) == pytest.approx(0.02 / math.sqrt(6), rel=0.05)
+
+
+def test_a_padding_row_stays_zero():
+    source = resolve_tiny("opt")
+    weight = source.build(0).model.decoder.embed_tokens.weight
+    assert weight[1].eq(0).all() and not weight[2].eq(0).any()
+    tied = source.build(0).lm_head.weight
+    assert torch.equal(tied, weight)
+
+
+def test_a_part_of_a_weight_is_that_part_of_the_whole():
+    source = resolve("llama", overrides={"num_hidden_layers": "1", "vocab_size": "40"})
+    model, recipes = record_model(source.construct_empty, 0)
+    weights = InitialWeights(recipes, 0, poison=True)
+    name = "model.layers.0.mlp.up_proj.weight"
+    like = model.get_parameter(name)
+    assert like.numel() > 40 * PIECE
+    part = torch.empty(3000, like.shape[1])
+    for job in reversed(weights.rows(name, 5001, 8001, part)):
+        job()
+    whole = fill(weights, name, like)
+    assert torch.equal(part, whole[5001:8001])
+    pieces = whole.view(-1)[: 2 * PIECE].view(2, PIECE)
+    assert not torch.equal(pieces[0], pieces[1])
+
+
+def test_no_two_pieces_of_a_model_share_a_seed():
+    source = resolve_tiny("mixtral")
+    _, recipes = record_model(source.construct_empty, 0)
+    steps = [s for r in recipes.values() for s in r.steps if s.pieces]
+    numbers = [s.first + k for s in steps for k in range(s.pieces)]
+    assert len(numbers) == len(set(numbers)) > 20
+    assert len({piece_seed(0, n) for n in range(10_000)}) == 10_000
+
+
+def test_poison_finds_what_a_recipe_leaves_out():
+    source = resolve_tiny("llama")
+    model, recipes = record_model(source.construct_empty, 0)
+    weights = InitialWeights(recipes, 0, poison=True)
+    name = "model.layers.0.mlp.up_proj.weight"
+    recipe = weights.recipes[name]
+    object.__setattr__(recipe, "steps", ())
+    with pytest.raises(RkspError, match=f"{name} was left"):
+        fill(weights, name, model.get_parameter(name))
+
+
+class Undecided(nn.Module):
+    """A weight that no initializer touches, and one that is computed from another."""
+
+    def __init__(self, computes: bool) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.empty(2000, 1000))
+        self.b = nn.Parameter(torch.empty(2000, 1000))
+        self.computes = computes
+
+    def _init_weights(self, module: nn.Module) -> None:
+        nn.init.normal_(self.a)
+        if self.computes:
+            self.b.copy_(self.a.relu())
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_weights_without_a_recipe_are_refused_in_one_sentence(computes):
+    with pytest.raises(NotCovered, match=r"how b is initialized.*--stream never"):
+        build_whole(lambda: Undecided(computes), 0)
+
+
+def test_a_module_without_an_initializer_is_refused():
+    with pytest.raises(NotCovered, match="has no _init_weights"):
+        build_whole(lambda: nn.Linear(2, 2), 0)
+
+
+def test_a_model_that_changes_its_weights_as_it_runs_is_refused():
+    source = resolve_tiny("rwkv")
+    with pytest.raises(NotCovered, match="cannot be streamed"), open_stream(source) as stream:
+        states_of(stream.model, batch_for(source))
+
+
+def test_a_block_that_is_used_again_is_loaded_again():
+    source = resolve_tiny("albert")
+    with open_stream(source) as stream:
+        states_of(stream.model, batch_for(source))
+        assert len(stream.order) > len(set(stream.order)) > 0
+
+
+def test_weights_in_use_and_in_preparation_stay_within_what_is_set_aside():
+    source = resolve_tiny("llama")
+    with open_stream(source) as opened:
+        opened.close()
+    ahead = 40_000
+    with Stream(opened.model, opened.weights, ahead=ahead) as stream:
+        held = []
+        enter = stream._advance
+
+        def watched(unit):
+            enter(unit)
+            held.append(sum(loading.size for loading in stream._coming.values()))
+
+        stream._advance = watched
+        states_of(stream.model, batch_for(source))
+    assert 0 < max(held) <= ahead
+
+
+def test_large_experts_come_one_by_one(monkeypatch):
+    source = resolve_tiny("qwen3_moe")
+    batch = batch_for(source)
+    model = source.build(0)
+    model.set_experts_implementation("eager")
+    expected, _ = states_of(model, batch)
+    monkeypatch.setattr(units, "SLICED_OVER", 0)
+    with open_stream(source, 0, poison=True) as stream:
+        assert stream.sliced
+        found, _ = states_of(stream.model, batch)
+        assert "experts one by one" in stream.describe()
+    assert_same(expected, found)
+
+
+def test_an_interrupted_pass_leaves_nothing_behind():
+    source = resolve_tiny("llama")
+    before = torch.get_rng_state()
+
+    def interrupt(transition):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), open_stream(source, workers=2) as stream:
+        collect(stream.model, batch_for(source), consume=interrupt)
+    model = stream.model
+    assert all(p.is_meta for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert not [t for t in threading.enumerate() if t.name.startswith("rksp-weights")]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_does_not_fit_is_refused_with_the_number_before_a_weight_is_drawn(monkeypatch):
+    source = resolve_tiny("llama")
+
+    def forbidden(self, name, out):
+        raise AssertionError("a weight was drawn")
+
+    monkeypatch.setattr(InitialWeights, "jobs", forbidden)
+    with (
+        pytest.raises(InputError, match=r"needs [\d.]+ [GM]B of memory even when streamed.*30 MB"),
+        open_stream(source, max_memory=30_000_000) as stream,
+    ):
+        profile(stream.model, batch_for(source))
+
+
+def test_a_limit_that_holds_is_no_obstacle():
+    source = resolve_tiny("llama")
+    with open_stream(source, max_memory=10**11) as stream:
+        profile(stream.model, batch_for(source))
+        assert stream.plan.weights >= max(unit.size for unit in stream.units)
+        assert stream.plan.peak < 10**11
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8GB", 8 * 10**9), ("500 MB", 5 * 10**8), ("1.5G", 1.5e9), ("7", 7)]
+)
+def test_sizes_are_read(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "big", "-1GB", "0", "8 GBB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(InputError, match="such as 8GB"):
+        parse_size(text)
+
+
+def test_when_a_model_is_streamed():
+    source = resolve_tiny("llama")
+    assert not should_stream(source, "auto", None)
+    assert should_stream(source, "always", None)
+    assert should_stream(source, "auto", 4 * source.num_parameters - 1)
+    assert not should_stream(source, "never", 1)
+    assert should_stream(resolve("llama"), "auto", 10**12)  # more than --max-params
+    assert not response_fits(source, 23 * source.num_parameters)
+    assert response_fits(source, 24 * source.num_parameters)
+    with pytest.raises(InputError, match="none of auto, always, never"):
+        should_stream(source, "sometimes", None)
+
+
+def test_a_factory_cannot_be_streamed(tmp_path, monkeypatch):
+    (tmp_path / "streamed_factory.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Linear(2, 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    source = resolve("streamed_factory:make")
+    assert not should_stream(source, "auto", 1)
+    with pytest.raises(InputError, match=r"is a factory.*--stream never"):
+        should_stream(source, "always", None)
+
+
+def test_a_score_is_the_same_streamed_but_for_the_response():
+    source, recipe = resolve_tiny("llama"), Recipe(learning_rate=1e-3)
+    options = {"num_states": 256, "evidence": Evidence.FORWARD}
+    whole, _ = evaluate(source, recipe, **options, streaming="never")
+    for workers in (1, 2, 4):
+        part, _ = evaluate(
+            source,
+            recipe,
+            num_states=256,
+            evidence=Evidence.RESPONSE,
+            streaming="always",
+            workers=workers,
+        )
+        assert part.profile.forward == whole.profile.forward
+        assert part.profile.spectra.aggregates == whole.profile.spectra.aggregates
+        assert part.response is None
+        assert part.weights.startswith("streamed") and "evidence is forward" in part.weights
+    assert whole.weights == "in memory"
+
+
+def test_a_model_wider_than_its_states_says_that_its_rank_is_reduced():
+    source = resolve_tiny("llama")
+    with open_stream(source) as stream:
+        found = profile(stream.model, batch_for(source, length=24))
+    layer = found.spectra.layers[1]
+    assert layer.rank_reduced_from == layer.width > layer.states
+    assert layer.modes <= layer.states // 8
+    assert "rank reduced from" in layer.status_detail
