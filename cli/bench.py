@@ -80,7 +80,7 @@ def stream(
     target: Annotated[str, typer.Argument(help="As for rksp score.")] = "llama",
     tokens: Annotated[int, typer.Option(help="Of the probe.")] = 256,
     layers: Annotated[int | None, typer.Option(help="Cut to so many and extrapolate.")] = None,
-    threads: Annotated[int, typer.Option(help="Of the pass, and of the weights.")] = 1,
+    threads: Annotated[int, typer.Option(help="That prepare weights.")] = 1,
     spectra: Annotated[bool, typer.Option(help="Fit the spectra too.")] = True,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")

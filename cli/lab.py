@@ -185,10 +185,12 @@ def evaluate(
 def _bound(collection: Path | None) -> None:
     from rksp.classifiers.card import EDGE_HEADER, edge_line
     from rksp.lab.collection import read_collection
-    from rksp.lab.early import early_edge_errors
+    from rksp.lab.early import early_edge_errors, twin_edge_errors
 
-    lines = [edge_line(row) for row in early_edge_errors(read_collection(collection))]
-    title = "What the runs themselves say of their edge after n steps, all rates watched:"
+    ladders = read_collection(collection)
+    rows = [*early_edge_errors(ladders), twin_edge_errors(ladders)]
+    lines = [edge_line(row) for row in rows if row is not None]
+    title = "What can be known: the ladder's own runs after n steps, and its twin:"
     typer.echo("\n".join(["", title, "", *EDGE_HEADER, *lines]))
 
 

@@ -74,6 +74,8 @@ class Pair(torch.optim.Optimizer):
     def load_state_dict(self, state_dict):
         for part, stored in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(stored)
+        # Loading gives the parts new groups; the rate is set on these.
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:

@@ -363,8 +363,8 @@ def test_the_kss_table_counts_pairs_and_finds_the_largest_stable_rate() -> None:
 def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
     norm, rate = "gradient-norm", cross_talk.FAULTS["rate"]
     rows = [_row("baseline", s, "healthy", alarms={norm: s}, steps=540) for s in range(2)]
-    struck = {"faults": rate, "fault_step": 200, "onset": 230}
-    rows += [_row("baseline", 0, "failed", first_alarms={norm: 225, "loss": 210}, **struck)]
+    struck = {"faults": rate, "fault_step": 160, "onset": 190}
+    rows += [_row("baseline", 0, "failed", first_alarms={norm: 185, "loss": 170}, **struck)]
     lines = cross_talk.table(rows).splitlines()
     column = [cell.strip() for cell in lines[0].split("|")].index("rate")
     cells = {line.split("|")[1].strip(): line.split("|") for line in lines[2:]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rksp.lab.early import early_edge_errors
+from rksp.lab.early import early_edge_errors, twin_edge_errors
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.outcome import Curves
@@ -13,7 +13,7 @@ RATES = tuple(float(f"{10 ** (k / 4 - 4):.4g}") for k in range(13))
 STEPS = 40
 
 
-def _ladder(index: int, edge: int, *, shows_at: int) -> LadderRun:
+def _ladder(index: int, edge: int, *, shows_at: int, warmup: int = 0) -> LadderRun:
     """Runs that fall to 1 nat; from rate `edge` on, they jump to 3 at step `shows_at`."""
     spec = LadderSpec.model_validate(
         {
@@ -21,7 +21,7 @@ def _ladder(index: int, edge: int, *, shows_at: int) -> LadderRun:
             "shape": {"hidden_size": 16},
             "task": "recall",
             "task_options": {"length": 8, "vocab": 32, "pairs": 2},
-            "recipe": {"max_steps": STEPS},
+            "recipe": {"max_steps": STEPS, "warmup_steps": warmup},
             "seed": index,
             "first_rate": 1e-4,
         }
@@ -59,3 +59,13 @@ def test_ladders_that_learned_nothing_are_left_out() -> None:
     ]
     (row,) = early_edge_errors(ladders + flat, steps=(20,))
     assert row.ladders == 30
+
+
+def test_a_twin_is_the_same_ladder_under_another_seed() -> None:
+    pair = [_ladder(0, 5, shows_at=10), _ladder(1, 7, shows_at=10)]  # two quarter decades apart
+    other = _ladder(2, 9, shows_at=10, warmup=3)
+    row = twin_edge_errors([*pair, other])
+    assert row.ladders == 2
+    assert abs(row.median - 0.5) < 1e-3
+    assert row.share_low == 0.5
+    assert twin_edge_errors([pair[0], other]) is None

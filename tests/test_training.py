@@ -320,3 +320,24 @@ def test_training_leaves_the_global_generator_alone() -> None:
     state = torch.get_rng_state()
     train(_member(), _batches(3), _recipe(max_steps=3))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_restored_pair_of_optimizers_still_follows_the_rate():
+    """Loading a state replaces the parts' groups: a stale list would freeze the rate."""
+    recipe = Recipe(optimizer="muon", learning_rate=1e-2)
+
+    def stepped(restore: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+        optimizer = make_optimizer(model, recipe)
+        for rate in (1e-2, 1e-3):
+            if restore:
+                optimizer.load_state_dict(optimizer.state_dict())
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model[0].weight.detach()
+
+    torch.testing.assert_close(stepped(True), stepped(False), rtol=0, atol=0)

@@ -18,7 +18,6 @@ def run(
     tokens: int = 256,
     layers: int | None = None,
     threads: int = 1,
-    workers: int | None = None,
     spectra: bool = True,
     overrides: dict[str, str] | None = None,
 ) -> list[dict[str, object]]:
@@ -28,8 +27,7 @@ def run(
         target: A configuration or model type.
         tokens: Of the probe, two sequences.
         layers: Cut the model to so many blocks; the whole is then extrapolated.
-        threads: Of the forward pass.
-        workers: Of the weights; default as many.
+        threads: That prepare weights; the pass itself takes one.
         spectra: Whether to fit the spectra too.
         overrides: Further settings.
 
@@ -40,15 +38,13 @@ def run(
     cut = {} if layers is None else {"num_hidden_layers": str(layers)}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        found = pool.submit(
-            _measure, target, overrides | cut, tokens, threads, workers or threads, spectra
-        ).result()
+        found = pool.submit(_measure, target, overrides | cut, tokens, threads, spectra).result()
     rows = [{"name": name, "value": value} for name, value in found.items()]
     return [*rows, _extrapolated(found, target, overrides)] if cut else rows
 
 
 def _measure(
-    target: str, overrides: dict[str, str], tokens: int, threads: int, workers: int, spectra: bool
+    target: str, overrides: dict[str, str], tokens: int, threads: int, spectra: bool
 ) -> dict[str, object]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -59,20 +55,19 @@ def _measure(
     from rksp.pipeline import profile
     from rksp.snapshots import collect
 
-    torch.set_num_threads(threads)
     source = resolve(target, overrides=overrides)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(source.config.vocab_size, (2, tokens // 2), generator=generator)
     batch = Batch(inputs={"input_ids": ids}, labels=ids.roll(-1, 1))
     imported = _peak()
     start = time.perf_counter()
-    with open_stream(source, 0, workers=workers) as stream:
+    with open_stream(source, 0, workers=threads) as stream:
         opened = time.perf_counter() - start
         counter = FlopCounterMode(display=False)
         begun, worked = time.perf_counter(), time.process_time()
         with counter:
             if spectra:
-                profile(stream.model, batch, workers=workers)
+                profile(stream.model, batch, workers=threads)
             else:
                 collect(stream.model, batch, consume=lambda transition: None)
         passed, worked = time.perf_counter() - begun, time.process_time() - worked
@@ -89,7 +84,7 @@ def _measure(
     return {
         "parameters": source.num_parameters,
         "grain": grain,
-        "threads of the pass / of the weights": f"{threads} / {workers}",
+        "threads that prepare weights": threads,
         "skeleton and recipes, s": round(opened, 2),
         "pass, s": round(passed, 2),
         "of it waited for weights, s": round(waited, 2),
@@ -106,7 +101,7 @@ def _measure(
         "floor of products, processor s": round(forward_floor, 2),
         "processor time over the sum of floors": round(worked / (init_floor + forward_floor), 3),
         "seconds over the larger floor by its threads": round(
-            passed / max(init_floor / workers, forward_floor / threads), 3
+            passed / max(init_floor / threads, forward_floor), 3
         ),
     }
 

@@ -148,7 +148,7 @@ def _stated_base(document: Document) -> Base:
     return Base(
         target=data.get("target"),
         overrides=data.get("set") or {},
-        recipe={canonical(k)[1] or k: v for k, v in (data.get("recipe") or {}).items()},
+        recipe=data.get("recipe") or {},
         document=there,
         seed=int(data.get("seed") or 0),
     )
@@ -253,7 +253,8 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         InputError: There is no model, or a value cannot be used.
     """
     target, seed = base.target, base.seed
-    overrides, fields = dict(base.overrides), dict(base.recipe)
+    overrides = dict(base.overrides)
+    fields = {canonical(name)[1] or name: value for name, value in base.recipe.items()}
     data = base.document.data if base.document is not None else None
     for name, value in point.items():
         kind, key = canonical(name)

@@ -1,13 +1,14 @@
-"""What the runs of a ladder themselves say about its edge after their first few steps.
+"""What can be known about an edge: from the ladder's own first steps, and from its twin.
 
-The bound of every prediction that costs fewer steps: all rates are watched, on the very
-initialization and batches of the run.
+The first bounds every prediction that costs fewer steps: all rates are watched, on the very
+initialization and batches of the run. The second bounds every prediction that does not see these.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import permutations
 
 import numpy as np
 from sklearn.linear_model import RidgeCV
@@ -35,16 +36,9 @@ def early_edge_errors(
     learned, have an edge, and are longer than the most steps.
     """
     policy = policy or OutcomePolicy()
-    chosen, edges = [], []
-    for ladder in ladders:
-        low, high = ladder.judge(policy).edge or (None, None)
-        final = min(policy.final_loss(curves) for curves in ladder.curves)
-        trivial = trivial_loss(ladder.spec)
-        learned = trivial is not None and final < trivial - policy.margin
-        if high is not None and learned and ladder.spec.recipe.max_steps > max(steps):
-            chosen.append(ladder)
-            edges.append((math.log10(low) + math.log10(high)) / 2)
-    edge, found = np.array(edges), []
+    long = [ladder for ladder in ladders if ladder.spec.recipe.max_steps > max(steps)]
+    known = [(x, e) for x in long if (e := _learned_edge(x, policy)) is not None]
+    chosen, edge, found = [x for x, _ in known], np.array([e for _, e in known]), []
     for count in steps:
         x = np.array([_landmarks(ladder, count) for ladder in chosen])
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-1, 3, 9)))
@@ -52,6 +46,34 @@ def early_edge_errors(
         guess = cross_val_predict(model, x, edge, cv=folds)
         found.append(EdgeErrors.of(f"all rates for {count} steps", guess, edge))
     return found
+
+
+def twin_edge_errors(
+    ladders: Sequence[LadderRun], policy: OutcomePolicy | None = None
+) -> EdgeErrors | None:
+    """Errors of the edge guessed from a ladder that differs in its seed alone; None without any."""
+    policy = policy or OutcomePolicy()
+    twins: dict[str, list[float]] = {}
+    for ladder in ladders:
+        edge = _learned_edge(ladder, policy)
+        if edge is not None:
+            name = ladder.spec.model_copy(update={"seed": 0}).id
+            twins.setdefault(name, []).append(edge)
+    pairs = [pair for edges in twins.values() for pair in permutations(edges, 2)]
+    if not pairs:
+        return None
+    guess, edge = np.array(pairs).T
+    return EdgeErrors.of("its twin with another seed", guess, edge)
+
+
+def _learned_edge(ladder: LadderRun, policy: OutcomePolicy) -> float | None:
+    """log10 of the middle of the edge; None where there is none, or nothing was learned."""
+    low, high = ladder.judge(policy).edge or (None, None)
+    final = min(policy.final_loss(curves) for curves in ladder.curves)
+    trivial = trivial_loss(ladder.spec)
+    if high is None or trivial is None or final >= trivial - policy.margin:
+        return None
+    return (math.log10(low) + math.log10(high)) / 2
 
 
 def _landmarks(ladder: LadderRun, count: int) -> list[float]:

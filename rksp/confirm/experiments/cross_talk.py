@@ -1,9 +1,10 @@
 """Which monitor sees which fault, how early, and how often without any.
 
-A mixture-of-experts transformer of width 32 and depth 3 on bytes, 400 steps; faults strike at step
-200, so that every monitor has a baseline. Monitors whose default cadence is sparser read every 5
-steps: at 100 they would have two samples before the fault. Seeds, initialization and batches of a
-faulty run are those of its healthy twin.
+A mixture-of-experts transformer of width 32 and depth 3 on bytes, 300 steps; faults strike at step
+160, so that every monitor has a baseline. Monitors whose default cadence is sparser read every 5
+steps (the alignment of Jacobians, which costs most, every 15): at 100 they would have a sample or
+two before the fault. Seeds, initialization and batches of a faulty run are those of its healthy
+twin.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from rksp.confirm.onset import GRADIENT_NORM
 from rksp.monitors.registry import MONITORS
 from rksp.recipe import Recipe
 
-FAULT_STEP, STEPS, SPARSEST = 200, 400, 5
-SEEDS, HEALTHY_SEEDS = range(3), range(6)
+FAULT_STEP, STEPS = 160, 300
+SPARSEST = {"jacobian-alignment": 15}  # else 5
+SEEDS, HEALTHY_SEEDS = range(3), range(5)
 WARMUP = 40
 _RATE = f"large_rate:step={FAULT_STEP},factor=100"
 _PRECISION = f"low_precision_attention:step={FAULT_STEP}"
@@ -122,7 +124,8 @@ def _trial(faults: tuple[str, ...], seed: int) -> Trial:
         seed=seed,
         faults=faults,
         monitors=tuple(
-            f"{name}:every={min(kind.default_every, SPARSEST)}" for name, kind in MONITORS.items()
+            f"{name}:every={min(kind.default_every, SPARSEST.get(name, 5))}"
+            for name, kind in MONITORS.items()
         ),
         fault_step=FAULT_STEP if faults else 0,
     )

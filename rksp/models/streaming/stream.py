@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rksp.errors import InputError, NotCovered
 from rksp.models.blocks import Chain, find_chains, first_tensor
+from rksp.models.streaming.loading import Loading, choose_device, move_buffers, moved
 from rksp.models.streaming.memory import free_memory, plan_memory
 from rksp.models.streaming.units import (
     GRAINS,
@@ -34,29 +35,6 @@ Result = TypeVar("Result")
 AHEAD = 512 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
 
 
-class _Loading:
-    """Weights on their way: tensors by name, and the jobs that fill them."""
-
-    def __init__(self, unit: Unit, weights: Weights, pool: ThreadPoolExecutor) -> None:
-        like = {slot.name: slot.empty for slot in unit.slots}
-        self.tensors = {name: torch.empty(p.shape, dtype=p.dtype) for name, p in like.items()}
-        self.futures: list[Future] = [
-            pool.submit(job)
-            for name, tensor in self.tensors.items()
-            for job in weights.jobs(name, tensor)
-        ]
-        self.size = unit.size
-
-    def wait(self) -> dict[str, Tensor]:
-        for future in self.futures:
-            future.result()
-        return self.tensors
-
-    def drop(self) -> None:
-        for future in self.futures:
-            future.cancel()
-
-
 class Stream:
     """Hooks on a skeleton that give its modules their weights for as long as they run.
 
@@ -73,6 +51,9 @@ class Stream:
             the largest unit of a block, less where memory is short.
         max_memory: Bytes; a pass that needs more is refused after its rehearsal.
         target: What it is called in messages.
+        device: Where the model runs; default the GPU if there is one, to which weights come from
+            pinned memory while it computes. On the CPU the pass takes one thread: products split
+            over several round differently, and the result must not depend on how many there are.
     """
 
     def __init__(
@@ -84,9 +65,14 @@ class Stream:
         ahead: int | None = None,
         max_memory: int | None = None,
         target: str = "The model",
+        device: torch.device | None = None,
     ) -> None:
         self.model, self.weights, self.workers = model, weights, workers
         self.max_memory, self.target, self.plan = max_memory, target, None
+        self.device = choose_device() if device is None else device
+        move_buffers(model, self.device)
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         slots = slots_of(model)
         self.sliced = tuple(s for s in slots if is_sliced(s) and weights.can_slice(s.name))
         self._streamed = [slot for slot in slots if slot not in self.sliced]
@@ -101,8 +87,8 @@ class Stream:
         self._place = 0
         self._done: list[Unit] = []
         self._loaded: list[Unit] = []
-        self._coming: dict[Unit, _Loading] = {}
-        self._slice_coming: dict[tuple[str, int], tuple[Tensor, list[Future]]] = {}
+        self._coming: dict[Unit, Loading] = {}
+        self._next_expert: dict[str, tuple[int, Loading]] = {}
         self._hooks: list = []
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rksp-weights")
         if self.sliced and hasattr(model, "set_experts_implementation"):
@@ -160,9 +146,12 @@ class Stream:
                     lambda module, args, output, unit=unit: self._leave(unit, output)
                 ),
             ]
-        self._hooks.append(
-            self.model.register_forward_hook(lambda module, args, output: self._end(output))
-        )
+        self._hooks += [
+            self.model.register_forward_pre_hook(
+                lambda module, args, kwargs: moved((args, kwargs), self.device), with_kwargs=True
+            ),
+            self.model.register_forward_hook(lambda module, args, output: self.release()),
+        ]
 
     def _detach(self) -> None:
         for hook in self._hooks:
@@ -218,17 +207,25 @@ class Stream:
         self._retire()
         if self.is_rehearsing:
             self.order.append(unit)
-            tensors = {slot.name: hollow(slot.empty) for slot in unit.slots}
+            tensors = {slot.name: hollow(slot.empty, self.device) for slot in unit.slots}
         else:
-            loading = self._coming.pop(unit, None) or _Loading(unit, self.weights, self._pool)
+            loading = self._coming.pop(unit, None) or self._load(unit)
             self._advance(unit)
-            start = time.perf_counter()
-            tensors = loading.wait()
-            self.waited += time.perf_counter() - start
+            tensors = self._wait(loading)
         for slot in unit.slots:
             value = tensors[slot.name]
             slot.module._parameters[slot.attribute] = nn.Parameter(value, requires_grad=False)
         self._loaded.append(unit)
+
+    def _load(self, unit: Unit) -> Loading:
+        shapes = {slot.name: slot.empty for slot in unit.slots}
+        return Loading(shapes, self.weights.jobs, self._pool, self.device)
+
+    def _wait(self, loading: Loading) -> dict[str, Tensor]:
+        start = time.perf_counter()
+        tensors = loading.wait()
+        self.waited += time.perf_counter() - start
+        return tensors
 
     def _leave(self, unit: Unit, output: object) -> None:
         if self.is_rehearsing and unit.module is not self.model:
@@ -237,9 +234,6 @@ class Stream:
             self._widest, self._logits = max(self._widest, self._logits), size
         # Not dropped yet: hooks that come after this one may look at the weights.
         self._done.append(unit)
-
-    def _end(self, output: object) -> None:
-        self.release()
 
     def _retire(self) -> None:
         for unit in self._done:
@@ -265,28 +259,28 @@ class Stream:
             self._coming.pop(stale).drop()
         for coming in window:
             if coming not in self._coming and coming not in self._loaded:
-                self._coming[coming] = _Loading(coming, self.weights, self._pool)
+                self._coming[coming] = self._load(coming)
+        for loading in self._coming.values():
+            loading.send()
 
     def _expert(self, slot: Slot, index: int) -> Tensor:
-        shape = slot.empty.shape[1:]
         if self.is_rehearsing:
-            return hollow(torch.empty(shape, dtype=slot.empty.dtype, device="meta"))
-        tensor, futures = self._slice_coming.pop((slot.name, index), None) or self._begin(
-            slot, index
-        )
-        self._slice_coming = {k: v for k, v in self._slice_coming.items() if k[0] != slot.name}
-        start = time.perf_counter()
-        for future in futures:
-            future.result()
-        self.waited += time.perf_counter() - start
+            like = torch.empty(slot.empty.shape[1:], dtype=slot.empty.dtype, device="meta")
+            return hollow(like, self.device)
+        expected, loading = self._next_expert.pop(slot.name, (None, None))
+        if expected != index:
+            loading = self._load_expert(slot, index)
         if index + 1 < len(slot.empty) and self.ahead:  # experts are looked at in their order
-            self._slice_coming[slot.name, index + 1] = self._begin(slot, index + 1)
-        return tensor
+            self._next_expert[slot.name] = (index + 1, self._load_expert(slot, index + 1))
+        return self._wait(loading)[slot.name]
 
-    def _begin(self, slot: Slot, index: int) -> tuple[Tensor, list[Future]]:
-        tensor = torch.empty(slot.empty.shape[1:], dtype=slot.empty.dtype)
-        jobs = self.weights.rows(slot.name, index, index + 1, tensor)
-        return tensor, [self._pool.submit(job) for job in jobs]
+    def _load_expert(self, slot: Slot, index: int) -> Loading:
+        return Loading(
+            {slot.name: slot.empty[0]},
+            lambda name, out: self.weights.rows(name, index, index + 1, out),
+            self._pool,
+            self.device,
+        )
 
     def release(self) -> None:
         """Drops every weight; the next pass begins anew."""
@@ -295,7 +289,7 @@ class Stream:
         for loading in self._coming.values():
             loading.drop()
         self._coming.clear()
-        self._slice_coming.clear()
+        self._next_expert.clear()
         self._place = 0
 
     def close(self) -> None:
@@ -306,6 +300,7 @@ class Stream:
             slot.module.__dict__.pop(slot.attribute, None)
         self.model.__dict__.pop("_rksp_stream", None)
         self._pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(self._threads)
 
     def __enter__(self) -> Stream:
         return self

@@ -18,7 +18,7 @@ _HARMLESS = frozenset({"__get__", "size", "dim", "numel", "stride", "element_siz
 SLICED_OVER = 256 * 2**20  # bytes of a fused expert weight beyond which experts come one by one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slot:
     """One place of a weight: `module.attribute` holds the weight called `name`."""
 
@@ -126,12 +126,13 @@ class SlicedWeight:
         return self._load(int(index))
 
 
-def hollow(like: Tensor) -> nn.Parameter:
+def hollow(like: Tensor, device: torch.device) -> nn.Parameter:
     """A weight of the right shape without memory, for a rehearsal: one number everywhere."""
+    value = torch.full((), 1.0 if like.dim() < 2 else 0.02, dtype=like.dtype, device=device)
+    value = value.expand(like.shape)
     if like.dim() > 2:  # what multiplies stacks of matrices looks at their strides
-        return nn.Parameter(torch.full(like.shape, 0.02, dtype=like.dtype), requires_grad=False)
-    value = torch.full((), 1.0 if like.dim() < 2 else 0.02, dtype=like.dtype)
-    return nn.Parameter(value.expand(like.shape), requires_grad=False)
+        value = value.contiguous()
+    return nn.Parameter(value, requires_grad=False)
 
 
 class HollowProducts(TorchFunctionMode):
@@ -147,9 +148,9 @@ class HollowProducts(TorchFunctionMode):
             raise RuntimeError(f"{func.__name__} of a weight that is not there")
         if func is F.linear and _is_hollow(args[1]):
             x, weight = args[0], args[1]
-            return x.mean(-1, keepdim=True) * _ripple(len(weight)) + x[..., :1]
+            return x.mean(-1, keepdim=True) * _ripple(len(weight), x.device) + x[..., :1]
         if func is F.embedding and _is_hollow(args[1]):
-            return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1])
+            return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1], args[0].device)
         return func(*args, **(kwargs or {}))
 
 
@@ -157,6 +158,6 @@ def _is_hollow(weight: Tensor) -> bool:
     return weight.dim() == 2 and not weight.is_meta and weight.stride() == (0, 0)
 
 
-def _ripple(length: int) -> Tensor:
+def _ripple(length: int, device: torch.device) -> Tensor:
     """Entries that differ, so that no normalization divides by nothing."""
-    return torch.cos(torch.arange(length) * (math.pi / 7))
+    return torch.cos(torch.arange(length, device=device) * (math.pi / 7))
