@@ -70,7 +70,7 @@ def monitors(
         return
     for row in rows:
         every = f"every {row['every']}" if "every" in row else ""
-        time = f"{row['step_ms']:>9.1f} ms" if "step_ms" in row else ""
+        time = f"{row['ms']:>9.1f} ms" if "ms" in row else ""
         share = f"{row['share']:>8.2%}" if "share" in row else row["reason"]
         typer.echo(f"{row['name']:<32}{every:<11}{time:<13}{share}")
 

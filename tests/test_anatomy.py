@@ -9,7 +9,6 @@ from torch import nn
 
 from rksp.models.blocks import first_tensor
 from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.weight_view import Matrix
 
 FUSED = sorted((HUGGING_FACE.keys() - {"gpt_oss"}) | ZOO.keys())
 MOE = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_next", "zoo_moe")
@@ -215,26 +214,3 @@ def test_an_unknown_fused_layout_is_left_out():
             self.query_key_value = nn.Linear(32, 96)
 
     assert find_anatomy(nn.Sequential(Odd())).attention == ()
-
-
-def test_a_matrix_of_a_sharded_parameter(tmp_path):
-    from torch import distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        whole = torch.arange(48.0).reshape(12, 4)
-        parameter = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
-        matrix = Matrix(name="w", parameter=parameter, heads=2, groups=2, start=2, stop=4)
-        rows = whole[[2, 3, 8, 9]]
-        assert matrix.read().equal(rows)
-        matrix.scale_heads([1.0, 3.0])
-        matrix.write(matrix.read() + 1)
-        expected = whole.clone()
-        expected[[2, 3]] = rows[:2] + 1
-        expected[[8, 9]] = 3 * rows[2:] + 1
-        assert parameter.full_tensor().equal(expected)
-    finally:
-        dist.destroy_process_group()

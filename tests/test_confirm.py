@@ -289,6 +289,7 @@ def test_the_report_is_json_without_nan_and_comes_back(report: ConfirmReport) ->
         (["gpt2", "--shrink", "--lr", "1e-3", "--arm", "ksss"], "did you mean kss"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--fault", "bitflap"], "bitflip"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--monitor", "los"], "loss"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--fault", "aux_off"], "routers"),
         (["gpt2", "--lr", "1e-3", "--seeds", "0"], "--seeds"),
         (["gpt2", "--shrink", "--set", "n_layer=2", "--lr", "1e-3"], "--shrink"),
     ],
@@ -402,7 +403,10 @@ def test_the_cost_of_monitors_is_measured_beside_the_bare_step() -> None:
     shape |= {"vocab_size": 256, "max_position_embeddings": 16}
     rows = {row["name"]: row for row in monitor_cost(shape, batch_size=2, length=16, rounds=1)}
     assert rows["bare step"]["share"] == 1.0
-    assert rows["gradient-norm"]["step_ms"] > 0
+    assert rows["gradient-norm"]["ms"] > 0
+    every = rows["near-unit-mass"]["every"]
+    share = rows["near-unit-mass"]["ms"] / rows["bare step"]["ms"] / every
+    assert every > 1 and rows["near-unit-mass"]["share"] == pytest.approx(share)
     assert "reason" in rows["silent-corruption"]  # one process has no replica
     parts = [r["share"] for r in rows.values() if r["kind"] == "monitor" and "share" in r]
     assert rows["all monitors"]["share"] == pytest.approx(sum(parts))

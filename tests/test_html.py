@@ -10,8 +10,10 @@ import browser
 import pytest
 from reports import HOSTILE, finding, scored, with_findings
 
+from rksp.cli.rendering import emit, load_any
 from rksp.confirm.schema import ArmReport, ConfirmReport, MonitorReport, PredictionReport
 from rksp.confirm.trial import TrialReport
+from rksp.errors import InputError
 from rksp.recipe import Recipe
 from rksp.report import confirmation
 from rksp.report.formats import render
@@ -249,6 +251,19 @@ def test_the_page_of_a_confirmation_shows_the_same_numbers():
     assert text.count('class="run arm0"') == text.count('class="run arm1"') == 4  # wide and narrow
     assert "<b x" not in text
     assert text.count("</script>") == 1
+
+
+def test_a_stored_confirmation_renders_again(tmp_path, capsys):
+    report = _confirmation()
+    (tmp_path / "confirm.json").write_text(report.to_json())
+    stored = load_any(tmp_path / "confirm.json")
+    assert stored == report
+    emit(stored, "html", [])
+    assert capsys.readouterr().out == confirmation.render(report)
+    with pytest.raises(InputError, match="json and html"):
+        emit(stored, "sarif", [])
+    (tmp_path / "score.json").write_text(scored().to_json())
+    assert load_any(tmp_path / "score.json") == scored()
 
 
 def test_a_curve_has_gaps_where_the_loss_was_not_finite():

@@ -54,6 +54,7 @@ class _Case:
     companion: Companion
     reason: str | None = None
     seconds: list[float] = field(default_factory=list)
+    by_monitor: list[dict[str, float]] = field(default_factory=list)
 
 
 class _Rotation(Companion):
@@ -64,6 +65,7 @@ class _Rotation(Companion):
         self._turn: list[_Case] = []
         self._case = cases[0]
         self._started = 0.0
+        self._spent: dict[str, float] = {}
 
     def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
         for case in self.cases:
@@ -71,12 +73,12 @@ class _Rotation(Companion):
                 case.companion.bind(model, optimizer, recipe)
             except NotCovered as error:
                 case.reason = str(error)
-            if isinstance(case.companion, Beside):
-                case.reason = next(iter(case.companion.watch.silent.values()), case.reason)
         self._turn = [case for case in self.cases if case.reason is None]
 
     def begin(self, moment: Moment) -> None:
         self._case = self._turn[moment.step % len(self._turn)]
+        if isinstance(self._case.companion, Beside):
+            self._spent = dict(self._case.companion.watch.seconds)
         self._started = time.perf_counter()
         self._case.companion.begin(moment)
 
@@ -93,6 +95,9 @@ class _Rotation(Companion):
         self._case.companion.after_update(moment)
         if moment.step >= len(self._turn):  # the first round pays for warm starts
             self._case.seconds.append(time.perf_counter() - self._started)
+            if isinstance(self._case.companion, Beside):
+                spent = self._case.companion.watch.seconds
+                self._case.by_monitor.append({k: v - self._spent[k] for k, v in spent.items()})
 
 
 def monitor_cost(
@@ -102,25 +107,36 @@ def monitor_cost(
     length: int = LENGTH,
     rounds: int = 3,
 ) -> list[dict[str, object]]:
-    """Times training steps: bare, sampled by each monitor, and under each intervention.
+    """Times training steps: bare, with every monitor sampling, and under each intervention.
 
-    All in one run, a step of each kind in turn. Times are medians over `rounds`; a share is the
-    time over the bare step's, spread over the cadence, and can be negative by noise.
+    All in one run, a step of each kind in turn. Times are medians over `rounds`. A monitor's share
+    is the time that the watch spent on it, hooks included, over the bare step, spread over its
+    cadence; an intervention's is what the whole step takes longer, and can be negative by noise.
+    `whole` compares the two for the monitors: by how much the step that samples all of them is
+    longer, and what the watch says.
 
     Returns:
-        A row each: `name`, `kind` (step, monitor, intervention or sum), `every`, `step_ms`,
-        `share`; or `reason` where it does not apply to this model.
+        A row each: `name`, `kind` (step, monitor, intervention, sum or whole), `every`, `ms` (of
+        the step, or of the monitor), `share`; or `reason` where it does not apply to this model.
     """
-    cases = [_Case(name="bare step", kind="step", every=1, companion=Companion())]
-    for name, monitor in MONITORS.items():
-        beside = Beside(Watch(make_monitors([f"{name}:every=1"])), [], [], None)
-        cases.append(
-            _Case(name=name, kind="monitor", every=monitor.default_every, companion=beside)
+    watch = Watch(make_monitors([f"{name}:every=1" for name in MONITORS]))
+    bare = _Case(name="bare step", kind="step", every=1, companion=Companion())
+    watched = _Case(
+        name="all monitors in one step",
+        kind="whole",
+        every=1,
+        companion=Beside(watch, [], [], None),
+    )
+    acted = [
+        _Case(
+            name=line,
+            kind="intervention",
+            every=every,
+            companion=Beside(Watch([]), [make_intervention(line)], [], None),
         )
-    for line, every in INTERVENTIONS.items():
-        beside = Beside(Watch([]), [make_intervention(line)], [], None)
-        cases.append(_Case(name=line, kind="intervention", every=every, companion=beside))
-
+        for line, every in INTERVENTIONS.items()
+    ]
+    cases = [bare, watched, *acted]
     recipe = Recipe(
         learning_rate=1e-4,
         max_steps=len(cases) * (rounds + 1),
@@ -132,16 +148,31 @@ def monitor_cost(
     model = build_member("zoo_pre_ln", shape or SHAPE, seed=0)
     train(model, [batch] * recipe.max_steps, recipe, companion=_Rotation(cases))
 
-    bare = statistics.median(cases[0].seconds)
-    rows = [_row(case, bare) for case in cases]
-    monitors = [row["share"] for row in rows if row["kind"] == "monitor" and "share" in row]
-    return [*rows, {"name": "all monitors", "kind": "sum", "share": sum(monitors)}]
+    step = statistics.median(bare.seconds)
+    monitors = []
+    for name, kind in MONITORS.items():
+        row: dict[str, object] = {"name": name, "kind": "monitor", "every": kind.default_every}
+        if name in watch.silent:
+            monitors.append(row | {"reason": watch.silent[name]})
+            continue
+        seconds = statistics.median(spent[name] for spent in watched.by_monitor)
+        monitors.append(row | {"ms": 1e3 * seconds, "share": seconds / step / kind.default_every})
+    together = sum(row["share"] for row in monitors if "share" in row)
+    whole = _row(watched, step) | {
+        "by_the_watch": sum(row["ms"] for row in monitors if "ms" in row) / (1e3 * step)
+    }
+    return [
+        {"name": bare.name, "kind": bare.kind, "every": 1, "ms": 1e3 * step, "share": 1.0},
+        *monitors,
+        {"name": "all monitors", "kind": "sum", "share": together},
+        whole,
+        *(_row(case, step) for case in acted),
+    ]
 
 
-def _row(case: _Case, bare: float) -> dict[str, object]:
+def _row(case: _Case, step: float) -> dict[str, object]:
     row: dict[str, object] = {"name": case.name, "kind": case.kind, "every": case.every}
     if case.reason is not None:
         return row | {"reason": case.reason}
     seconds = statistics.median(case.seconds)
-    share = 1.0 if case.kind == "step" else (seconds / bare - 1) / case.every
-    return row | {"step_ms": 1e3 * seconds, "share": share}
+    return row | {"ms": 1e3 * seconds, "share": (seconds / step - 1) / case.every}

@@ -20,6 +20,7 @@ from rksp.features import Evidence
 from rksp.models.source import ModelSource
 from rksp.monitors.registry import make_monitors
 from rksp.monitors.sinks import JsonLines
+from rksp.optimizers import make_optimizer
 from rksp.pipeline import Evaluation, evaluate
 from rksp.recipe import Recipe
 from rksp.training.checkpoints import Checkpoints
@@ -78,6 +79,7 @@ def confirm(
     if monitors:
         make_monitors(monitors)
     trained = shortened(recipe, steps)
+    _rehearse(source, trained, arms, faults)
     started = time.perf_counter()
     evaluations = []
     for seed in seeds:
@@ -129,6 +131,20 @@ def confirm(
         provenance=_provenance(device),
         timings={"predict": predicted - started, "train": time.perf_counter() - predicted},
     )
+
+
+def _rehearse(
+    source: ModelSource, recipe: Recipe, arms: Sequence[Arm], faults: Sequence[str]
+) -> None:
+    """Lets every intervention and fault look for its place, before an hour is spent on others."""
+    for arm in arms:
+        model = source.build().train()
+        for line in faults:
+            make_fault(line).bind(model, seed=0)
+        if arm.interventions:
+            optimizer = make_optimizer(model, recipe)
+            for intervention in arm.make():
+                intervention.bind(model, optimizer, recipe)
 
 
 def _prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:

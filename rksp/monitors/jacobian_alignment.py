@@ -1,4 +1,4 @@
-"""Jacobian alignment: whether blocks stretch states in the direction that the next one stretches."""
+"""Jacobian alignment: whether a block stretches states where the one before it did."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class JacobianAlignment(Monitor):
                     found = self._leading(_as_function(block, *inputs[path]))
                 triplets.append((path, *found))
         readings = []
-        for (_, _, u, _), (path, sigma, after, v) in pairwise(triplets):
+        for (_, _, u, _), (path, sigma, _, v) in pairwise(triplets):
             if u.shape != v.shape:
                 continue  # another stack: a decoder after an encoder
             value = float((u * v).sum().abs())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from rksp.monitors.attention_calls import LogitMonitor

@@ -18,7 +18,7 @@ class RouterConditioning(Monitor):
     Two definitions are in circulation and both are read: `router_cond_ratio`,
     max ‖w_i − w̄‖ / ‖w̄‖, which is about √(E−1) for independent rows and falls towards 0 when a
     shared mean dominates; and `router_centered_energy`, Σ‖w_i‖² − E‖w̄‖², where for inputs of
-    unit covariance the energy over 2E approximates ln E minus the routing entropy (`concentration`).
+    unit covariance the energy over 2E (`concentration`) approximates ln E minus routing entropy.
     """
 
     name: ClassVar[str] = "router-conditioning"

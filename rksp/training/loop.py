@@ -81,14 +81,14 @@ def train(
         at half the scale, down to a scale of one.
     """
     optimizer = make_optimizer(model, recipe)
+    beside = companion or Companion()
+    beside.bind(model, optimizer, recipe)  # may add parameters
     params = [p for p in model.parameters() if p.requires_grad]
     device = params[0].device.type
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)
     cast = torch.autocast(device, dtype=low) if low else contextlib.nullcontext()
     scaler = torch.amp.GradScaler(device, enabled=recipe.precision == "fp16")
     micro_steps = recipe.gradient_accumulation_steps
-    beside = companion or Companion()
-    beside.bind(model, optimizer, recipe)
     losses: list[float] = []
     norms: list[float] = []
 
