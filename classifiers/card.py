@@ -42,14 +42,19 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
     p = {tier: predict_held_out(table, question, tier, table.ladder) for tier in Evidence}
     lines += ["", "Runs within half a decade of their ladder's edge, unseen ladders:", ""]
     lines += [
-        "| predictor | AUROC near the edge | AUROC over all, minus LR alone |",
-        "|---|---|---|",
+        "| predictor | AUROC near the edge | AUROC minus LR alone | minus the tier below |",
+        "|---|---|---|---|",
     ]
-    rate = baselines(table)["LR"]
+    below = rate = baselines(table)["LR"]
     for tier, predicted in p.items():
-        gain = difference(y, predicted, rate, table.ladder, draws=draws)
-        lines.append(f"| rksp {tier} | {auroc(y[near], predicted[near]):.3f} | {_score(gain)} |")
-    lines.append(f"| LR | {auroc(y[near], rate[near]):.3f} | – |")
+        gains = [
+            _score(difference(y, predicted, less, table.ladder, draws=draws))
+            for less in (rate, below)
+        ]
+        near_by = auroc(y[near], predicted[near])
+        lines.append(f"| rksp {tier} | {near_by:.3f} | {' | '.join(gains)} |")
+        below = predicted
+    lines.append(f"| LR | {auroc(y[near], rate[near]):.3f} | – | – |")
     lines += ["", "Other models on the same features at the response tier:", ""]
     lines += ["| model | unseen ladders | unseen families | ECE |", "|---|---|---|---|"]
     lines += [_challenger(table, question, name) for name in CHALLENGERS]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
-from rksp.classifiers.evaluate import near_edge, predict_held_out
-from rksp.classifiers.fit import calibrate, fit_raw, held_out, labels
-from rksp.classifiers.metrics import auroc
+from rksp.classifiers.fit import fit_classifier
 from rksp.classifiers.table import Table
-from rksp.features import FEATURES, Evidence, columns
+from rksp.features import Evidence, FeatureVector
 
-_DECADES = np.arange(-6.0, 2.0, 0.05)
+RISK = 0.05  # the default of `rksp score --risk`
+_DECADES = np.arange(-8.0, 2.0, 0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +45,19 @@ class EdgeErrors:
 def edge_table(table: Table, tiers: tuple[Evidence, ...] = tuple(Evidence)) -> list[EdgeErrors]:
     """Errors on unseen ladders of each tier, beside guesses that need no model.
 
-    Ours is the rate at which the calibrated probability crosses one half. "family median" is the
-    median edge of the other ladders of the family: what a person who knows the family would say.
+    Ours are the rate at which the calibrated probability crosses one half, and the safe rate, which
+    is meant to err low. "family median" is the median edge of the other ladders of the family: what
+    a person who knows the family would say.
     """
     firsts = first_rows(table)
     firsts = firsts[np.isfinite(table.log_edge[firsts])]
     edge, family = table.log_edge[firsts], table.family[firsts]
-    rows = []
+    guesses = {}
     for tier in tiers:
-        guess = predict_edges(table, tier, firsts)
-        rows.append(EdgeErrors.of(f"rksp {tier}", guess, edge))
+        likely, safe = read_unseen(table, tier, firsts)
+        guesses |= {f"rksp {tier}": likely, f"rksp {tier}, safe rate": safe}
+    rows = [EdgeErrors.of(name, guess, edge) for name, guess in guesses.items()]
+    rows.sort(key=lambda row: row.predictor.endswith("safe rate"))
     median = np.array([np.median(np.delete(edge, i)) for i in range(len(edge))])
     rows.append(EdgeErrors.of("one rate for all (median edge)", median, edge))
     rows.append(EdgeErrors.of("fixed 3e-4", np.full(len(edge), np.log10(3e-4)), edge))
@@ -70,38 +71,38 @@ def edge_table(table: Table, tiers: tuple[Evidence, ...] = tuple(Evidence)) -> l
     return rows
 
 
-def predict_edges(
-    table: Table, tier: Evidence, firsts: np.ndarray, *, folds: int = 8, level: float = 0.5
-) -> np.ndarray:
-    """log10 of the rate at which P(failed) crosses `level`, `[ladders]`, for unseen ladders."""
+def read_unseen(
+    table: Table, tier: Evidence, firsts: np.ndarray, *, folds: int = 8, risk: float = RISK
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a classifier that did not see a ladder says of it, as log10 of rates.
+
+    Args:
+        firsts: One row of each ladder, `[ladders]`.
+        risk: Bound on the upper end of the interval at the safe rate.
+
+    Returns:
+        Where P(failed) crosses one half, and the largest safe rate, each `[ladders]`.
+    """
     names = np.unique(table.ladder)
-    fold_of = dict(zip(names, np.arange(len(names)) % folds, strict=True))
-    fold = np.array([fold_of[name] for name in table.ladder])
-    chosen = columns(tier)
-    follows = np.array([FEATURES[i].follows_rate for i in chosen])
-    guess = np.full(len(firsts), np.nan)
+    fold = np.searchsorted(names, table.ladder) % folds
+    likely, safe = np.empty(len(firsts)), np.empty(len(firsts))
     for k in range(folds):
         rest = table.take(fold != k)
-        raw = held_out(rest, "failed", tier, rest.ladder, folds=4)
-        calibration = calibrate(raw, labels(rest, "failed"), rest.weights)
-        model = fit_raw(rest, "failed", tier)
+        classifier = fit_classifier(rest, {}, tiers=(tier,), questions=("failed",))
         for position in np.flatnonzero(fold[firsts] == k):
             row = firsts[position]
-            shift = _DECADES - np.log10(table.rate[row])
-            x = table.x[row, chosen] + shift[:, None] * follows
-            p = expit(calibration.slope * model.log_odds(x) + calibration.offset)
-            above = np.flatnonzero(p >= level)
-            guess[position] = _DECADES[above[0]] if len(above) else _DECADES[-1]
-    return guess
+            features = FeatureVector(values=table.x[row], tier=tier)
+            read = classifier.predict_at(features, _DECADES - np.log10(table.rate[row]))
+            likely[position] = _largest([p.probability < 0.5 for p in read])
+            safe[position] = _largest([p.high <= risk for p in read])
+    return likely, safe
+
+
+def _largest(holds: list[bool]) -> float:
+    """The highest of the decades looked at for which this holds; the lowest if for none."""
+    return float(_DECADES[np.flatnonzero(holds).max(initial=0)])
 
 
 def first_rows(table: Table) -> np.ndarray:
     """Index of the first row of every ladder."""
     return np.unique(table.ladder, return_index=True)[1]
-
-
-def near_edge_auroc(table: Table, tier: Evidence) -> float:
-    """AUROC among the runs within half a decade of their edge, by unseen ladders."""
-    p = predict_held_out(table, "failed", tier, table.ladder)
-    near = near_edge(table)
-    return auroc(table.failed[near], p[near])

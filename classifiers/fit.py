@@ -140,14 +140,20 @@ def fit_head(table: Table, question: str, tier: Evidence) -> Head:
     )
 
 
-def fit_classifier(table: Table, card: dict[str, object]) -> DivergenceClassifier:
-    """Fits every head. The same table gives the same classifier to the last byte."""
+def fit_classifier(
+    table: Table,
+    card: dict[str, object],
+    *,
+    tiers: tuple[Evidence, ...] = tuple(Evidence),
+    questions: tuple[str, ...] = QUESTIONS,
+) -> DivergenceClassifier:
+    """Fits every head whose tier was measured; the same table gives the same bytes."""
     measured = np.isfinite(table.x).any(axis=0)
-    tiers = [tier for tier in Evidence if measured[_own(tier)].any()]
     heads = {
         (question, tier): fit_head(table, question, tier)
         for tier in tiers
-        for question in QUESTIONS
+        if measured[_own(tier)].any()
+        for question in questions
     }
     ranges = {}
     for i, name in enumerate(FEATURE_NAMES):

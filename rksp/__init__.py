@@ -32,7 +32,19 @@ _HOME = {
     "profile": "rksp.pipeline",
     "resolve": "rksp.models.resolve",
 }
-__all__ = list(_HOME)  # noqa: PLE0605 (sorted, and tested to be what is above)
+__all__ = [
+    "ArtifactError",
+    "Incomplete",
+    "InputError",
+    "NotCovered",
+    "Profile",
+    "Recipe",
+    "RkspError",
+    "Status",
+    "evaluate",
+    "profile",
+    "resolve",
+]
 
 
 def __getattr__(name: str) -> object:

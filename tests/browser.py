@@ -8,13 +8,26 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 def find() -> str | None:
     """The browser's command, or None."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
     return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def opened() -> Iterator[Browser]:
+    """A browser for a fixture; its tests are skipped, aloud, where there is none."""
+    command = find()
+    if command is None:
+        pytest.skip("no Chromium on this machine: apt install chromium to open the page")
+    page = Browser(command)
+    yield page
+    page.close()
 
 
 class Browser:

@@ -166,7 +166,8 @@ def test_router_logits_are_the_models(name):
         assert found.dtype == torch.float64
         if name == "qwen3_next" and not torch.allclose(found, expected):
             found = found.softmax(-1)  # some releases return probabilities under that name
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        # Some routers compute in float32 whatever the model's type.
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
 @pytest.mark.parametrize("name", sorted(HUGGING_FACE | ZOO))
@@ -183,6 +184,7 @@ def test_every_matrix_of_the_blocks_is_found_once(name):
     for path in anatomy.blocks:
         for inner, parameter in model.get_submodule(path).named_parameters():
             is_matrix = parameter.dim() >= 2 and "conv" not in inner and min(parameter.shape) > 1
+            is_matrix &= not inner.endswith("bias")  # of experts in one parameter
             if is_matrix and id(parameter) not in routers:
                 gate = 2 if name == "qwen3_next" and inner == "self_attn.q_proj.weight" else 1
                 assert gate * found[id(parameter)] == parameter.numel(), inner

@@ -41,14 +41,6 @@ RECIPES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _batches(seed: int, count: int = STEPS, name: str = "recall") -> list[Batch]:
     options = {"vocab": 64, "pairs": 3} if name == "recall" else {}
     return make_task(name, length=16, **options).batches(count, 4, seed=seed)

@@ -9,14 +9,6 @@ from rksp.bench import lab
 from rksp.training import train
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_the_bare_loop_does_the_same_arithmetic() -> None:
     recipe, batches = lab._workload(6)
     ours, theirs, untrained = lab._model(), lab._model(), lab._model()

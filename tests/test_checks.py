@@ -35,14 +35,6 @@ from rksp.report.schema import FindingReport
 from rksp.report.terminal import _findings
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_errors_come_first_and_equals_by_code():
     evidence = healthy(
         recipe={"warmup_steps": 0, "learning_rate": 5e-3},

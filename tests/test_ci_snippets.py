@@ -38,7 +38,7 @@ def _run(script: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )
 
 
-def _action(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+def _action(folder: Path, /, **inputs: str) -> subprocess.CompletedProcess[str]:
     """The action's step as a runner runs it: inputs with their defaults, through `env`."""
     (step,) = ACTION["runs"]["steps"]
     given = {name: spec.get("default", "") for name, spec in ACTION["inputs"].items()} | inputs

@@ -32,14 +32,6 @@ from rksp.recipe import Recipe
 POLICY = OutcomePolicy()
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _curves(losses: list[float], norms: list[float] | None = None) -> Curves:
     norms = norms or [1.0] * len(losses)
     return Curves(loss=np.float32(losses), grad_norm=np.float32(norms), planned_steps=40)

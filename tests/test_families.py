@@ -32,14 +32,6 @@ SAMPLE = {  # type → the chains at tiny size
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def read(source) -> tuple[list[str], int]:
     seen = []
 

@@ -21,14 +21,6 @@ from rksp.models.zoo import ZooConfig, ZooTransformer
 BAD = (Level.ERROR, Level.WARNING)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def zoo(**switches: object) -> ZooTransformer:
     torch.manual_seed(0)
     return ZooTransformer(ZooConfig(**switches))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from grid_runs import run_here
 
+from rksp.cli.grid import grid
 from rksp.errors import InputError
 from rksp.gathered import first_step
 from rksp.grid import table
 from rksp.grid.cell import Cell, Options
+from rksp.grid.engines.local import LocalEngine
 from rksp.grid.evaluate import evaluate_task, summarize
-from rksp.grid.plan import read_plan
+from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.provenance import made_by
+from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore, Row
 from rksp.models.resolve import resolve
 from rksp.pipeline import evaluate, gather, judge
@@ -24,19 +27,6 @@ from rksp.recipe import Recipe
 
 TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]
 STATES = Options(states=256)
-
-
-def run_here(store: GridStore) -> None:
-    """Works a store off in this process."""
-    while task := store.claim(60.0):
-        for event in evaluate_task(task):
-            if event["kind"] == "profile":
-                store.profiled(task["cells"][0][0], event["seconds"])
-            elif event["kind"] == "result":
-                assert store.finish(event["cell"], event["result"])
-            else:
-                keys = [event["cell"]] if "cell" in event else [key for key, _ in task["cells"]]
-                store.fail(keys, event["failure"], event["message"])
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +62,10 @@ def test_cells_say_what_score_says(worked):
 def test_recipes_that_share_a_first_step_share_the_response(optimizer):
     source = resolve("gpt2", overrides={"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 64})
     recipe = Recipe(optimizer=optimizer, learning_rate=1e-3)
-    later = {"warmup_steps": 9, "max_steps": 50, "schedule": "linear", "batch_size": 4,
-             "adam_beta1": 0.8, "adam_beta2": 0.95, "momentum": 0.5, "learning_rate": 0.3}  # fmt: skip
+    later = {
+        "warmup_steps": 9, "max_steps": 50, "schedule": "linear", "batch_size": 4,
+        "adam_beta1": 0.8, "adam_beta2": 0.95, "momentum": 0.5, "learning_rate": 0.3,
+    }  # fmt: skip
     other = recipe.model_copy(update=later)
     assert first_step(recipe) == first_step(other)
     gathered = gather(source, num_states=256)
@@ -117,13 +109,19 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
 def test_the_heat_map_rises_with_the_rate(worked):
     rows, _ = worked
     lines = table.heat_map(table.records(rows), table.axes_of(rows))
-    blocks = [line.split("  ")[-1] for line in lines[1:-1]]
-    assert len(blocks) >= 2
-    assert blocks[0][0] == "·"
-    shades = "·░▒▓█"
-    assert all(
-        list(map(shades.index, b)) == sorted(map(shades.index, b)) for b in blocks if "·" in b
-    )
+    assert lines[0].split("  ")[0].strip() == "n_layer · warmup · optimizer"
+    blocks = dict(line.strip().split("  ") if "  " in line.strip() else (line.strip(), "")
+                  for line in lines[1:-1])  # fmt: skip
+    assert blocks.pop("– · – · adamw") == ""  # the broken target has neither
+    assert len(blocks) == 8
+    for shades in blocks.values():
+        ranks = ["·░▒▓█".index(shade) for shade in shades.replace(" ", "")]
+        assert len(ranks) == 3
+        assert ranks == sorted(ranks)
+        assert ranks[0] < ranks[-1]
+    down = [*table.axes_of(rows), *(f"axis{i}" for i in range(9))]
+    many = [r | {f"axis{i}": r["position"] for i in range(9)} for r in table.records(rows)]
+    assert len(table.heat_map(many, down)) == 2 + 3  # by n_layer alone
 
 
 def test_exports_hold_every_cell(worked, tmp_path):
@@ -141,54 +139,105 @@ def test_exports_hold_every_cell(worked, tmp_path):
         table.export(found, tmp_path / "grid.xlsx")
 
 
-def rksp(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", "from rksp.cli import main; main()", *arguments],
-        capture_output=True, text=True, env=environment, cwd=cwd, check=False,
-    )  # fmt: skip
-
-
-def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path):
-    grid = ["grid", "gpt2", "lr=1e-4,1.0", *TINY, "n_layer=1,0", "--snapshots", "256"]
-    done = rksp(*grid, "-o", "g.db", "--format", "json", "--workers", "1", cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert "2 of 4 cells could not run" in done.stderr
-    document = json.loads(done.stdout)
+def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
+    store = str(tmp_path / "g.db")
+    axes = ["lr=1e-4,1.0", *TINY, "n_layer=1,0"]
+    told = {"store": Path(store), "snapshots": 256, "workers": 1}
+    assert grid("gpt2", axes, **told, output_format="json") == 3
+    said = capsys.readouterr()
+    assert "2 of 4 cells could not run" in said.err
+    document = json.loads(said.out)
     assert [c["verdict"] for c in document["cells"]] == ["ok", "risk"] + ["could not run"] * 2
-    again = rksp(*grid, "-o", "g.db", "--top", "1", "--where", "lr=1", cwd=tmp_path)
-    assert again.returncode == 3
-    assert "resumes, 2 of 4 cells are done" in again.stderr
-    assert again.stdout.splitlines()[1].split()[3] == "risk"
-    other = rksp(*grid, "--fail-on", "0.9", "-o", "g.db", cwd=tmp_path)
-    assert other.returncode == 2
-    assert "holds another grid" in other.stderr
+    assert document["profiles_made"] == 1
+    assert grid("gpt2", axes, **told, top=1, where=["lr=1"]) == 3
+    said = capsys.readouterr()
+    assert "resumes: 2 of 4 cells are done" in said.err
+    assert said.out.splitlines()[1].split()[3] == "risk"
+    with pytest.raises(InputError, match="holds another grid"):
+        grid("gpt2", axes, **told, risk=0.1)
+    assert grid(store, top=1) == 3  # a store shows itself
+    assert capsys.readouterr().out.splitlines()[1].split()[3] == "ok"
 
 
-@pytest.mark.slow
-def test_a_thousand_cells_cost_little_more_than_their_ten_profiles(tmp_path):
-    """The profile of a model is what its first cell costs: the pass, the response, one answer."""
-    plan = read_plan(
-        "gpt2",
-        ["n_embd=192", "n_head=4", "n_layer=6", "vocab_size=2000", "seed=range(10)",
-         "lr=logspace(-5,-1,20)", "warmup=0,10,30,100,300"],
+def test_the_command_is_installed_and_lists_before_it_works(tmp_path):
+    listed = subprocess.run(
+        [sys.executable, "-c", "from rksp.cli import main; main()", "grid", "gpt2", "lr=1,2",
+         "--dry-run"],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
     )  # fmt: skip
-    firsts = []
-    with GridStore(tmp_path / "grid.db") as store:
-        store.fill(plan.cells, Options())
-        start = time.process_time()
-        while task := store.claim(600.0):
-            clock, is_first = time.process_time(), True
-            for event in evaluate_task(task):
-                if event["kind"] == "profile":
-                    store.profiled(task["cells"][0][0], event["seconds"])
-                    continue
-                assert store.finish(event["cell"], event["result"])
-                if is_first:
-                    firsts.append(time.process_time() - clock)
-                    is_first = False
-        whole = time.process_time() - start
-        assert store.counts() == {"todo": 0, "running": 0, "done": 1000, "failed": 0}
-        assert len(store.profiles()) == len(firsts) == 10
-    print(f"{whole:.1f} s for 1000 cells, {sum(firsts):.1f} s for the first of each model")
-    assert whole <= 1.2 * sum(firsts)
+    assert listed.returncode == 0, listed.stderr
+    assert [json.loads(line)["lr"] for line in listed.stdout.splitlines()] == [1, 2]
+    assert "2 cells of 1 distinct initializations" in listed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def fill_store(path: Path, *results: tuple[float, str]) -> None:
+    """A finished store of one model: (P(failed), findings) of each cell."""
+    cells = [
+        Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3 * (i + 1)), labels={"lr": i})
+        for i in range(len(results))
+    ]
+    with GridStore(path) as store:
+        store.fill(cells, STATES)
+        for (key, _), (probability, findings) in zip(
+            store.claim(60.0)["cells"], results, strict=True
+        ):
+            answer = {"verdict": "ok", "probability_failed": probability}
+            assert store.finish(key, answer | {"findings": findings.split(", ")})
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, 1),
+        ({"fail_on": "0.7"}, 0),
+        ({"fail_on": "0.3"}, 1),
+        ({"exit_zero": True}, 0),
+        ({"fail_on": "never"}, 0),
+        ({"fail_on": "0.7", "top": 1, "output_format": "csv"}, 0),
+        ({"top": 1, "output_format": "csv"}, 1),
+        ({"where": ["lr=0"], "output_format": "json"}, 1),
+    ],
+)
+def test_the_exit_code_is_about_every_cell_in_every_format(options, code, tmp_path, capsys):
+    fill_store(tmp_path / "g.db", (0.1, "RKSP503 note"), (0.6, "RKSP501 note"))
+    assert grid(str(tmp_path / "g.db"), **options) == code
+    said = capsys.readouterr().err
+    assert ("1 of 2 cells fail" in said or "2 of 2" in said) == (
+        code == 1 or "exit_zero" in options
+    )
+
+
+def test_findings_can_fail_a_grid_too(tmp_path, capsys):
+    fill_store(tmp_path / "g.db", (0.1, "RKSP503 note"), (0.2, "RKSP501 warning"))
+    store = str(tmp_path / "g.db")
+    assert [grid(store, fail_on=word) for word in ("0.5", "error", "warning")] == [0, 0, 1]
+
+
+def test_an_unfinished_store_is_no_answer(tmp_path, capsys):
+    with GridStore(tmp_path / "g.db") as store:
+        store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], STATES)
+    assert grid(str(tmp_path / "g.db")) == 3
+    assert "1 of 1 cells could not run; the first: it is not done yet" in capsys.readouterr().err
+
+
+def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    plan = make_plan({"lr": [1e-4, 0.7]}, target="gpt2", recipe={"warmup": 3})
+    engine = LocalEngine(1, evaluator="grid_faults:evaluate")
+    result = run_grid(plan, tmp_path / "g.db", options=STATES, engine=engine)
+    assert [record["verdict"] for record in result.records()] == ["ok", "risk"]
+    assert [record["verdict"] for record in result.records(bar=0.9)] == ["ok", "ok"]
+    assert {record["warmup_steps"] for record in result.records()} == {3}
+    assert result.axes() == ["lr"]
+    assert result.unfinished() == []
+    assert len(result.profiles) == 1
+    assert result.made_by["classifier"]
+
+
+def test_numbers_of_another_classifier_do_not_join_the_table(tmp_path, monkeypatch):
+    fill_store(tmp_path / "g.db", (0.1, ""))
+    monkeypatch.setattr("rksp.grid.store.made_by", lambda: made_by() | {"classifier": "other"})
+    cells = [Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))]
+    with GridStore(tmp_path / "g.db") as store, pytest.raises(InputError, match="with classifier"):
+        store.fill(cells, STATES)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from grid_runs import coordinator, kill_a_worker_then_the_coordinator, wait_until
 
 from rksp.errors import ArtifactError, InputError
 from rksp.grid.cell import Cell, Options
@@ -90,53 +86,16 @@ def test_one_profile_for_each_initialization(tmp_path):
         assert len(store.profiles()) == 10
 
 
-COORDINATOR = """
-import sys
-from pathlib import Path
-from rksp.grid.drive import drive
-from rksp.grid.engines.local import LocalEngine
-from rksp.grid.store import GridStore
-with GridStore(Path(sys.argv[1])) as store:
-    drive(store, LocalEngine(2, evaluator="grid_faults:evaluate"))
-"""
-
-
-def coordinator(path: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", COORDINATOR, str(path)])
-
-
-def wait_until(condition, seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.02)
-
-
-def children(pid: int) -> list[int]:
-    listing = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    return [int(word) for word in listing.stdout.split()]
-
-
 def test_killed_workers_and_a_killed_coordinator_lose_and_double_nothing(tmp_path):
     path = tmp_path / "grid.db"
     plan = [cell for i in range(6) for cell in cells(f"model-{i}", 20, pause=0.01)]
     with GridStore(path, owner="reader") as store:
         store.fill(plan, Options())
-        first = coordinator(path)
-        wait_until(lambda: store.counts()["done"] >= 5)
-        workers = children(first.pid)
-        assert workers
-        os.kill(workers[0], signal.SIGKILL)
-        wait_until(lambda: store.counts()["done"] >= 25)
-        orphans = children(first.pid)
-        first.kill()
-        first.wait()
+        orphans = kill_a_worker_then_the_coordinator(path, FAULTS, first=5, second=25)
         before = {row.key: row.result for row in store.rows() if row.state == "done"}
         assert 0 < len(before) < len(plan)
         assert store.counts()["running"] > 0  # its claims are still there
-        second, third = coordinator(path), coordinator(path)  # two at once on one file
+        second, third = coordinator(path, FAULTS), coordinator(path, FAULTS)  # two at once
         assert second.wait(60) == third.wait(60) == 0
         rows = store.rows()
         assert [row.state for row in rows] == ["done"] * len(plan)
@@ -209,7 +168,6 @@ def test_other_files_are_no_stores(tmp_path):
         GridStore(tmp_path / "other.db")
 
 
-@pytest.mark.slow
 def test_slurm_jobs_write_events_and_failures_are_the_same(tmp_path):
     pytest.importorskip("submitit")
     from rksp.grid.engines.slurm import SlurmEngine
@@ -224,48 +182,3 @@ def test_slurm_jobs_write_events_and_failures_are_the_same(tmp_path):
             "dies": ["killed", "done"],
             "wrong": ["invalid"],
         }
-
-
-@pytest.mark.slow
-def test_ray_gives_the_same_table_with_a_node_killed_midway(tmp_path, monkeypatch):
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    from rksp.grid.engines.ray import RayEngine
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    plan = [cell for i in range(6) for cell in cells(f"model-{i}", 12, pause=0.15)]
-    with GridStore(tmp_path / "local.db") as store:
-        store.fill(plan, Options())
-        run(store, workers=2)
-        expected = [(row.key, row.result) for row in store.rows()]
-    quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
-    head = {"num_cpus": 1, "_system_config": quick}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        second = cluster.add_node(num_cpus=1)
-        cluster.wait_for_nodes()
-        import ray
-
-        ray.init(address=cluster.address, log_to_driver=False)
-        with GridStore(tmp_path / "ray.db") as store:
-            store.fill(plan, Options())
-            killer = threading.Thread(
-                target=_kill_midway, args=(tmp_path / "ray.db", cluster, second)
-            )
-            killer.start()
-            drive(store, RayEngine(2, evaluator=FAULTS))
-            killer.join()
-            found = [(row.key, row.result) for row in store.rows()]
-            assert store.counts()["done"] == len(plan)
-        assert found == expected
-        assert len(cluster.list_all_nodes()) == 1
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
-def _kill_midway(path: Path, cluster, node) -> None:
-    with GridStore(path, owner="killer") as store:
-        wait_until(lambda: store.counts()["done"] >= 10, seconds=50)
-    cluster.remove_node(node, allow_graceful=False)

@@ -4,106 +4,83 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 
 import browser
 import pytest
-from reports import HOSTILE, finding, scored, with_findings
+from pages import Page, check_self_contained, embedded, wrong_numbers
+from reports import finding, scored, with_findings
 
-from rksp.cli.rendering import emit, load_any
-from rksp.confirm.schema import ArmReport, ConfirmReport, MonitorReport, PredictionReport
-from rksp.confirm.trial import TrialReport
-from rksp.errors import InputError
-from rksp.recipe import Recipe
-from rksp.report import confirmation
 from rksp.report.formats import render
 from rksp.report.html import likelihood
 from rksp.report.schema import Report
-from rksp.report.svg import Scale, short
-
-VOID = {"meta", "link", "br", "hr", "img", "input"}
-
-
-class _Page(HTMLParser):
-    """Checks nesting, and collects `data` elements and every address."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.numbers: list[tuple[str, str, str]] = []
-        self.addresses: list[str] = []
-        self._number: list[str] | None = None
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.addresses += [found[a] for a in ("src", "href", "xlink:href", "action") if a in found]
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "data":
-            self._number = [found["data-path"], found["value"], ""]
-
-    def handle_startendtag(self, tag, attributes):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-        if tag == "data":
-            self.numbers.append(tuple(self._number))
-            self._number = None
-
-    def handle_data(self, data):
-        if self._number is not None:
-            self._number[2] += data
-
-
-def _look_up(document: object, path: str) -> float:
-    for part in path.split("/"):
-        document = document[int(part)] if isinstance(document, list) else document[part]
-    return document
-
-
-def _shown(text: str) -> float:
-    scale = 0.01 if text.endswith("%") else 1.0
-    return scale * float(text.rstrip("%").replace(",", ""))
+from rksp.report.svg import Scale, flags, short
 
 
 @pytest.mark.parametrize("rate", [6e-4, 3.0, None])
 def test_every_number_is_the_one_of_the_json(rate):
     report = scored(rate)
-    document = json.loads(report.to_json())
-    numbers = _Page(render(report, "html")).numbers
-    assert len(numbers) > 40
-    for path, value, text in numbers:
-        exact = _look_up(document, path)
-        assert float(value) == exact, path
-        digits = 1 if "%" in text or abs(exact) < 10 else 2
-        rounding = 6e-3 if digits == 2 else max(6e-3, 6e-3 * abs(exact))
-        assert _shown(text) == pytest.approx(exact, rel=6e-3, abs=rounding), path
-    paths = {path for path, _, _ in numbers}
+    text = render(report, "html")
+    assert wrong_numbers(text, json.loads(report.to_json())) == []
+    paths = {path for path, _, _ in Page(text).numbers}
+    assert len(paths) > 40
     if rate is not None:
         assert {"seeds/0/risk/probability_failed", "seeds/0/risk/likely_edge"} <= paths
 
 
 def test_that_check_can_fail():
     page = render(scored(), "html")
-    first = re.search(r'<data value="([^"]+)" data-path="seeds/0/risk/probability_failed"', page)
-    broken = page.replace(f'value="{first[1]}"', 'value="0.5"')
     document = json.loads(scored().to_json())
-    wrong = [p for p, v, _ in _Page(broken).numbers if float(v) != _look_up(document, p)]
-    assert wrong == ["seeds/0/risk/probability_failed"]
+    element = re.search(
+        r'<data value="([^"]+)" data-path="seeds/0/risk/likely_edge">([^<]+)</data>', page
+    )
+    exact, shown = element[0], element[0].replace(f">{element[2]}<", ">0.5<")
+    for broken in (exact.replace(element[1], "0.5", 1), shown):
+        assert wrong_numbers(page.replace(exact, broken), document) == ["seeds/0/risk/likely_edge"]
 
 
-def test_the_page_holds_the_whole_report_and_refers_to_nothing():
-    report = scored(3.0)
+@pytest.mark.parametrize("rate", [6e-4, 3.0, None])
+def test_the_page_holds_the_whole_report_and_refers_to_nothing(rate):
+    report = scored(rate)
     text = render(report, "html")
-    inside = re.search(r'<script type="application/json" id="report">(.*?)</script>', text)[1]
-    assert Report.model_validate_json(inside).to_json() == report.to_json()
-    assert _Page(text).addresses == ["data:,"]
-    assert "http://" not in text.replace(inside, "")
-    assert "default-src 'none'" in text
+    check_self_contained(text)
+    assert Report.model_validate_json(embedded(text)).to_json() == report.to_json()
+
+
+@pytest.mark.parametrize(
+    "intruder",
+    [
+        '<img src="https://example.org/x.png">',
+        "<style>@import 'x.css';</style>",
+        '<p style="background: url(x.png)"></p>',
+        "<script>alert(1)</script>",
+    ],
+)
+def test_an_intruder_is_seen(intruder):
+    text = render(scored(), "html").replace("<main>", f"<main>{intruder}")
+    with pytest.raises(AssertionError):
+        check_self_contained(text)
+
+
+def test_the_verdict_comes_first_and_every_part_is_there():
+    text = render(scored(3.0), "html")
+    parts = ["Verdict", "Risk against the learning rate", "Findings", "Why"]
+    parts += ["Eigenvalues of every block", "Blocks at a glance", "Evidence", "Provenance"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert text.count('class="unit"') == text.count('class="ring"') == 2  # one a block
+
+
+def test_an_accepted_rate_above_the_safe_one_is_said_so():
+    report = scored(6e-4)
+    safe = report.seeds[0].risk.safe_learning_rate
+
+    def at(rate: float) -> Report:
+        recipe = report.recipe.model_copy(update={"learning_rate": rate})
+        return report.model_copy(update={"recipe": recipe})
+
+    for name in ("html", "markdown", "text"):
+        assert "2.5 times the safe rate" in render(at(2.5 * safe), name), name
+        assert "times the safe rate" not in render(at(safe), name), name
 
 
 def test_a_model_of_many_blocks_stays_a_page():
@@ -125,8 +102,10 @@ def test_words_of_likelihood():
 WRITTEN = {
     6e-4: "6e-4",
     1.995e-5: "2e-5",
-    1e-3: "0.001",
-    0.00373: "0.00373",
+    1e-3: "1e-3",
+    0.00373: "3.73e-3",
+    0.0100: "0.01",
+    0.0325: "0.0325",
     3740.2: "3,740",
     50.54: "50.5",
     2.5e9: "2.5e9",
@@ -151,14 +130,27 @@ def test_a_scale_is_linear_in_what_it_says():
     assert Scale(low=2, high=2, start=0, end=10)(2) == 5  # no division by nothing
 
 
+def test_labels_of_marks_are_not_crossed_and_stay_inside():
+    """By brute force: no upright line passes a label's box, wherever the marks stand."""
+    for places in ((60, 70, 80), (60, 200, 320), (300, 310, 320), (50, 160, 330)):
+        marks = [(f"mark {x}", "css", float(x)) for x in places]
+        drawn = flags(marks, 340, 300)
+        lines = [tuple(map(float, re.findall(r'[xy]\d="([\d.]+)"', d))) for d in drawn[:3]]
+        tops = {x: y for x, y, _, _ in lines}
+        assert tops.keys() == set(places)
+        for label in drawn[3:]:
+            x, y = (float(v) for v in re.search(r'x="([\d.]+)" y="([\d.]+)"', label).groups())
+            width = 7 * len("mark 000")
+            left = x - width if 'anchor="end"' in label else x
+            assert left >= 0
+            assert left + width <= 340
+            crossing = [at for at, top in tops.items() if left < at < left + width and top < y - 12]
+            assert crossing == [], (places, label)
+
+
 @pytest.fixture(scope="module")
 def chromium():
-    command = browser.find()
-    if command is None:
-        pytest.skip("no Chromium on this machine: apt install chromium to open the page")
-    page = browser.Browser(command)
-    yield page
-    page.close()
+    yield from browser.opened()
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -175,7 +167,7 @@ def test_a_browser_opens_it_in_silence(chromium, width, dark, tmp_path):
     assert chromium.evaluate("document.documentElement.scrollWidth") <= width
     shown = chromium.evaluate("document.body.innerText")
     risk = report.seeds[0].risk
-    for number in (f"{risk.probability_failed:.1%}", short(risk.likely_edge), "RKSP101"):
+    for number in (f"{risk.probability_failed:.1%}", short(risk.likely_edge, 2), "RKSP101"):
         assert number in shown
     paper = chromium.evaluate("getComputedStyle(document.body).backgroundColor")
     bright = sum(map(int, re.findall(r"\d+", paper)[:3])) > 3 * 128
@@ -190,97 +182,3 @@ def test_the_browser_sees_what_is_wrong(chromium, tmp_path):
     assert any("no" in line for line in chromium.complaints())
     assert any("absent.png" in address for address in chromium.requests())
     assert chromium.evaluate("document.documentElement.scrollWidth") > 390
-
-
-def _confirmation() -> ConfirmReport:
-    """Two arms of two runs; one diverges, with an alarm before."""
-
-    def trial(arm: str, seed: int, loss: list[float | None], **more: object) -> TrialReport:
-        nothing = {"alarms": {}, "silent": {}, "actions": {}, "undone": 0, "seconds": 1.0}
-        nothing |= {"action_seconds": 0.0, "monitor_seconds": 0.1, "grad_norm": []}
-        nothing |= {"onset": None, "first_alarms": {}, "leads": {}, "outcome": "converged"}
-        named = {"arm": arm, "seed": seed, "steps": len(loss), "final_loss": loss[-1]}
-        return TrialReport(**(nothing | named | {"loss": list(enumerate(loss))} | more))
-
-    calm, wild = [4.0, 3.0, 2.5, 2.25], [4.0, 3.5, 9.0, None]
-    saw = {"outcome": "diverged", "onset": 2, "first_alarms": {"loss": 1}, "leads": {"loss": 1}}
-    monitor = MonitorReport(monitor="loss", runs=2, first_alarm=1.0, lead=1.0, silent=None)
-    common = {"runs": 2, "diverged": 0, "lost": 0}
-    arms = [
-        {"arm": "baseline", "failed": 2, "p_value": None, "final_loss": None, "saved": 0}
-        | {"overhead": None, "monitors": [monitor]},
-        {"arm": f"rate=0.3{HOSTILE}", "failed": 0, "p_value": 0.33, "final_loss": 2.25, "saved": 2}
-        | {"overhead": 0.015, "monitors": []},
-    ]
-    return ConfirmReport(
-        target={"name": HOSTILE},
-        asked=Recipe(learning_rate=3.0),
-        trained=Recipe(learning_rate=3.0, max_steps=4),
-        faults=[],
-        prediction=PredictionReport(
-            probability_failed=0.97,
-            low=0.9,
-            high=0.99,
-            verdict="risk",
-            reasons=[],
-            safe_learning_rate=1e-3,
-            threshold=0.5,
-        ),
-        prediction_held=True,
-        verdict="failed",
-        conclusions=["The prediction held."],
-        arms=[ArmReport(**(common | arm)) for arm in arms],
-        trials=[
-            *(trial("baseline", seed, wild, **saw) for seed in (0, 1)),
-            *(trial(arms[1]["arm"], seed, calm) for seed in (0, 1)),
-        ],
-        provenance={"rksp": "0", "command": "rksp confirm"},
-        timings={"trials": 4.0},
-    )
-
-
-def test_the_page_of_a_confirmation_shows_the_same_numbers():
-    report = _confirmation()
-    text = confirmation.render(report)
-    document = json.loads(report.to_json())
-    page = _Page(text)
-    assert page.addresses == ["data:,"]
-    for path, value, _ in page.numbers:
-        assert float(value) == _look_up(document, path), path
-    assert {"arms/1/p_value", "arms/0/monitors/0/lead"} <= {path for path, _, _ in page.numbers}
-    assert text.count('class="run arm0"') == text.count('class="run arm1"') == 4  # wide and narrow
-    assert "<b x" not in text
-    assert text.count("</script>") == 1
-
-
-def test_a_stored_confirmation_renders_again(tmp_path, capsys):
-    report = _confirmation()
-    (tmp_path / "confirm.json").write_text(report.to_json())
-    stored = load_any(tmp_path / "confirm.json")
-    assert stored == report
-    emit(stored, "html", [])
-    assert capsys.readouterr().out == confirmation.render(report)
-    with pytest.raises(InputError, match="json and html"):
-        emit(stored, "sarif", [])
-    (tmp_path / "score.json").write_text(scored().to_json())
-    assert load_any(tmp_path / "score.json") == scored()
-
-
-def test_a_curve_has_gaps_where_the_loss_was_not_finite():
-    report = _confirmation()
-    broken = [(0, 4.0), (1, None), (2, 3.0), (3, 2.0)]
-    trials = [report.trials[0].model_copy(update={"loss": broken})]
-    drawn = confirmation.loss_curves(trials, {"baseline": 0}, width=350, height=300)
-    assert drawn.count('class="run arm0"') == 2
-    empty = [report.trials[0].model_copy(update={"loss": [(0, None)]})]
-    lost = confirmation.loss_curves(empty, {"baseline": 0}, width=350, height=300)
-    assert "No run has a finite loss" in lost
-
-
-def test_a_browser_opens_a_confirmation_in_silence(chromium, tmp_path):
-    file = tmp_path / "confirm.html"
-    file.write_text(confirmation.render(_confirmation()), encoding="utf-8")
-    chromium.open(file, width=390)
-    assert chromium.complaints() == []
-    assert chromium.requests() == []
-    assert chromium.evaluate("document.documentElement.scrollWidth") <= 390

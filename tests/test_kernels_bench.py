@@ -15,14 +15,6 @@ from rksp.kernels import dispatch
 README = Path(__file__).resolve().parent.parent / "kernels" / "README.md"
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("op", dispatch.THRESHOLDS)
 def test_rows_on_the_cpu(op):
     rows = run(device="cpu", ops=[op], repeats=3)

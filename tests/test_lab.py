@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from ladders import TINY, tiny_plan, tiny_spec, write_plan
 from typer.testing import CliRunner
 
 from rksp.cli import lab as cli
@@ -23,73 +23,16 @@ from rksp.datasets.tasks import make_task
 from rksp.errors import ArtifactError, Incomplete
 from rksp.lab import run as lab_run
 from rksp.lab.ladder import LadderRun, run_ladder, run_once
-from rksp.lab.plan import LadderSpec, Plan
 from rksp.lab.run import run_plan
 from rksp.lab.store import read_ladder, write_ladder
 from rksp.outcome import Curves, Outcome
-
-TINY = {
-    "name": "tiny",
-    "seed": 3,
-    "ladders": 4,
-    "families": {"zoo_pre_ln": 1.0, "zoo_no_norm": 1.0},
-    "tasks": {"recall": 1.0},
-    "widths": [32],
-    "depths": [2],
-    "batch_sizes": [4],
-    "sequence_lengths": [16],
-    "steps": [4],
-}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch):
-    import torch
-
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def _plan(**fields: object) -> Plan:
-    return Plan.model_validate({**TINY, **fields})
-
-
-def _spec(**fields: object) -> LadderSpec:
-    defaults: dict[str, object] = {
-        "family": "zoo_pre_ln",
-        "shape": {
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "vocab_size": 32,
-            "max_position_embeddings": 8,
-        },
-        "task": "recall",
-        "task_options": {"length": 8, "vocab": 32, "pairs": 2},
-        "recipe": {"max_steps": 4, "batch_size": 2, "sequence_length": 8},
-        "seed": 5,
-        "first_rate": 1e-4,
-        "count": 3,
-        "step": 1.0,
-    }
-    return LadderSpec.model_validate({**defaults, **fields})
-
-
-def _write(tmp_path: Path, document: object) -> Path:
-    path = tmp_path / "plan.yaml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return path
-
 
 # Ladders
 
 
 def test_a_ladder_is_its_runs_and_brackets_the_edge() -> None:
-    spec = _spec(
-        family="zoo_no_norm", first_rate=1e-3, count=4, recipe={**_spec().recipe.model_dump(),
+    spec = tiny_spec(
+        family="zoo_no_norm", first_rate=1e-3, count=4, recipe={**tiny_spec().recipe.model_dump(),
         "max_steps": 12, "schedule": "constant"},
     )  # fmt: skip
     ladder = run_ladder(spec)
@@ -107,7 +50,7 @@ def test_a_ladder_is_its_runs_and_brackets_the_edge() -> None:
 
 
 def test_a_ladder_grows_upwards_while_nothing_fails() -> None:
-    ladder = run_ladder(_spec(first_rate=1e-7, count=2), max_extensions=2)
+    ladder = run_ladder(tiny_spec(first_rate=1e-7, count=2), max_extensions=2)
     assert len(ladder.rates) == 4
     assert max(ladder.rates) == pytest.approx(1e-4)
     assert not any(outcome.is_failure for outcome in ladder.judge().outcomes)
@@ -117,7 +60,7 @@ def test_a_ladder_grows_upwards_while_nothing_fails() -> None:
 
 
 def _ladder(losses: list[list[float]]) -> LadderRun:
-    spec = _spec(count=len(losses))
+    spec = tiny_spec(count=len(losses))
     curves = tuple(
         Curves(
             loss=np.array(loss, dtype=np.float32),
@@ -186,7 +129,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("whole")
-    for spec in _plan().expand():
+    for spec in tiny_plan().expand():
         lab_run._run(spec, folder)
     return folder
 
@@ -195,7 +138,10 @@ def test_a_plan_run_again_does_nothing(uninterrupted: Path, monkeypatch) -> None
     before = {path: path.stat().st_mtime_ns for path in uninterrupted.iterdir()}
     seen = []
     tally = run_plan(
-        _plan(), uninterrupted, workers=1, progress=lambda done, total: seen.append((done, total))
+        tiny_plan(),
+        uninterrupted,
+        workers=1,
+        progress=lambda done, total: seen.append((done, total)),
     )
     assert (tally.planned, tally.already_stored, tally.newly_run) == (4, 4, 0)
     assert seen == [(4, 4)]
@@ -215,7 +161,7 @@ RUNNER = """
 @pytest.mark.slow
 def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Path) -> None:
     """The parent and its workers are killed once a ladder is stored; then the plan runs again."""
-    plan = _write(tmp_path, TINY)
+    plan = write_plan(tmp_path, TINY)
     script = tmp_path / "runner.py"
     script.write_text(textwrap.dedent(RUNNER))
     folder = tmp_path / "stored"
@@ -230,7 +176,7 @@ def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Pa
     survived = len(list(folder.glob("*.json")))
     assert 1 <= survived <= 4
     (folder / "0123456789abcdef.4711.partial").write_text('{"schema": "rksp-lad')
-    tally = run_plan(_plan(), folder, workers=1)
+    tally = run_plan(tiny_plan(), folder, workers=1)
     assert tally.already_stored == survived
     assert tally.newly_run == 4 - survived
     assert not list(folder.glob("*.partial"))
@@ -241,7 +187,7 @@ def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Pa
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the workers in /proc")
 def test_workers_end_with_a_coordinator_that_was_killed(tmp_path: Path) -> None:
     """Alone, they would train their ladders to the end for nobody."""
-    plan = _write(tmp_path, {**TINY, "steps": [50_000], "budgets": [1e15]})
+    plan = write_plan(tmp_path, {**TINY, "steps": [50_000], "budgets": [1e15]})
     script = tmp_path / "runner.py"
     script.write_text(textwrap.dedent(RUNNER))
     command = [sys.executable, "-P", str(script), str(plan), str(tmp_path / "stored")]
@@ -286,17 +232,17 @@ def test_a_dead_worker_is_incomplete_and_names_the_way_on(
 
     monkeypatch.setattr(lab_run, "ProcessPoolExecutor", Doomed)
     with pytest.raises(Incomplete, match="run the same command again") as caught:
-        run_plan(_plan(), tmp_path, workers=1)
+        run_plan(tiny_plan(), tmp_path, workers=1)
     assert "0 of 4" in str(caught.value)
     assert caught.value.exit_code == 3
 
 
 def test_leftovers_of_a_crash_are_cleaned(tmp_path: Path) -> None:
-    for spec in _plan(ladders=1).expand():
+    for spec in tiny_plan(ladders=1).expand():
         lab_run._run(spec, tmp_path)
     leftover = tmp_path / "0123456789abcdef.4711.partial"
     leftover.write_text("{")
-    run_plan(_plan(ladders=1), tmp_path, workers=1)
+    run_plan(tiny_plan(ladders=1), tmp_path, workers=1)
     assert not leftover.exists()
     assert len(list(tmp_path.glob("*.json"))) == 1
 
@@ -309,7 +255,7 @@ def _invoke(*arguments: object):
 
 
 def test_run_says_what_it_did(tmp_path: Path, uninterrupted: Path) -> None:
-    result = _invoke("run", _write(tmp_path, TINY), "-o", uninterrupted)
+    result = _invoke("run", write_plan(tmp_path, TINY), "-o", uninterrupted)
     assert result.exit_code == 0
     assert "4 ladders planned, 4 were stored, 0 run now" in result.stdout
     assert "4 of 4" in result.stderr
@@ -322,7 +268,7 @@ def test_an_interrupt_says_how_to_continue(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lab_run, "run_plan", interrupted)
-    result = _invoke("run", _write(tmp_path, TINY), "-o", uninterrupted)
+    result = _invoke("run", write_plan(tmp_path, TINY), "-o", uninterrupted)
     assert result.exit_code == 130
     assert result.stderr.strip().splitlines()[-1].startswith("Interrupted with 4 ladders stored")
     assert "same command continues" in result.stderr

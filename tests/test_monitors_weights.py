@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import torch
-from tiny_models import tiny
+import math
 
+import numpy as np
+import pytest
+import torch
+from tiny_models import TOKENS, tiny
+from watching import alarms_of, noise, observe, values_of
+
+from rksp.kernels.newton_schulz import polar_factor
 from rksp.monitors.anatomy import find_anatomy
 from rksp.monitors.base import Moment
 from rksp.monitors.qk_entropy import QKSpectralEntropy, change_ranks
+from rksp.monitors.spectral_alignment import SpectralAlignment
 from rksp.monitors.stable_rank import StableRank
+from rksp.monitors.watch import Watch
 
 
 def _rank(matrix):
@@ -82,3 +90,198 @@ def test_stable_rank_is_that_of_the_singular_values():
     matrix.write(torch.ones(matrix.shape))
     readings = {r.layer: r.value for r in monitor.read(Moment(step=100, model=model))}
     assert abs(readings[matrix.name] - 1) < 1e-3
+
+
+def _dense_factors(layer):
+    """`W_q` and `W_k` of every query head, `[width, head_dim]` each, written out."""
+    queries, keys = layer.query_factor(), layer.key_factor()
+    return [(queries[h].T.clone(), keys[layer.key_head(h)].T.clone()) for h in range(layer.heads)]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "phi3", "deepseek_v3"])
+def test_the_worst_head_of_every_layout_is_that_of_dense_matrices(name):
+    model = tiny(name, dtype=torch.float64)
+    layers = find_anatomy(model).attention
+    monitor = QKSpectralEntropy(every=1, windows=(2,))
+    monitor.bind(model)
+    assert monitor.read(Moment(step=0, model=model)) == []
+    then = [_dense_factors(layer) for layer in layers]
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1e-2 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    assert monitor.read(Moment(step=1, model=model)) == []
+    readings = monitor.read(Moment(step=2, model=model))
+    for layer, before in zip(layers, then, strict=True):
+        ranks = {"qk_delta2_rank_2": [], "qk_delta3_rank_2": [], "query_update_rank_2": []}
+        for (wq, wk), (nq, nk) in zip(before, _dense_factors(layer), strict=True):
+            ranks["qk_delta2_rank_2"].append(_rank((nq - wq) @ wk.T + wq @ (nk - wk).T))
+            ranks["qk_delta3_rank_2"].append(_rank((nq - wq) @ (nk - wk).T))
+            ranks["query_update_rank_2"].append(_rank(nq - wq))
+        for quantity, expected in ranks.items():
+            (found,) = [r for r in readings if r.layer == layer.path and r.quantity == quantity]
+            assert found.value == pytest.approx(float(min(expected)), rel=1e-9)
+            assert found.detail["median"] == pytest.approx(float(torch.stack(expected).median()))
+
+
+def test_a_base_is_kept_for_its_window_and_forgotten_at_a_reset():
+    model = tiny("llama")
+    monitor = QKSpectralEntropy(every=5)
+    assert monitor.windows == (5, 50)
+    monitor.bind(model)
+    windows = []
+    for step in range(0, 105, 5):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1e-3 * _draws(*p.shape, seed=step).float())
+        if step == 75:
+            monitor.reset()
+        found = {r.quantity for r in monitor.read(Moment(step=step, model=model))}
+        windows.append((step, "qk_delta2_rank_5" in found, "qk_delta2_rank_50" in found))
+    assert [step for step, short, _ in windows if not short] == [0, 75]
+    assert [step for step, _, long in windows if long] == [50]  # the next would be at 125
+
+
+def test_planted_directions_give_the_ranks_of_the_specification():
+    # specs/monitors.md, table 4.5: d = 768, head width 64, share f of a rank-one part. At f = 0.8
+    # the table has 1.4 for the second order; it depends on the angle of the two parts in the head.
+    expected = {0.0: (108.7, 58.8, 61.4), 0.3: (57.5, 21.4, 31.4), 0.8: (7.2, 2.4, 3.7)}
+    dim, width = 64, 768
+    for share, (second, third, update) in expected.items():
+        steps = []
+        for seed in (1, 2):
+            line = torch.outer(_draws(dim, seed=10 + seed), _draws(width, seed=20 + seed))
+            rest = _draws(dim, width, seed=30 + seed)
+            parts = ((share**0.5, line), ((1 - share) ** 0.5, rest))
+            steps.append(1e-2 * sum(weight * part / part.norm() for weight, part in parts))
+        q, k = (_draws(1, dim, width, seed=seed) for seed in (5, 6))
+        found = change_ranks(q, k, q + steps[0], k + steps[1])
+        assert float(found["qk_delta2_rank"][0]) == pytest.approx(second, rel=0.08)
+        assert float(found["qk_delta3_rank"][0]) == pytest.approx(third, rel=0.15)
+        assert float(found["query_update_rank"][0]) == pytest.approx(update, rel=0.08)
+
+
+def test_a_matrix_that_loses_its_rank_fires_and_one_that_trains_does_not():
+    healthy = {f"layer.{i}": list(9 * np.exp(0.02 * noise(60, seed=i))) for i in range(4)}
+    for quantity in ("stable_rank", "qk_delta2_rank_50", "qk_delta3_rank_500"):
+        assert alarms_of(quantity, healthy) == []
+    sick = healthy | {"layer.2": [*healthy["layer.2"][:40], *(9 * 0.8**k for k in range(20))]}
+    first = alarms_of("stable_rank", sick)[0]
+    assert (first.layer, first.advice) == ("layer.2", "msign") and 40 < first.step < 50
+    sick = healthy | {"layer.2": healthy["layer.2"][:40] + [1.5] * 20}
+    assert 40 <= alarms_of("qk_delta2_rank_50", sick)[0].step < 43
+
+
+def test_stable_rank_of_every_matrix_of_the_blocks_experts_together():
+    model = tiny("mixtral")
+    anatomy = find_anatomy(model)
+    readings = observe(model, StableRank(), TOKENS)
+    expected = {}
+    for matrix in anatomy.attention_matrices() + anatomy.feed_forward:
+        values = torch.linalg.svdvals(matrix.read().double())
+        layer = matrix.name.replace(f":{matrix.expert}", "")
+        rank = float(values.square().sum() / values[0] ** 2)
+        expected[layer] = min(rank, expected.get(layer, rank))
+    assert values_of(readings, "stable_rank") == pytest.approx(expected, rel=1e-2)
+    early = [expected[m.name] for m in anatomy.attention[0].matrices()]
+    found = values_of(readings, "early_stable_rank")
+    assert found[""] == pytest.approx(math.prod(early) ** (1 / len(early)), rel=1e-2)
+
+
+def test_the_polar_factor_errs_as_the_specification_says():
+    # specs/monitors.md, table 2.5, Polar Express: (condition, steps) → (error, least output).
+    table = {
+        (1e2, 5): (0.087, 0.87), (1e2, 6): (1.0e-3, 1.0), (1e3, 6): (0.16, 0.40),
+        (1e3, 8): (9.2e-3, 0.93), (1e4, 8): (0.27, 0.17), (1e4, 10): (0.091, 0.54),
+    }  # fmt: skip
+    for (condition, steps), (error, least) in table.items():
+        values = torch.logspace(0, -math.log10(condition), 256, dtype=torch.float64)
+        found = polar_factor(torch.diag(values), steps).diagonal()
+        assert float((found - 1).norm()) / 16 == pytest.approx(error, rel=0.05)
+        assert float(found.min()) == pytest.approx(least, abs=0.01)
+
+
+def test_stable_rank_follows_weights_that_move():
+    model = tiny("llama")
+    monitor = StableRank()
+    monitor.bind(model)
+    for step in range(4):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(3e-2 * _draws(*p.shape, seed=step).float())
+        readings = values_of(monitor.read(Moment(step=step, model=model)), "stable_rank")
+    for matrix in find_anatomy(model).feed_forward:
+        values = torch.linalg.svdvals(matrix.read().double())
+        assert readings[matrix.name] == pytest.approx(
+            float(values.square().sum() / values[0] ** 2), rel=2e-2
+        )
+
+
+def _inputs_of(model, path):
+    seen = []
+    handle = model.get_submodule(path).register_forward_pre_hook(
+        lambda module, args: seen.append(args[0].detach())
+    )
+    with torch.no_grad():
+        model(TOKENS)
+    handle.remove()
+    return seen[0][:, 1:].flatten(0, 1)  # without the first position
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "phi3"])
+def test_the_majority_of_signs_is_that_of_explicit_cosines(name):
+    model = tiny(name, dtype=torch.float64)
+    anatomy = find_anatomy(model)
+    matrices = anatomy.attention_matrices() + anatomy.feed_forward
+    for matrix in matrices:  # a gap, or 24 passes do not find the direction
+        left, values, right = torch.linalg.svd(matrix.read(), full_matrices=False)
+        matrix.write(matrix.read() + values[0] * torch.outer(left[:, 0], right[0]))
+    readings = {r.layer: r for r in observe(model, SpectralAlignment(), TOKENS)}
+    for matrix in matrices:
+        x = _inputs_of(model, matrix.name.partition(":")[0])
+        values, right = torch.linalg.svd(matrix.read())[1:]
+        cosines = torch.cosine_similarity(x, right[0], dim=-1)
+        positive = int((cosines > 0).sum())
+        reading = readings.pop(matrix.name)
+        assert reading.value == pytest.approx(max(positive, len(x) - positive) / len(x))
+        assert abs(reading.detail["mean"]) == pytest.approx(abs(float(cosines.mean())), abs=1e-4)
+        assert reading.detail["std"] == pytest.approx(float(cosines.std(correction=0)), abs=1e-4)
+        assert reading.detail["gap"] == pytest.approx(float(values[1] / values[0]), abs=1e-3)
+        assert reading.detail["p5"] <= reading.detail["mean"] <= reading.detail["p95"]
+    assert readings == {}
+
+
+def test_the_majority_does_not_depend_on_the_sign_of_the_direction():
+    found = []
+    for sign in (1.0, -1.0):
+        model = tiny("llama")
+        monitor = SpectralAlignment()
+        watch = Watch([monitor])
+        watch.bind(model)
+        observe(model, monitor, TOKENS, watch=watch)
+        monitor._state = tuple(sign * basis for basis in monitor._state)
+        found.append({r.layer: r for r in observe(model, monitor, TOKENS, step=20, watch=watch)})
+    for layer, reading in found[0].items():
+        assert found[1][layer].value == reading.value
+        assert abs(found[1][layer].detail["mean"]) == pytest.approx(abs(reading.detail["mean"]))
+
+
+def test_inputs_on_one_side_are_seen_and_balanced_ones_are_not():
+    model = tiny("llama", dtype=torch.float64)
+    matrix = find_anatomy(model).attention[0].query
+    x = _inputs_of(model, matrix.name)
+    values = []
+    mean = x.mean(0) / x.mean(0).norm()
+    widest = torch.linalg.svd(x - x.mean(0))[2][0]
+    for direction in (mean, widest - (widest @ mean) * mean):
+        matrix.write(torch.outer(_draws(matrix.shape[0], seed=1), direction))
+        readings = values_of(observe(model, SpectralAlignment(), TOKENS), "sign_majority")
+        values.append(readings[matrix.name])
+    assert values[0] > 0.9 > 0.75 > values[1]
+    rows = {f"layer.{i}": list(0.6 + 0.03 * noise(60, seed=i)) for i in range(3)}
+    assert alarms_of("sign_majority", rows) == []
+    rows["layer.0"][40:] = [0.98] * 20
+    first = alarms_of("sign_majority", rows)[0]
+    assert first.layer == "layer.0" and 40 <= first.step < 43
+    one_sided = {"layer.0": [1.0] * 60}  # behind a norm with a bias: healthy from the start
+    assert alarms_of("sign_majority", one_sided) == []

@@ -6,67 +6,29 @@ import math
 from pathlib import Path
 
 import pytest
-import yaml
+from ladders import TINY, tiny_plan, tiny_spec, write_plan
 
 from rksp.errors import InputError
 from rksp.lab.card import shipped_plans
 from rksp.lab.grid import GridPlan, read_plan
 from rksp.lab.plan import LadderSpec, Plan
 
-TINY = {
-    "name": "tiny",
-    "seed": 3,
-    "ladders": 4,
-    "families": {"zoo_pre_ln": 1.0, "zoo_no_norm": 1.0},
-    "tasks": {"recall": 1.0},
-    "widths": [32],
-    "depths": [2],
-    "batch_sizes": [4],
-    "sequence_lengths": [16],
-    "steps": [4],
-}
-
-
-def _plan(**fields: object) -> Plan:
-    return Plan.model_validate({**TINY, **fields})
-
-
-def _spec(**fields: object) -> LadderSpec:
-    defaults: dict[str, object] = {
-        "family": "zoo_pre_ln",
-        "shape": {
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "vocab_size": 32,
-            "max_position_embeddings": 8,
-        },
-        "task": "recall",
-        "task_options": {"length": 8, "vocab": 32, "pairs": 2},
-        "recipe": {"max_steps": 4, "batch_size": 2, "sequence_length": 8},
-        "seed": 5,
-        "first_rate": 1e-4,
-        "count": 3,
-        "step": 1.0,
-    }
-    return LadderSpec.model_validate({**defaults, **fields})
-
 
 def test_expansion_depends_on_the_plan_alone() -> None:
-    first, again = _plan(ladders=12).expand(), _plan(ladders=12).expand()
+    first, again = tiny_plan(ladders=12).expand(), tiny_plan(ladders=12).expand()
     assert [spec.id for spec in first] == [spec.id for spec in again]
     assert len({spec.id for spec in first}) == 12
-    assert [s.id for s in first] != [s.id for s in _plan(ladders=12, seed=4).expand()]
+    assert [s.id for s in first] != [s.id for s in tiny_plan(ladders=12, seed=4).expand()]
 
 
 def test_a_longer_plan_begins_with_a_shorter() -> None:
-    short, long = _plan(ladders=5).expand(), _plan(ladders=20).expand()
+    short, long = tiny_plan(ladders=5).expand(), tiny_plan(ladders=20).expand()
     assert long[:5] == short
 
 
 def test_every_prefix_is_stratified() -> None:
     weights = {"zoo_pre_ln": 1.0, "zoo_no_norm": 2.0, "zoo_moe": 0.5}
-    families = [spec.family for spec in _plan(ladders=35, families=weights).expand()]
+    families = [spec.family for spec in tiny_plan(ladders=35, families=weights).expand()]
     for length in range(1, 36):
         for family, weight in weights.items():
             expected = length * weight / 3.5
@@ -75,7 +37,9 @@ def test_every_prefix_is_stratified() -> None:
 
 def test_draws_stay_in_their_budget_and_their_lists() -> None:
     budget = 2e8
-    plan = _plan(ladders=30, widths=[32, 64, 128], depths=[2, 4, 8], steps=[40], budgets=[budget])
+    plan = tiny_plan(
+        ladders=30, widths=[32, 64, 128], depths=[2, 4, 8], steps=[40], budgets=[budget]
+    )
     for spec in plan.expand():
         recipe, shape = spec.recipe, spec.shape
         block = 12 * shape["num_hidden_layers"] * shape["hidden_size"] ** 2
@@ -88,11 +52,11 @@ def test_draws_stay_in_their_budget_and_their_lists() -> None:
 
 def test_a_budget_that_nothing_fits_is_an_error_and_no_endless_search() -> None:
     with pytest.raises(InputError, match="within the budget 1e\\+03"):
-        _plan(budgets=[1e3]).expand()
+        tiny_plan(budgets=[1e3]).expand()
 
 
 def test_rates_span_three_and_a_half_decades_by_default() -> None:
-    spec = _plan().expand()[0]
+    spec = tiny_plan().expand()[0]
     rates = spec.rates
     assert len(rates) == 8
     assert math.log10(rates[-1] / rates[0]) == pytest.approx(3.5, abs=1e-4)
@@ -101,10 +65,10 @@ def test_rates_span_three_and_a_half_decades_by_default() -> None:
 
 
 def test_the_id_is_the_content() -> None:
-    assert _spec().id == _spec().id
-    assert _spec().id != _spec(seed=6).id
-    assert _spec().id != _spec(first_rate=1.1e-4).id
-    assert LadderSpec.model_validate_json(_spec().model_dump_json()).id == _spec().id
+    assert tiny_spec().id == tiny_spec().id
+    assert tiny_spec().id != tiny_spec(seed=6).id
+    assert tiny_spec().id != tiny_spec(first_rate=1.1e-4).id
+    assert LadderSpec.model_validate_json(tiny_spec().model_dump_json()).id == tiny_spec().id
 
 
 def test_the_shipped_plans_can_be_read() -> None:
@@ -117,21 +81,15 @@ def test_the_shipped_plans_can_be_read() -> None:
     assert {spec.task for spec in recall} == {"recall"}
 
 
-def _write(tmp_path: Path, document: object) -> Path:
-    path = tmp_path / "plan.yaml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return path
-
-
 GRID = {
     "name": "grid",
-    "base": _spec().model_dump(mode="json"),
+    "base": tiny_spec().model_dump(mode="json"),
     "grid": {"seed": [1, 2], "recipe.warmup_steps": [0, 2], "family": ["zoo_pre_ln", "zoo_kan"]},
 }
 
 
 def test_a_grid_is_every_combination_first_list_slowest(tmp_path: Path) -> None:
-    plan = read_plan(_write(tmp_path, GRID))
+    plan = read_plan(write_plan(tmp_path, GRID))
     assert isinstance(plan, GridPlan)
     found = [(s.seed, s.recipe.warmup_steps, s.family) for s in plan.expand()]
     assert len(set(found)) == 8
@@ -141,8 +99,8 @@ def test_a_grid_is_every_combination_first_list_slowest(tmp_path: Path) -> None:
 
 
 def test_a_random_plan_reads_as_before(tmp_path: Path) -> None:
-    path = _write(tmp_path, TINY)
-    assert read_plan(path) == Plan.read(path) == _plan()
+    path = write_plan(tmp_path, TINY)
+    assert read_plan(path) == Plan.read(path) == tiny_plan()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +117,7 @@ def test_a_random_plan_reads_as_before(tmp_path: Path) -> None:
 )
 def test_a_bad_plan_is_one_sentence(tmp_path: Path, document: object, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        read_plan(_write(tmp_path, document))
+        read_plan(write_plan(tmp_path, document))
     assert "\n" not in str(caught.value)
 
 

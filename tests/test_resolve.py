@@ -24,14 +24,6 @@ IDS = {"bos_token_id": "0", "eos_token_id": "0"}
 CONFIGS = Path(__file__).with_name("configs")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A checkpoint of a small GPT-2, saved by transformers."""

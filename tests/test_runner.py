@@ -38,14 +38,6 @@ SHAPE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _member(family: str = "zoo_pre_ln", **fields: object) -> nn.Module:
     return build_member(family, {**SHAPE, **fields}, seed=0)
 
@@ -173,6 +165,39 @@ def test_a_rollback_saves_the_run_and_is_not_hidden() -> None:
     assert record.undone == ((2, 6),)
     assert record.outcome is not Outcome.DIVERGED
     assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("msign:every=4,scope=all", [3, 7, 11]),
+        ("spectral_smoothing:every=6,ratio=1.01", [5, 11]),
+        ("qk_clip:tau=1e-9,every=5", [0, 5, 10]),
+        ("clip:norm=0.01", []),  # gradients alone
+        ("kss", []),
+    ],
+)
+def test_monitors_start_anew_where_an_intervention_moved_weights(line, expected) -> None:
+    watch = Watch(make_monitors(["stable-rank"]), Rules())
+    record = run(
+        _member(), _batches(12), _recipe(), watch=watch, interventions=[make_intervention(line)]
+    )
+    assert record.actions  # it did act
+    assert [step for step, _ in watch.resets] == expected
+
+
+def test_the_loop_clips_what_an_intervention_added() -> None:
+    """It collects what it trains after `bind`: gains that came with it are clipped too."""
+    model = _member(init_std=0.5)
+    limit = 1e-3
+    sgd = _recipe(
+        optimizer="sgd", momentum=0.0, learning_rate=1.0, max_steps=1, max_grad_norm=limit
+    )
+    run(model, _batches(1), sgd, interventions=[make_intervention("qk_norm")])
+    gains = [p.detach() for name, p in model.named_parameters() if name.endswith("norm_gain")]
+    assert len(gains) == 4
+    moved = math.sqrt(sum(float((gain - 1).double().square().sum()) for gain in gains))
+    assert 0 < moved <= limit
 
 
 def test_undone_steps_do_not_count() -> None:

@@ -19,14 +19,6 @@ from rksp.snapshots import collect, distinct_rows
 WIDTH = 8
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Linear(nn.Module):
     """y = x + W x, noting what it saw; `in_place` writes into its input."""
 

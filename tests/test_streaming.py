@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,15 +15,18 @@ from rksp.datasets.probe import make_probe
 from rksp.datasets.tasks import Batch
 from rksp.errors import InputError, NotCovered, RkspError
 from rksp.features import Evidence
+from rksp.kernels import dispatch
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
-from rksp.models.streaming import units
+from rksp.models.streaming import memory, opening, slices
+from rksp.models.streaming.buffers import Buffers
 from rksp.models.streaming.memory import parse_size
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming.products import SplitProducts, bounds
 from rksp.models.streaming.recording import record_model
 from rksp.models.streaming.seeds import PIECE, piece_seed
 from rksp.models.streaming.stream import Stream
-from rksp.models.streaming.weights import InitialWeights, build_whole, fill
+from rksp.models.streaming.weights import InitialWeights, build_whole, fill, fill_buffers
 from rksp.pipeline import evaluate, profile
 from rksp.recipe import Recipe
 from rksp.snapshots import Collected, collect
@@ -61,14 +66,6 @@ FAMILIES = [
     "t5",
     "vit",
 ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def batch_for(source: ModelSource, length: int = 16) -> Batch:
@@ -252,12 +249,43 @@ def test_large_experts_come_one_by_one(monkeypatch):
     model = source.build(0)
     model.set_experts_implementation("eager")
     expected, _ = states_of(model, batch)
-    monkeypatch.setattr(units, "SLICED_OVER", 0)
+    monkeypatch.setattr(slices, "SLICED_OVER", 0)
     with open_stream(source, 0, poison=True) as stream:
-        assert stream.sliced
+        assert stream.stacks
         found, _ = states_of(stream.model, batch)
         assert "experts one by one" in stream.describe()
     assert_same(expected, found)
+
+
+def test_large_matrices_come_by_rows(monkeypatch):
+    source = resolve_tiny("gemma2")  # a tied head, and an embedding that scales what it looks up
+    batch = batch_for(source)
+    expected, whole = states_of(source.build(0), batch)
+    for name, value in {"SLICED_OVER": 0, "_ROWS": 64, "_PART": 1}.items():
+        monkeypatch.setattr(slices, name, value)
+    monkeypatch.setattr(slices, "PIECE", 512)  # so that a look-up takes several groups
+    with open_stream(source, 0, poison=True) as stream:
+        found, streamed = states_of(stream.model, batch)
+        assert len(stream.tall) > 10 and len(slices.part_edges(stream.tall[0].empty.shape)) > 3
+        assert "large matrices by rows" in stream.describe()
+        assert stream.split_flops > 0
+    assert torch.equal(expected[0][1], found[0][1])  # what was looked up
+    for (name, _, y), (_, _, other) in zip(expected, found, strict=True):
+        # Parts of 64 outputs round differently from the whole.
+        torch.testing.assert_close(other, y, rtol=1e-4, atol=1e-5, msg=name)
+    assert streamed.forward.loss == pytest.approx(whole.forward.loss, rel=1e-5)
+    assert streamed.forward.aligned_worst[0][0] == whole.forward.aligned_worst[0][0]
+
+
+def test_parts_of_a_matrix_are_even_and_cover_it():
+    for shape in ((128_256, 8192), (50_257, 16_384), (16_384, 53_248), (5000, 4), (100, 10**7)):
+        edges = slices.part_edges(shape)
+        widths = [stop - start for start, stop in pairwise(edges)]
+        assert edges[0] == 0 and edges[-1] == shape[0] and min(widths) > 0
+        assert max(widths) - min(widths) <= 64
+        assert (
+            max(widths) <= 4096 + 64 or max(widths) * shape[1] * 4 <= slices._PART + 256 * shape[1]
+        )
 
 
 def test_an_interrupted_pass_leaves_nothing_behind():
@@ -311,17 +339,144 @@ def test_what_is_no_size_is_refused(text):
         parse_size(text)
 
 
-def test_when_a_model_is_streamed():
+def test_when_a_model_is_streamed(monkeypatch):
     source = resolve_tiny("llama")
+    held = 10**9  # by the process already
+    monkeypatch.setattr(opening, "resident_memory", lambda: held)
     assert not should_stream(source, "auto", None)
     assert should_stream(source, "always", None)
-    assert should_stream(source, "auto", 4 * source.num_parameters - 1)
-    assert not should_stream(source, "never", 1)
+    assert should_stream(source, "auto", held + 4 * source.num_parameters - 1)
+    assert not should_stream(source, "auto", held + 4 * source.num_parameters)
+    assert not should_stream(source, "never", held + 4 * source.num_parameters)
     assert should_stream(resolve("llama"), "auto", 10**12)  # more than --max-params
-    assert not response_fits(source, 23 * source.num_parameters)
-    assert response_fits(source, 24 * source.num_parameters)
+    assert not response_fits(source, held + 23 * source.num_parameters)
+    assert response_fits(source, held + 24 * source.num_parameters)
     with pytest.raises(InputError, match="none of auto, always, never"):
         should_stream(source, "sometimes", None)
+
+
+def test_a_model_that_must_be_in_memory_and_does_not_fit_is_refused_with_the_number(monkeypatch):
+    source = resolve("llama")
+    monkeypatch.setattr(ModelSource, "build", lambda self, seed=None: pytest.fail("it was built"))
+    with pytest.raises(
+        InputError, match=r"needs 2\d\.\d GB .*more than 8\.0 GB; use --stream auto"
+    ):
+        evaluate(source, Recipe(), streaming="never", max_memory=8 * 10**9)
+
+
+def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
+    limit, usage = tmp_path / "memory.max", tmp_path / "memory.stat"
+    usage.write_text("anon 1000000000\nfile 500000000\n")
+    monkeypatch.setattr(memory, "_CONTAINERS", ((str(limit), str(usage), "anon"),))
+    unlimited = memory.free_memory()
+    limit.write_text("max\n")
+    assert memory.free_memory() == pytest.approx(unlimited, rel=0.2)
+    limit.write_text("1100000000\n")
+    expected = 0.9 * (100_000_000 + memory.resident_memory())
+    assert memory.free_memory() == pytest.approx(expected, rel=0.05)
+
+
+def test_memory_is_used_again_only_after_its_last_tensor_is_gone():
+    buffers = Buffers(limit=3 * 2**22)
+    like = torch.empty(2**20, device="meta")
+    first = buffers.empty(like).fill_(1.0)
+    address, part = first.data_ptr(), first[5:7]
+    del first
+    second = buffers.empty(like).fill_(2.0)
+    assert second.data_ptr() != address and part.tolist() == [1.0, 1.0]
+    del part
+    assert buffers.empty(like).data_ptr() == address
+    assert buffers.held == 2 * 2**22
+    # Idle blocks make room for another size, those in use stay.
+    large = buffers.empty(torch.empty(2**21, device="meta"))
+    assert buffers.held == 3 * 2**22 and second.eq(2.0).all() and large.numel() == 2**21
+    del large
+    buffers.trim()
+    assert buffers.held == 2**22
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_split_product_is_the_whole_one_on_any_number_of_threads(bias):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 9, 700, generator=generator)
+    weight = torch.randn(6011, 700, generator=generator)
+    offset = torch.randn(6011, generator=generator) if bias else None
+    with torch.no_grad():
+        whole = nn.functional.linear(x, weight, offset)
+        for threads in (1, 3):
+            with ThreadPoolExecutor(threads) as pool, SplitProducts(pool):
+                found = nn.functional.linear(x, weight, offset)
+                assert pool._threads  # it had something to do
+            assert torch.equal(found, whole)
+
+
+def test_small_products_and_those_that_need_gradients_are_not_split():
+    with ThreadPoolExecutor(1) as pool, SplitProducts(pool):
+        pool.submit = lambda *args: pytest.fail("it was split")
+        x = torch.ones(2, 2048, requires_grad=True)
+        assert nn.functional.linear(x, torch.ones(2048, 2048)).requires_grad
+        with torch.no_grad():
+            assert nn.functional.linear(x, torch.ones(64, 2048)).shape == (2, 64)
+
+
+def test_the_parts_of_a_product_depend_on_its_shape_alone_and_are_never_narrow():
+    for outputs in (1024, 2048, 4099, 11008, 128_256):
+        edges = bounds(outputs)
+        widths = [stop - start for start, stop in pairwise(edges)]
+        assert edges[0] == 0 and edges[-1] == outputs and min(widths) >= 960
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mamba", "qwen3_moe", "vit"])
+def test_weights_drawn_by_counter_are_the_same_streamed_and_in_memory(family, monkeypatch):
+    source = resolve_tiny(family)
+    batch = batch_for(source)
+    whole = build_whole(source.construct_empty, 0, by_counter=True, poison=True).eval()
+    expected, _ = states_of(whole, batch)
+    model, recipes = record_model(source.construct_empty, 0)
+    weights = InitialWeights(recipes, 0, by_counter=True, poison=True)
+    fill_buffers(model, weights)
+    with Stream(model, weights, workers=2) as stream:
+        found, _ = states_of(stream.model, batch)
+    assert_same(expected, found)
+    other, _ = states_of(source.build(0), batch)
+    assert not torch.equal(expected[0][2], other[0][2])  # another stream of numbers
+
+
+def test_a_part_drawn_by_counter_is_that_part_of_the_whole_and_normal():
+    source = resolve_tiny("llama")
+    model, recipes = record_model(source.construct_empty, 0)
+    weights = InitialWeights(recipes, 0, by_counter=True)
+    name = "model.layers.0.mlp.up_proj.weight"
+    like = model.get_parameter(name)
+    whole, part = fill(weights, name, like), torch.empty(3, like.shape[1])
+    (job,) = weights.rows(name, 5, 8, part)
+    job()
+    assert torch.equal(part, whole[5:8])
+    assert float(whole.std()) == pytest.approx(0.02, rel=6 / math.sqrt(whole.numel()))
+    other = fill(weights, name.replace("up", "gate"), like)
+    assert not torch.equal(whole, other)
+
+
+def test_the_normal_fill_of_weights_drawn_by_counter_is_dispatched():
+    dispatch.forget()
+    build_whole(resolve_tiny("llama").construct_empty, 0, by_counter=True)
+    assert {choice.op for choice in dispatch.explain()} == {"normal_fill"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: streaming to one is not tested")
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_on_a_gpu_the_states_are_those_of_the_model_in_memory_there(family):
+    source = resolve_tiny(family)
+    batch = batch_for(source)
+    whole = build_whole(source.construct_empty, 0, by_counter=True).eval().cuda()
+    there = {key: value.cuda() for key, value in batch.inputs.items()}
+    expected, _ = states_of(whole, Batch(inputs=there, labels=None))
+    with open_stream(source, 0) as stream:
+        assert stream.device.type == "cuda"
+        found, _ = states_of(stream.model, batch)
+    for (name, _, y), (_, _, other) in zip(expected, found, strict=True):
+        assert other.is_cuda
+        torch.testing.assert_close(other, y, rtol=1e-3, atol=1e-4, msg=name)
 
 
 def test_a_factory_cannot_be_streamed(tmp_path, monkeypatch):
@@ -330,7 +485,9 @@ def test_a_factory_cannot_be_streamed(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     source = resolve("streamed_factory:make")
-    assert not should_stream(source, "auto", 1)
+    assert not should_stream(source, "auto", None)
+    with pytest.raises(InputError, match="use a smaller one, or raise --max-memory"):
+        should_stream(source, "auto", 1)
     with pytest.raises(InputError, match=r"is a factory.*--stream never"):
         should_stream(source, "always", None)
 

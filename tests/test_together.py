@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
-import torch
 from typer.testing import CliRunner
 
 from rksp.cli import lab as cli
@@ -19,14 +17,6 @@ from rksp.lab.together import groups, run_group, shape_key
 from rksp.lab.training_table import pack_measurements, unpack_measurements
 
 RECIPE = {"max_steps": 8, "batch_size": 2, "sequence_length": 8, "warmup_steps": 2}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _spec(**fields: object) -> LadderSpec:

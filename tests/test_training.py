@@ -29,14 +29,6 @@ SHAPE = {
 OPTIMIZERS = {"adamw": 1e-2, "sgd": 0.3, "lion": 3e-3, "adafactor": 3e-2, "muon": 1e-2}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _member(seed: int = 0, **fields: object) -> nn.Module:
     return build_member("zoo_pre_ln", {**SHAPE, **fields}, seed=seed)
 

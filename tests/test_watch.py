@@ -49,7 +49,6 @@ def _gpt2() -> nn.Module:
         GPT2Config(
             n_embd=16, n_layer=2, n_head=2, vocab_size=VOCABULARY, n_positions=16,
             resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2, bos_token_id=0, eos_token_id=0,
-            use_cache=False,
         )
     )  # fmt: skip
 
@@ -59,7 +58,7 @@ def _llama() -> nn.Module:
         LlamaConfig(
             hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             intermediate_size=32, vocab_size=VOCABULARY, max_position_embeddings=16,
-            attention_dropout=0.2, bos_token_id=0, eos_token_id=0, use_cache=False,
+            attention_dropout=0.2, bos_token_id=0, eos_token_id=0,
         )
     )  # fmt: skip
 

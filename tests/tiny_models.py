@@ -99,8 +99,12 @@ def tiny(name: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, **fiel
 
 
 def _hugging_face(name: str, fields: dict[str, object]) -> nn.Module:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification
-    from transformers import AutoModelForMaskedLM
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForImageClassification,
+        AutoModelForMaskedLM,
+    )
 
     kind, arguments = HUGGING_FACE[name]
     auto = {"bert": AutoModelForMaskedLM, "vit": AutoModelForImageClassification}

@@ -1,0 +1,333 @@
+"""Monitors of attention and of Jacobians against float64 by hand; firing and silent."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import TOKENS, Attended, loss_of, tiny
+from torch import Tensor, nn
+from watching import alarms_of, noise, observe, values_of
+
+from rksp.faults.low_precision_attention import LowPrecisionAttention
+from rksp.models.blocks import first_tensor
+from rksp.monitors.anatomy import find_anatomy
+from rksp.monitors.attention_calls import Call, visible_logits
+from rksp.monitors.attention_entropy import AttentionEntropy
+from rksp.monitors.attention_logits import AttentionLogits
+from rksp.monitors.base import Moment
+from rksp.monitors.jacobian_alignment import JacobianAlignment
+from rksp.monitors.key_null_sum import KeyNullSum
+from rksp.monitors.multi_max import MultiMaximum
+from rksp.monitors.watch import Watch
+
+FAMILIES = ("gpt2", "llama", "phi3", "zoo_qk_norm", "deepseek_v3")
+
+
+def _logits(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Every layer's logits `[batch, heads, queries, keys]`, written out, and who sees whom."""
+    with torch.no_grad(), Attended() as seen:
+        model(TOKENS)
+    found = []
+    for query, key, _, given in seen.calls:
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        scale = given.get("scale") or query.shape[-1] ** -0.5
+        visible = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+        found.append(((query @ key.mT * scale), visible.expand(*query.shape[:2], -1, -1)))
+    return found
+
+
+def _rows(logits: Tensor, visible: Tensor, head: int) -> list[Tensor]:
+    """The visible logits of every query of a head that sees two keys."""
+    pairs = zip(logits[:, head].flatten(0, 1), visible[:, head].flatten(0, 1), strict=True)
+    return [row[seen] for row, seen in pairs if seen.sum() > 1]
+
+
+# logits, entropy, ties
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_entropy_and_ties_are_those_of_every_row(name: str) -> None:
+    model = tiny(name, dtype=torch.float64)
+    monitors = [AttentionLogits(), AttentionEntropy(), MultiMaximum()]
+    watch = Watch(monitors)
+    assert watch.bind(model) == {}
+    readings = observe(model, monitors[0], TOKENS, watch=watch)
+    layers = [layer.path for layer in find_anatomy(model).attention]
+    expected = {name: {} for name in ("max", "std", "entropy", "share")}
+    for path, (logits, visible) in zip(layers, _logits(model), strict=True):
+        heads = [_rows(logits, visible, head) for head in range(logits.shape[1])]
+        expected["max"][path] = float(logits.masked_fill(~visible, -math.inf).max())
+        expected["std"][path] = max(
+            float(torch.stack([row.std(correction=0) for row in rows]).mean()) for rows in heads
+        )
+        entropies = [
+            [-(p * p.log()).sum() / math.log(len(p)) for p in (row.softmax(0) for row in rows)]
+            for rows in heads
+        ]
+        expected["entropy"][path] = min(float(sum(head) / len(head)) for head in entropies)
+        ties = [sum(int((row > row.max() - 1e-3).sum() > 1) for row in rows) for rows in heads]
+        expected["share"][path] = max(ties) / len(heads[0])
+    assert values_of(readings, "attention_max_logit") == pytest.approx(expected["max"], rel=1e-9)
+    assert values_of(readings, "attention_logit_std") == pytest.approx(expected["std"], rel=1e-9)
+    assert values_of(readings, "attention_entropy") == pytest.approx(expected["entropy"], rel=1e-9)
+    assert values_of(readings, "multi_max_share") == pytest.approx(expected["share"], rel=1e-6)
+
+
+def test_attention_that_is_written_out_reads_as_fused_attention() -> None:
+    readings = []
+    for kind in ("sdpa", "eager"):
+        model = tiny("llama", dtype=torch.float64)
+        model.set_attn_implementation(kind)
+        readings.append(observe(model, AttentionEntropy(), TOKENS))
+    fused, eager = (values_of(found, "attention_entropy") for found in readings)
+    assert eager == pytest.approx(fused, rel=1e-6) and len(fused) == 2  # softmax in float32
+
+
+def test_padding_is_no_key_and_a_query_of_few_keys_no_row() -> None:
+    model = tiny("bert", dtype=torch.float64)
+    monitor = AttentionEntropy()
+    watch = Watch([monitor])
+    assert watch.bind(model) == {}
+    found = []
+    for length in (12, 7):
+        watch.begin_step(0)
+        mask = torch.ones(2, 12, dtype=torch.long)
+        mask[:, length:] = 0
+        loss_of(model(TOKENS, attention_mask=mask)).backward()
+        watch.after_backward(Moment(step=0, model=model))
+        found.append(values_of(watch.readings[-2:], "attention_entropy"))
+    assert watch.silent == {} and found[0].keys() == found[1].keys()
+    assert all(found[0][layer] != pytest.approx(found[1][layer], rel=1e-3) for layer in found[0])
+
+
+def test_masks_caps_and_groups_of_a_call() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 4, 6, 8, generator=generator, dtype=torch.float64)
+    k = torch.randn(2, 2, 6, 8, generator=generator, dtype=torch.float64)
+    wide = q @ k.repeat_interleave(2, dim=1).mT * 0.5
+    future = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    call = {"layer": "a", "query": q, "key": k, "scale": 0.5}
+    additive = torch.where(future, torch.finfo(torch.float32).min, 0.25)[None, None]
+    cases = [
+        ({"mask": None, "is_causal": True}, wide),
+        ({"mask": ~future, "is_causal": False}, wide),
+        ({"mask": additive, "is_causal": False}, wide + 0.25),
+        ({"mask": None, "is_causal": True, "softcap": 2.0}, 2 * torch.tanh(wide / 2)),
+    ]
+    for given, expected in cases:
+        logits, visible = visible_logits(Call(**call, **given))
+        assert visible.equal((~future).expand_as(visible))
+        torch.testing.assert_close(logits, expected.masked_fill(future, -math.inf))
+
+
+def test_long_sequences_are_sampled_at_late_queries() -> None:
+    q = torch.arange(300.0).view(1, 1, 300, 1)
+    call = Call(layer="a", query=q, key=q, mask=None, is_causal=True, scale=1.0)
+    logits, visible = visible_logits(call)
+    assert logits.shape == (1, 1, 128, 300) and visible[0, 0, -1].all()
+    assert logits[0, 0, -1, 1] == 299.0
+
+
+@pytest.mark.parametrize(
+    ("quantity", "healthy", "sick", "advice"),
+    [
+        ("attention_max_logit", 8.0, 60.0, "qk_clip"),
+        ("attention_logit_std", 1.0, 9.0, "qk_clip"),
+        ("attention_entropy", 0.7, 0.02, "qk_clip"),
+        ("multi_max_share", 0.001, 0.05, "backoff"),
+        ("key_null_sum", 1e-7, 1e-2, "backoff"),
+        ("jacobian_alignment", 0.2, 0.95, "msign"),
+        ("jacobian_growth", 0.4, 3.0, "msign"),
+    ],
+)
+def test_alarms_at_what_is_sick_and_not_at_what_is_healthy(
+    quantity: str, healthy: float, sick: float, advice: str
+) -> None:
+    rows = {f"layer.{i}": list(healthy * np.exp(0.1 * noise(120, seed=i))) for i in range(3)}
+    assert alarms_of(quantity, rows) == []
+    rows["layer.1"][90:] = [sick] * 30
+    first = alarms_of(quantity, rows)[0]
+    assert (first.layer, first.advice) == ("layer.1", advice) and 90 <= first.step < 93
+
+
+def test_attention_monitors_see_one_sharp_head_of_a_real_model() -> None:
+    found = []
+    for factor in (1.0, 60.0):
+        model = tiny("llama")
+        layer = find_anatomy(model).attention[1]
+        layer.query.scale_heads([1.0, 1.0, factor, 1.0])
+        watch = Watch([AttentionLogits(), AttentionEntropy()])
+        watch.bind(model)
+        found.append(observe(model, watch.monitors[0], TOKENS, watch=watch))
+    logits = [{r.layer: r for r in part if r.quantity == "attention_max_logit"} for part in found]
+    entropy = [{r.layer: r for r in part if r.quantity == "attention_entropy"} for part in found]
+    path = layer.path
+    assert (
+        logits[1][path].value > 10 * logits[0][path].value and logits[1][path].detail["head"] == 2
+    )
+    assert entropy[1][path].value < 0.5 * entropy[0][path].value
+    other = next(other for other in logits[0] if other != path)
+    assert logits[1][other] == logits[0][other]
+
+
+def test_exact_ties_are_counted_and_near_misses_are_not() -> None:
+    logits = torch.zeros(1, 2, 5, 8, dtype=torch.float64)
+    logits[0, 0, :, 0] = 1.0  # a single maximum in every row of the first head
+    logits[0, 1, 1, 3:5] = 2.0  # a tie, and below one within and one beyond the tolerance
+    logits[0, 1, 2, 0], logits[0, 1, 2, 1] = 3.0, 3.0 - 9e-4
+    logits[0, 1, 3, 0], logits[0, 1, 3, 1] = 3.0, 3.0 - 1.1e-3
+    logits[0, 1, [0, 4], 7] = 1.0
+    share = MultiMaximum().measure(logits, torch.ones_like(logits, dtype=torch.bool))["share"]
+    assert share.tolist() == pytest.approx([0.0, 2 / 5])
+
+
+def test_heads_that_collapsed_since_the_first_reading_are_counted() -> None:
+    monitor = AttentionEntropy()
+    monitor.bind(tiny("llama"))
+    first, second = (
+        monitor.readings_of("a", {"entropy": torch.tensor(values)}, step)[0]
+        for step, values in enumerate(([0.5, 0.001], [0.001, 0.001]))
+    )
+    assert (first.detail["collapsed"], first.detail["new_collapsed"]) == (1, 0)
+    assert (second.detail["collapsed"], second.detail["new_collapsed"]) == (2, 1)
+
+
+# key gradients
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "zoo", "gpt_neox"])
+def test_key_gradients_sum_to_zero_in_exact_attention(name: str) -> None:
+    model = tiny(name, dtype=torch.float64)
+    ratios = values_of(observe(model, KeyNullSum(), TOKENS), "key_null_sum")
+    assert len(ratios) == 2 and max(ratios.values()) < 1e-12
+
+
+@pytest.mark.parametrize(("bits", "least", "most"), [(2, 1e-3, 0.3), (7, 0.1, 10.0)])
+def test_key_gradients_of_a_truncated_backward_pass_do_not(bits, least, most) -> None:
+    model = tiny("llama", dtype=torch.float64)
+    monitor, fault = KeyNullSum(), LowPrecisionAttention(bits=bits)
+    watch = Watch([monitor])
+    watch.bind(model)
+    fault.bind(model, seed=0)
+    watch.begin_step(0)
+    handles = fault.arm(Moment(step=0, model=model))
+    with Attended() as seen:
+        loss = loss_of(model(TOKENS))
+    for handle in handles:
+        handle.remove()
+    keys = [key for _, key, _, _ in seen.calls]
+    gradients = torch.autograd.grad(loss, keys, retain_graph=True)
+    loss.backward()
+    watch.after_backward(Moment(step=0, model=model))
+    found = values_of(watch.readings, "key_null_sum")
+    ratios = [g.sum(-2).norm(dim=-1) / g.norm(dim=(-2, -1)) for g in gradients]
+    paths = [layer.path for layer in find_anatomy(model).attention]
+    by_hand = {p: float(r.mean(0).max()) for p, r in zip(paths, ratios, strict=True)}
+    assert found == pytest.approx(by_hand, rel=1e-9)
+    assert least < max(found.values()) < most
+
+
+def test_a_bias_of_the_key_sums_adds_up_and_rounding_does_not() -> None:
+    monitor, count = KeyNullSum(), 64
+    monitor.bind(tiny("llama"))
+    generator = torch.Generator().manual_seed(0)
+    for biased in (True, False):
+        monitor.reset()
+        for _ in range(count):
+            signed = torch.ones(2, 8) if biased else torch.randn(2, 8, generator=generator)
+            drift = monitor._drifted("a", signed)
+        expected = math.sqrt(count) if biased else 1.0
+        assert drift.tolist() == pytest.approx([expected] * 2, rel=1e-5 if biased else 0.6)
+    steady = [1 + 0.2 * abs(e) for e in noise(50)]
+    assert alarms_of("key_null_drift", {"a": steady}) == []
+    growing = [math.sqrt(n + 1) for n in range(50)]
+    assert alarms_of("key_null_drift", {"a": growing})[0].value >= 4.0
+
+
+# Jacobians
+
+
+class _Blocks(nn.Module):
+    """Residual blocks of one nonlinear branch each."""
+
+    def __init__(self, count: int = 3) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(2)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({"inner": nn.Linear(4, 4, dtype=torch.float64)}) for _ in range(count)
+        )
+        for layer in self.layers:
+            layer.forward = lambda x, inner=layer["inner"]: x + torch.tanh(inner(x))
+        with torch.no_grad():
+            for p in self.parameters():
+                p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_jacobian_alignment_is_that_of_the_dense_jacobians() -> None:
+    model = _Blocks()
+    states = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    readings = observe(model, JacobianAlignment(iterations=400), states)
+    x, parts = states[:1], []
+    for layer in model.layers:
+        dense = torch.autograd.functional.jacobian(layer.forward, x).reshape(12, 12)
+        parts.append(torch.linalg.svd(dense))
+        x = layer(x).detach()
+    expected = {
+        f"layers.{i + 1}": float((parts[i][0][:, 0] * parts[i + 1][2][0]).sum().abs())
+        for i in range(2)
+    }
+    assert values_of(readings, "jacobian_alignment") == pytest.approx(expected, abs=1e-5)
+    growth = float(torch.stack([s[0] for _, s, _ in parts]).median()) * np.median(
+        list(expected.values())
+    )
+    assert values_of(readings, "jacobian_growth")[""] == pytest.approx(growth, abs=1e-5)
+
+
+def test_blocks_that_stretch_one_direction_are_aligned() -> None:
+    model = _Blocks()
+    with torch.no_grad():
+        for layer in model.layers:
+            layer["inner"].weight.copy_(3 * torch.outer(torch.ones(4), torch.ones(4)) / 4)
+            layer["inner"].bias.zero_()
+    readings = observe(model, JacobianAlignment(), 1e-3 * torch.ones(1, 1, 4, dtype=torch.float64))
+    assert min(values_of(readings, "jacobian_alignment").values()) > 0.999
+    assert values_of(readings, "jacobian_growth")[""] == pytest.approx(4.0, rel=1e-3)
+
+
+def test_jacobians_leave_caches_hooks_and_modes_as_they_are() -> None:
+    found = []
+    for use_cache in (False, True):  # True is the default of transformers
+        model = tiny("gpt2", dtype=torch.float64, use_cache=use_cache)
+        fired = []
+        handle = model.transformer.h[1].mlp.c_fc.register_forward_hook(
+            lambda module, args, output, fired=fired: fired.append(1)
+        )
+        caches = []
+        model.register_forward_hook(
+            lambda module, args, output, caches=caches: caches.append(output.past_key_values)
+        )
+        found.append(observe(model, JacobianAlignment(), TOKENS))
+        assert len(fired) == 1  # the run's own pass
+        assert model.training and handle.id in model.transformer.h[1].mlp.c_fc._forward_hooks
+        assert (caches[0] is not None) == use_cache
+        if use_cache:
+            assert caches[0].get_seq_length() == TOKENS.shape[1]
+    assert found[0] == found[1] and len(found[0]) == 2
+
+
+def test_one_block_has_no_neighbor() -> None:
+    assert "two blocks" in JacobianAlignment().bind(_Blocks(count=1))
+
+
+def test_a_model_without_attention_says_so() -> None:
+    for monitor in (AttentionLogits(), AttentionEntropy(), MultiMaximum(), KeyNullSum()):
+        assert monitor.bind(_Blocks()) == "no attention layer was found"
+    assert first_tensor(_Blocks()(torch.ones(1, 1, 4, dtype=torch.float64))) is not None
