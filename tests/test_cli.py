@@ -125,7 +125,10 @@ BAD = {
     "unknown format": (["score", "gpt2", "--format", "xml"], "text, json, markdown"),
     "unknown option": (["score", "gpt2", "--learning-rate", "1"], "--learning-rate"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
-    "too large": (["score", "llama"], "6.74B parameters"),
+    "too large": (
+        ["score", "llama", "--stream", "never", "--max-memory", "1GB"],
+        "needs 27.4 GB to be held in memory, more than 1.0 GB",
+    ),
     "missing probe": (["score", "gpt2", *SMALL, "--probe", "absent.txt"], "absent.txt"),
     "unknown check": (["explain", "RKSP109"], "did you mean RKSP10"),
     "missing report": (["report", "absent.json"], "absent.json"),
