@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from rksp.classifiers.challengers import CHALLENGERS
 from rksp.classifiers.edges import EdgeErrors, edge_table
 from rksp.classifiers.evaluate import (
@@ -38,23 +40,8 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
         "|---|---|---|---|---|---|---|",
     ]
     lines += [_line(row) for row in evaluate(table, question=question, draws=draws)]
-    near = near_edge(table)
     p = {tier: predict_held_out(table, question, tier, table.ladder) for tier in Evidence}
-    lines += ["", "Runs within half a decade of their ladder's edge, unseen ladders:", ""]
-    lines += [
-        "| predictor | AUROC near the edge | AUROC minus LR alone | minus the tier below |",
-        "|---|---|---|---|",
-    ]
-    below = rate = baselines(table)["LR"]
-    for tier, predicted in p.items():
-        gains = [
-            _score(difference(y, predicted, less, table.ladder, draws=draws))
-            for less in (rate, below)
-        ]
-        near_by = auroc(y[near], predicted[near])
-        lines.append(f"| rksp {tier} | {near_by:.3f} | {' | '.join(gains)} |")
-        below = predicted
-    lines.append(f"| LR | {auroc(y[near], rate[near]):.3f} | – | – |")
+    lines += _gains(table, question, p, draws)
     lines += ["", "Other models on the same features at the response tier:", ""]
     lines += ["| model | unseen ladders | unseen families | ECE |", "|---|---|---|---|"]
     lines += [_challenger(table, question, name) for name in CHALLENGERS]
@@ -67,6 +54,27 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
     for predicted, observed, count in reliability(y, p[Evidence.RESPONSE]):
         lines.append(f"| {predicted:.3f} | {observed:.3f} | {count} |")
     return "\n".join(lines) + "\n"
+
+
+def _gains(table: Table, question: str, p: dict[Evidence, np.ndarray], draws: int) -> list[str]:
+    """What each tier is worth near the edge, against the rate alone, and against the tier below."""
+    y, near, rate = labels(table, question), near_edge(table), baselines(table)["LR"]
+    families = len(set(table.family))
+    gain = lambda ours, theirs: _score(difference(y, ours, theirs, table.ladder, draws=draws))
+    lines = [
+        "",
+        "What each tier adds (AUROC; near: runs within half a decade of their ladder's edge):",
+        "",
+        "| predictor | near | minus LR alone | minus the tier below | the same, unseen families |",
+        "|---|---|---|---|---|",
+    ]
+    below, below_new = rate, rate
+    for tier, seen in p.items():
+        new = predict_held_out(table, question, tier, table.family, folds=families)
+        cells = [gain(seen, rate), gain(seen, below), gain(new, below_new)]
+        lines.append(f"| rksp {tier} | {auroc(y[near], seen[near]):.3f} | {' | '.join(cells)} |")
+        below, below_new = seen, new
+    return [*lines, f"| LR | {auroc(y[near], rate[near]):.3f} | – | – | – |"]
 
 
 def edge_line(row: EdgeErrors) -> str:

@@ -76,11 +76,41 @@ def monitors(
 
 
 @app.command()
+def alarms(
+    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
+    steps: Annotated[int, typer.Option(help="Of every run, 50 of them warm-up.")] = 500,
+    densest: Annotated[
+        int | None, typer.Option(help="Read every monitor at least this often.")
+    ] = None,
+) -> None:
+    """False alarms of the whole set of monitors in healthy runs of six small models."""
+    import torch  # not for --help
+
+    from rksp.bench.alarms import FAMILIES, false_alarms, healthy_run
+
+    torch.set_num_threads(1)
+    runs = [
+        healthy_run(family, int(seed), steps=steps, densest=densest)
+        for seed in seeds.split(",")
+        for family in FAMILIES
+    ]
+    typer.echo(f"{sum(part.steps for part in runs)} healthy steps after warm-up")
+    for row in false_alarms(runs):
+        typer.echo(f"{row['monitor']:<22}{row['readings']:>8} readings{row['alarms']:>5} alarms")
+
+
+@app.command()
 def stream(
-    target: Annotated[str, typer.Argument(help="As for rksp score.")] = "llama",
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="llama-2-7b, llama-3.1-70b, llama-3.1-405b, deepseek-v3, or as for rksp score."
+        ),
+    ] = "llama-2-7b",
     tokens: Annotated[int, typer.Option(help="Of the probe.")] = 256,
     layers: Annotated[int | None, typer.Option(help="Cut to so many and extrapolate.")] = None,
-    threads: Annotated[int, typer.Option(help="That prepare weights.")] = 1,
+    threads: Annotated[int, typer.Option(help="That prepare weights and multiply.")] = 1,
+    max_memory: Annotated[str | None, typer.Option(help="As for rksp score.")] = None,
     spectra: Annotated[bool, typer.Option(help="Fit the spectra too.")] = True,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
@@ -88,6 +118,7 @@ def stream(
 ) -> None:
     """A pass over a model that is never whole in memory: peak, cost, and the floors of both."""
     from rksp.bench.stream import run  # not for --help
+    from rksp.models.streaming.memory import parse_size
 
     settings = dict(pair.split("=", 1) for pair in overrides or [])
     for row in run(
@@ -95,7 +126,25 @@ def stream(
         tokens=tokens,
         layers=layers,
         threads=threads,
+        max_memory=None if max_memory is None else parse_size(max_memory),
         spectra=spectra,
         overrides=settings,
     ):
         typer.echo(f"{row['name']}: {row['value']}")
+
+
+@app.command()
+def grid(
+    target: Annotated[str, typer.Argument(help="As for rksp score.")] = "gpt2",
+    models: Annotated[int, typer.Option(help="Distinct initializations.")] = 10,
+    cells: Annotated[int, typer.Option(help="Of the whole grid.")] = 1000,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
+    ] = None,
+) -> None:
+    """A grid of rates and warm-ups against the sum of its models' profiles."""
+    from rksp.bench.grid import grid_cost  # torch, not for --help
+
+    settings = dict(pair.split("=", 1) for pair in overrides or [])
+    for name, value in grid_cost(target, overrides=settings, models=models, cells=cells).items():
+        typer.echo(f"{name}: {value:.4g}")

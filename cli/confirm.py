@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rksp.cli.confirm_progress import live_progress
+from rksp.cli.recipe_source import asked_for
+from rksp.cli.rendering import command_line, emit, outputs
 from rksp.cli.score import (
     _assignments,
     _default_threads,
@@ -18,12 +20,17 @@ from rksp.cli.score import (
 from rksp.errors import InputError
 from rksp.recipe import Recipe
 
-_SPARSE_SECONDS = 30.0  # between progress lines where stderr is no terminal
-_LIVE_SECONDS = 0.5
-
 
 def confirm(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help="As for rksp score.")],
+    recipe_file: Annotated[
+        Path | None,
+        typer.Option("--recipe", help="A trainer's run file; flags replace what it says."),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Of the run, for batches a recipe file gives per device.")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     arms: Annotated[
         list[str] | None,
@@ -57,7 +64,9 @@ def confirm(
     precision: Annotated[
         str, typer.Option(help="fp32, bf16, fp16, bf16-pure, fp16-pure.")
     ] = "fp32",
-    accumulate: Annotated[int, typer.Option(help="Micro-batches per optimizer step.")] = 1,
+    accumulate: Annotated[
+        int | None, typer.Option(min=1, help="Micro-batches per optimizer step.")
+    ] = None,
     evidence: Annotated[str, typer.Option(help="Of the prediction, as for score.")] = "response",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
@@ -69,13 +78,17 @@ def confirm(
     text: Annotated[Path | None, typer.Option(help="Train on this instead of Shakespeare.")] = None,
     fail_on: Annotated[float, typer.Option(help="P(failed) that counts as risk.")] = 0.5,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")] = False,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output_format: Annotated[str, typer.Option("--format", help="text, json or html.")] = "text",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Also write the JSON report here.")
+        list[str] | None,
+        typer.Option("-o", "--output", help="Also write FILE (.json .html .txt); repeatable."),
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Folder for readings and checkpoints from before trouble."),
+        typer.Option(
+            help="Folder for finished runs, readings and checkpoints from before trouble; the "
+            "same command goes on from there."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="Default half of the cores.")] = None,
@@ -84,31 +97,14 @@ def confirm(
     allow_hub: Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")] = False,
 ) -> int:
     """Trains briefly with every monitor on: did the prediction hold, and what would have helped?"""
-    if output_format not in ("text", "json"):
-        raise InputError(f"--format {output_format!r} is neither text nor json.")
+    files = outputs(output_format, output, "confirm")
     for name, value in (("--seeds", seeds), ("--steps", steps)):
         if value < 1:
             raise InputError(f"{name} is {value}; give at least 1.")
-    if output is not None and not output.parent.is_dir():
-        raise InputError(f"--output {output}: there is no folder {output.parent}.")
-    recipe = Recipe.parse(
-        {
-            "learning_rate": lr,
-            "optimizer": optimizer,
-            "warmup_steps": warmup_steps,
-            "max_steps": max_steps,
-            "schedule": schedule,
-            "batch_size": batch_size,
-            "sequence_length": sequence_length,
-            "max_grad_norm": clip or None,
-            "weight_decay": weight_decay,
-            "adam_beta2": beta2,
-            "adam_epsilon": epsilon,
-            "precision": precision,
-            "gradient_accumulation_steps": accumulate,
-        }
-    )
-    progress = _Progress()
+    asked = asked_for(context, target, recipe_file, devices)
+    recipe = asked.recipe
+    if accumulate is not None:
+        recipe = Recipe.parse(recipe.model_dump() | {"gradient_accumulation_steps": accumulate})
     with _stdout_for_us_alone():
         # Here and not above: --help must not wait for torch.
         import torch
@@ -127,65 +123,43 @@ def confirm(
         torch.set_num_threads(threads or _default_threads())
         _quiet_transformers()
         source = (
-            resolve_tiny(target, max_params=int(max_params))
+            resolve_tiny(asked.target, max_params=int(max_params))
             if shrink
             else resolve(
-                target,
-                overrides=_assignments(overrides or []),
+                asked.target,
+                overrides={**asked.overrides, **_assignments(overrides or [])},
                 trust_remote_code=trust_remote_code,
                 allow_hub=allow_hub,
                 max_params=int(max_params),
             )
         )
-        report = run_confirmation(
-            source,
-            recipe,
-            parse_arms(arms or ["rate=0.3"]),
-            steps=steps,
-            seeds=range(seed, seed + seeds),
-            faults=faults or (),
-            monitors=monitors or ("all",),
-            evidence=Evidence.parse(evidence),
-            threshold=fail_on,
-            text=text,
-            device=device,
-            folder=keep,
-            say=progress,
-        )
-    progress.close()
-    if output is not None:
-        output.write_text(report.to_json(), encoding="utf-8")
-    if output_format == "json":
-        sys.stdout.write(report.to_json())
-    else:
-        from rich.console import Console
-
-        from rksp.confirm.terminal import render
-
-        render(report, Console(highlight=False))
+        try:
+            with live_progress() as say:
+                report = run_confirmation(
+                    source,
+                    recipe,
+                    parse_arms(arms or ["rate=0.3"]),
+                    steps=steps,
+                    seeds=range(seed, seed + seeds),
+                    faults=faults or (),
+                    monitors=monitors or ("all",),
+                    evidence=Evidence.parse(evidence),
+                    threshold=fail_on,
+                    text=text,
+                    device=device,
+                    folder=keep,
+                    say=say,
+                )
+        except KeyboardInterrupt:
+            print(f"rksp: {_how_to_go_on(keep)}", file=sys.stderr)
+            raise
+    command = {"command": command_line(context)}
+    report = report.model_copy(update={"provenance": report.provenance | command})
+    emit(report, output_format, files)
     return 1 if report.verdict == "failed" and not exit_zero else 0
 
 
-class _Progress:
-    """One line on stderr that is rewritten where that is possible, and sparse lines elsewhere."""
-
-    def __init__(self) -> None:
-        self._is_live = sys.stderr.isatty()
-        self._said = 0.0
-        self._run = ""
-
-    def __call__(self, line: str) -> None:
-        run, now = line.partition(":")[0], time.monotonic()
-        wait = _LIVE_SECONDS if self._is_live else _SPARSE_SECONDS
-        if run == self._run and now - self._said < wait and ": step " in line:
-            return
-        self._run, self._said = run, now
-        if self._is_live:
-            print(f"\r\x1b[Krksp: {line}", end="", file=sys.stderr, flush=True)
-        else:
-            print(f"rksp: {line}", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Ends the line that was being rewritten."""
-        if self._is_live:
-            print(file=sys.stderr)
+def _how_to_go_on(keep: Path | None) -> str:
+    if keep is None:
+        return "nothing was kept; with --keep FOLDER finished runs are, and the command goes on"
+    return f"finished runs are in {keep}; the same command goes on from there"

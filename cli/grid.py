@@ -6,14 +6,24 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.cli.rendering import emit
 from rksp.errors import InputError
 
-_FORMATS = ("text", "json", "csv")
+if TYPE_CHECKING:
+    from rksp.grid.cell import Options
+    from rksp.grid.engines.base import Engine
+    from rksp.grid.plan import GridPlan
+    from rksp.grid.run import GridResult
+    from rksp.grid.table import Record
+    from rksp.report.gate import Gate
+
+_FORMATS = ("text", "json", "csv", "html", "markdown", "junit")
 _ENGINES = ("local", "ray", "slurm")
+_STORE_MARK = b"SQLite format 3\x00"
 
 
 def grid(
@@ -21,14 +31,14 @@ def grid(
         str,
         typer.Argument(
             help="W&B sweep, grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's run "
-            "file to vary, or a target."
+            "file to vary, a target, or a store to look at."
         ),
     ],
     assignments: Annotated[
         list[str] | None,
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
-    store_file: Annotated[
+    store: Annotated[
         Path | None, typer.Option("-o", "--output", help="Store; the same grid resumes in it.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="The model, where the file has none.")] = None,
@@ -39,10 +49,19 @@ def grid(
     ignore: Annotated[
         list[str] | None, typer.Option(help="An axis that is neither recipe nor model; repeatable.")
     ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Of the run, for batches a run file gives per device.")
+    ] = None,
     max_cells: Annotated[int, typer.Option(help="Refuse larger grids.")] = 10_000,
     engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
-    workers: Annotated[int | None, typer.Option(help="Groups at once.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Models at work at once.")] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster.")] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A parameter of submitit: slurm_partition=cpu, timeout_min=60, mem_gb=8."
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one profile or cell.")] = 1800.0,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Open failed cells again.")
@@ -50,7 +69,9 @@ def grid(
     evidence: Annotated[str, typer.Option(help="forward, response or micro.")] = "response",
     snapshots: Annotated[int, typer.Option(help="Token states per block.")] = 2048,
     probe: Annotated[Path | None, typer.Option(help="Text to show instead of the bundled.")] = None,
-    fail_on: Annotated[float, typer.Option(help="P(failed) at which a cell is a risk.")] = 0.5,
+    fail_on: Annotated[
+        str, typer.Option(help="P(failed) at which a cell is a risk; or error, warning, never.")
+    ] = "0.5",
     risk: Annotated[float, typer.Option(help="Upper bound of the risk at the safe rate.")] = 0.05,
     max_params: Annotated[float, typer.Option(help="Refuse larger models.")] = 2e9,
     threads: Annotated[int, typer.Option(help="Of each worker.")] = 1,
@@ -58,7 +79,9 @@ def grid(
     where: Annotated[
         list[str] | None, typer.Option(help="Print only such cells: lr<=1e-3; repeatable.")
     ] = None,
-    output_format: Annotated[str, typer.Option("--format", help="text, json or csv.")] = "text",
+    output_format: Annotated[
+        str, typer.Option("--format", help="text, json, csv, html, markdown or junit.")
+    ] = "text",
     export: Annotated[
         list[Path] | None, typer.Option(help="Also write .csv, .jsonl or .parquet; repeatable.")
     ] = None,
@@ -67,12 +90,18 @@ def grid(
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
     allow_hub: Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")] = False,
 ) -> int:
-    """Ranks a whole sweep by its risk; exit 1 if no model has a cell below the bar."""
+    """Ranks a whole sweep by its risk; exit 1 if a cell is at or above the bar."""
     from rksp.grid.cell import Options
     from rksp.grid.plan import read_plan
-    from rksp.grid.store import GridStore
+    from rksp.grid.run import read_grid, run_grid
+    from rksp.report.gate import Gate
 
     _check(output_format, engine, evidence, workers, top)
+    gate = Gate.parse(fail_on)
+    if _is_store(source):
+        return _show(
+            read_grid(Path(source)), gate, output_format, top, where, export, exit_zero=exit_zero
+        )
     plan = read_plan(
         source,
         assignments or [],
@@ -80,40 +109,37 @@ def grid(
         samples=samples,
         seed=sample_seed,
         ignore=ignore or [],
+        devices=devices,
         max_cells=max_cells,
     )
-    for note in plan.notes:
-        print(f"rksp: {note}", file=sys.stderr)
     options = Options(
         evidence=evidence,
         states=snapshots,
         probe=str(probe) if probe else None,
-        threshold=fail_on,
         risk=risk,
         max_params=max_params,
         threads=threads,
         allow_hub=allow_hub,
         trust_remote_code=trust_remote_code,
     )
-    profiles = len({cell.init_key(options) for cell in plan.cells})
-    print(f"rksp: {len(plan.cells)} cells, {profiles} initializations", file=sys.stderr)
+    groups = _announce(plan, options)
     if dry_run:
         for cell in plan.cells:
             print(json.dumps({"target": cell.target, "seed": cell.seed, **cell.labels}))
         return 0
-    if store_file is None:
+    if store is None:
         raise InputError("rksp grid keeps its results in a file; give -o STORE, such as grid.db.")
-    with GridStore(store_file) as store:
-        known = store.fill(plan.cells, options)
-        if known:
-            done = store.counts()["done"]
-            print(f"rksp: resumes, {done} of {known} cells are done", file=sys.stderr)
-        if retry_failed:
-            store.retry_failed()
-        if any(store.counts()[state] for state in ("todo", "running")):
-            _drive(store, _engine(engine, workers, address, store_file, profiles), timeout)
-        rows = store.rows()
-    return _show(rows, output_format, top, where or [], export or [], exit_zero)
+    start = time.monotonic()
+    result = run_grid(
+        plan,
+        store,
+        options=options,
+        engine=_engine(engine, workers, address, slurm or [], store, groups),
+        timeout=timeout,
+        retry_failed=retry_failed,
+        progress=lambda line: _say(f"{time.monotonic() - start:.0f} s: {line}"),
+    )
+    return _show(result, gate, output_format, top, where, export, exit_zero=exit_zero)
 
 
 def _check(
@@ -131,9 +157,31 @@ def _check(
             raise InputError(f"{option} is {value}; give at least 1.")
 
 
-def _engine(name: str, workers: int | None, address: str | None, store_file: Path, groups: int):
-    import os
+def _is_store(source: str) -> bool:
+    path = Path(source)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_STORE_MARK)) == _STORE_MARK
 
+
+def _announce(plan: GridPlan, options: Options) -> int:
+    """Says what there is to do; returns the number of distinct initializations."""
+    for note in plan.notes:
+        _say(note)
+    groups = len({cell.init_key(options) for cell in plan.cells})
+    _say(f"{len(plan.cells)} cells of {groups} distinct initializations")
+    return groups
+
+
+def _engine(
+    name: str,
+    workers: int | None,
+    address: str | None,
+    slurm: list[str],
+    store: Path,
+    groups: int,
+) -> Engine | None:
     if name == "ray":
         from rksp.grid.engines.ray import RayEngine
 
@@ -141,56 +189,111 @@ def _engine(name: str, workers: int | None, address: str | None, store_file: Pat
     if name == "slurm":
         from rksp.grid.engines.slurm import SlurmEngine
 
-        return SlurmEngine(store_file.with_suffix(".jobs"), workers or groups)
+        folder = store.with_suffix(".jobs")
+        return SlurmEngine(folder, workers or groups, parameters=_parameters(slurm))
+    if workers is None:
+        return None
     from rksp.grid.engines.local import LocalEngine
 
-    return LocalEngine(workers or max(1, min(groups, (os.cpu_count() or 2) // 2)))
+    return LocalEngine(workers)
 
 
-def _drive(store, engine, timeout: float) -> None:
-    from rksp.grid.drive import drive
+def _parameters(pairs: list[str]) -> dict[str, object]:
+    from rksp.recipe_files.document import parse_yaml
 
-    start = time.monotonic()
-    drive(
-        store,
-        engine,
-        timeout=timeout,
-        progress=lambda line: print(
-            f"rksp: {store.counts()['done']} done, {time.monotonic() - start:.0f} s: {line}",
-            file=sys.stderr,
-        ),
-    )
+    found = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise InputError(f"--slurm {pair!r} is not NAME=VALUE, such as timeout_min=60.")
+        found[name] = parse_yaml(value)
+    return found
 
 
 def _show(
-    rows, output_format: str, top: int | None, where: list[str], exports: list[Path], zero: bool
+    result: GridResult,
+    gate: Gate,
+    output_format: str,
+    top: int | None,
+    where: list[str] | None,
+    exports: list[Path] | None,
+    *,
+    exit_zero: bool,
 ) -> int:
     from rksp.grid import table
     from rksp.grid.terminal import render
 
-    everything = table.records(rows)
-    found = table.where(everything, where)[:top]
-    for path in exports:
+    everything = result.records(gate.bar)
+    found = table.where(everything, where or [])[:top]
+    for path in exports or []:
         table.export(everything, path)
     if output_format == "csv":
         sys.stdout.write(table.to_csv(found))
     elif output_format == "json":
-        best = table.best_safe(everything)
-        document = {"cells": found, "best_safe": best, "pareto": table.pareto(everything)}
+        document = _document(result, everything, found, gate)
         json.dump(document, sys.stdout, sort_keys=True, indent=1)
         sys.stdout.write("\n")
+    elif output_format == "text":
+        sys.stdout.write(render(everything, found, result.axes()))
     else:
-        sys.stdout.write(render(everything, found, table.axes_of(rows)))
-    return _exit_code(rows, everything, zero)
+        from rksp.report.sweep import SweepReport
+
+        document = _document(result, everything, found, gate)
+        emit(SweepReport.model_validate(document), output_format, [])
+    return _exit_code(result, everything, gate, exit_zero=exit_zero)
 
 
-def _exit_code(rows, found: list[dict[str, object]], zero: bool) -> int:
-    """3 if something could not run (2 if nothing could, for what was given); 1 if all is risky."""
-    failed = [row for row in rows if row.state == "failed"]
-    if failed:
-        count = f"{len(failed)} of {len(rows)} cells could not run"
-        print(f"rksp: {count}; the first: {failed[0].message}", file=sys.stderr)
-        nothing = len(failed) == len(rows) and all(row.failure == "invalid" for row in failed)
-        return 2 if nothing else 3
-    is_risky = all(record["verdict"] == "risk" for record in found)
-    return 1 if is_risky and not zero else 0
+def _document(
+    result: GridResult, everything: list[Record], found: list[Record], gate: Gate
+) -> dict[str, object]:
+    from rksp.grid import table
+
+    return {
+        "kind": "grid",
+        "cells": found,
+        "cells_in_grid": len(everything),
+        "profiles_made": len(result.profiles),
+        "best_safe": table.best_safe(everything),
+        "pareto": table.pareto(everything),
+        "failing": [record["position"] for record in found if _fails(record, gate)],
+        "made_by": dict(result.made_by),
+    }
+
+
+def _exit_code(result: GridResult, found: list[Record], gate: Gate, *, exit_zero: bool) -> int:
+    """3 if something could not run (2 if nothing could, for what was given); 1 for a risk."""
+    count, missing = len(result.rows), result.unfinished()
+    broken = [row for row in missing if row.state == "failed"]
+    if broken:
+        why = str(broken[0].message)
+        _say(f"{len(broken)} of {count} cells could not run; the first: {why}")
+        if "no such setting" in why:
+            _say("leave out what is neither recipe nor model with --ignore NAME")
+        if len(broken) == count and all(row.failure == "invalid" for row in broken):
+            return 2
+    if len(missing) > len(broken):
+        _say(f"{len(missing) - len(broken)} of {count} cells are not done; the same grid resumes")
+    if missing:
+        return 3
+    failing = [record for record in found if _fails(record, gate)]
+    if not failing:
+        return 0
+    worst = failing[-1]  # they are ranked
+    rate = worst["learning_rate"]
+    at = f" (worst: {worst['model']}{f' at {rate:.3g}' if rate else ''})"
+    code = 0 if exit_zero else 1
+    _say(f"exit {code}: {len(failing)} of {len(found)} cells fail --fail-on {gate.fail_on}{at}")
+    return code
+
+
+def _fails(record: Record, gate: Gate) -> bool:
+    if gate.fail_on == "never":
+        return False
+    levels = {"error": ("error",), "warning": ("error", "warning")}.get(gate.level or "", ())
+    return record["verdict"] == "risk" or any(
+        word in levels for word in str(record["findings"]).split()
+    )
+
+
+def _say(line: str) -> None:
+    print(f"rksp: {line}", file=sys.stderr)

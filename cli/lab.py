@@ -217,10 +217,10 @@ def _table(collection: Path | None, measurements: Path | None):
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Report]:
+def progress(label: str, noun: str = "ladders") -> Iterator[Report]:
     """Yields `report(done, total)`: a bar with ETA on a terminal, a line a minute elsewhere."""
     if not sys.stderr.isatty():
-        yield _sparse(label, time.monotonic)
+        yield _sparse(label, time.monotonic, noun)
         return
     from rich.console import Console
     from rich.progress import (
@@ -246,7 +246,7 @@ def progress(label: str) -> Iterator[Report]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _sparse(label: str, clock: Callable[[], float]) -> Report:
+def _sparse(label: str, clock: Callable[[], float], noun: str = "ladders") -> Report:
     start, shown, first = clock(), float("-inf"), None
 
     def report(done: int, total: int) -> None:
@@ -260,7 +260,7 @@ def _sparse(label: str, clock: Callable[[], float]) -> Report:
         if first < done < total:
             seconds = (now - start) / (done - first) * (total - done)
             left = f", about {_duration(seconds)} left"
-        typer.echo(f"{label}: {done} of {total} ladders{left}", err=True)
+        typer.echo(f"{label}: {done} of {total} {noun}{left}", err=True)
 
     return report
 

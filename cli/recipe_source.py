@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
@@ -32,11 +32,15 @@ _RUN_FILES = (".yaml", ".yml", ".toml", ".py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be scored: the target, settings of it that the file changes, the recipe."""
+    """What is to be scored: the target, settings of it that the file changes, the recipe.
+
+    `places` says in which file, at which line, a field of the recipe stands.
+    """
 
     target: str
     overrides: Mapping[str, object]
     recipe: Recipe
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 def asked_for(context: typer.Context, target: str, file: Path | None, devices: int | None) -> Asked:
@@ -48,7 +52,7 @@ def asked_for(context: typer.Context, target: str, file: Path | None, devices: i
         InputError: The file cannot be read, describes no model where one is needed, or a value
             cannot be used.
     """
-    is_target = file is None and Path(target).suffix in _RUN_FILES and Path(target).is_file()
+    is_target = file is None and _is_run_file(Path(target))
     if file is None and not is_target:
         if devices is not None:
             raise InputError("--devices is for batches of a recipe file; give --recipe FILE.")
@@ -64,13 +68,32 @@ def asked_for(context: typer.Context, target: str, file: Path | None, devices: i
     recipe = read.recipe(_flags(context, typed))
     for note in read.notes:
         print(f"rksp: {note}", file=sys.stderr)
+    places = {
+        found.name: (read.path.as_posix(), found.line)
+        for found in read.fields
+        if found.line is not None and found.name not in typed
+    }
     if not is_target:
-        return Asked(target=target, overrides={}, recipe=recipe)
+        return Asked(target=target, overrides={}, recipe=recipe, places=places)
     if read.target is None:
         raise InputError(f"{target}: {read.target_missing}")
     for note in read.target.notes:
         print(f"rksp: {note}", file=sys.stderr)
-    return Asked(target=read.target.name, overrides=read.target.overrides, recipe=recipe)
+    model = read.target
+    return Asked(target=model.name, overrides=model.overrides, recipe=recipe, places=places)
+
+
+def _is_run_file(path: Path) -> bool:
+    """Whether a target is a trainer's file; JSON may also be a model's configuration."""
+    if not path.is_file():
+        return False
+    if path.suffix != ".json":
+        return path.suffix in _RUN_FILES
+    from rksp.recipe_files.document import load_document
+    from rksp.recipe_files.registry import READERS
+
+    document = load_document(path)
+    return not document.has("model_type") and any(r.matches(document) for r in READERS)
 
 
 def _flags(context: typer.Context, fields) -> dict[str, object]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import io
+import json
 import shlex
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -14,16 +14,24 @@ import typer
 from rksp.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rksp.confirm.schema import ConfirmReport
     from rksp.report.formats import Output
     from rksp.report.schema import Report
+    from rksp.report.sweep import SweepReport
+
+    AnyReport = Report | ConfirmReport | SweepReport
 
 _Kind = TypeVar("_Kind")
-_CONFIRMS = re.compile(rb'^ "kind": "confirm"', re.MULTILINE)  # as `to_json` writes it
+_FORMATS_OF = {
+    "confirm": ("text", "json", "html"),
+    "grid": ("text", "json", "html", "markdown", "junit"),
+}
 FORMAT_HELP = "text, json, markdown, sarif, junit, github, gitlab or html."
 OUTPUT_HELP = "Also write FILE (.json .md .sarif .xml .html .txt) or FORMAT=FILE; repeatable."
 # What changes where the answer goes or how it counts, but not the answer.
-_NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline", "threads")
+_NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline", "threads", "keep")
 
 
 def load(file: Path) -> Report:
@@ -38,16 +46,36 @@ def load(file: Path) -> Report:
     return _validated(file, _read(file), Report)
 
 
-def load_any(file: Path) -> Report | ConfirmReport:
-    """Reads a stored report of `rksp score` or `rksp confirm`; raises as `load`."""
-    from rksp.report.schema import Report
-
+def load_any(file: Path) -> AnyReport:
+    """Reads a stored report of `rksp score`, `confirm` or `grid`; raises as `load`."""
     content = _read(file)
-    if not _CONFIRMS.search(content):
-        return _validated(file, content, Report)
-    from rksp.confirm.schema import ConfirmReport
+    try:
+        document = json.loads(content)
+    except ValueError:
+        document = None  # the schema will say what is wrong
+    kind = document.get("kind", "score") if isinstance(document, dict) else "score"
+    return _validated(file, content, schema_of(kind))
 
-    return _validated(file, content, ConfirmReport)
+
+def schema_of(kind: str) -> type[AnyReport]:
+    """The schema of the report that a command makes.
+
+    Raises:
+        InputError: No command of that name makes one.
+    """
+    if kind == "score":
+        from rksp.report.schema import Report
+
+        return Report
+    if kind == "confirm":
+        from rksp.confirm.schema import ConfirmReport
+
+        return ConfirmReport
+    if kind == "grid":
+        from rksp.report.sweep import SweepReport
+
+        return SweepReport
+    raise InputError(f"There is no report of {kind!r}; rksp score, confirm and grid make one.")
 
 
 def _read(file: Path) -> bytes:
@@ -70,15 +98,28 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
         ) from None
 
 
-def outputs(output_format: str, files: list[str] | None) -> list[Output]:
-    """Checks `--format` and reads every `-o`, before any work is done for them."""
-    from rksp.report.formats import Output, check_format
+def outputs(output_format: str, files: list[str] | None, kind: str = "score") -> list[Output]:
+    """Checks `--format` and reads every `-o`, before any work is done for them.
 
-    check_format(output_format)
-    return [Output.parse(file) for file in files or []]
+    Args:
+        output_format: Of stdout.
+        files: As typed.
+        kind: The command whose report it is.
+
+    Raises:
+        InputError: A format is not among those of that report, or a file cannot be written.
+    """
+    from rksp.report.formats import FORMATS, Output, check_format
+
+    known = _FORMATS_OF.get(kind, FORMATS)
+    check_format(output_format, known=known)
+    found = [Output.parse(file) for file in files or []]
+    for output in found:
+        check_format(output.format, f"-o {output.path}:", known)
+    return found
 
 
-def emit(report: Report | ConfirmReport, output_format: str, files: list[Output]) -> None:
+def emit(report: AnyReport, output_format: str, files: list[Output]) -> None:
     """Writes every file, then the asked-for rendering alone on stdout."""
     rendered = [(file.path, _render(report, file.format)) for file in files]
     shown = None if output_format == "text" else _render(report, output_format)
@@ -92,34 +133,58 @@ def emit(report: Report | ConfirmReport, output_format: str, files: list[Output]
         return
     from rich.console import Console
 
-    _terminal(report).render(report, Console(highlight=False))
+    _print(report, Console(highlight=False))
 
 
-def _render(report: Report | ConfirmReport, name: str) -> str:
-    """In a format by name; a confirmation has three."""
+def _render(report: AnyReport, name: str) -> str:
+    """In a format by name.
+
+    Raises:
+        InputError: A report of this kind has no such rendering.
+    """
     from rksp.report import formats
 
-    if not _is_confirmation(report):
+    kind = _kind(report)
+    if kind == "score":
         return formats.render(report, name)
+    formats.check_format(name, f"For a report of rksp {kind}, --format", _FORMATS_OF[kind])
     if name == "json":
         return report.to_json()
-    if name == "html":
+    if name == "text":
+        from rich.console import Console
+
+        stream = io.StringIO()
+        _print(report, Console(file=stream, width=100, highlight=False, color_system=None))
+        return stream.getvalue()
+    if kind == "confirm":
         from rksp.report import confirmation
 
         return confirmation.render(report)
-    raise InputError(f"A report of rksp confirm has no {name!r} rendering, but json and html.")
+    from rksp.report import sweep, sweep_summary
+
+    if name == "html":
+        return sweep.render(report)
+    return sweep_summary.markdown(report) if name == "markdown" else sweep_summary.junit(report)
 
 
-def _terminal(report: Report | ConfirmReport) -> ModuleType:
-    if _is_confirmation(report):
-        from rksp.confirm import terminal
+def _print(report: AnyReport, console: Console) -> None:
+    kind = _kind(report)
+    if kind == "score":
+        from rksp.report.terminal import render
+
+        render(report, console)
+    elif kind == "confirm":
+        from rksp.confirm.terminal import render
+
+        render(report, console)
     else:
-        from rksp.report import terminal
-    return terminal
+        from rksp.grid.terminal import render
+
+        console.file.write(render(report.cells, report.cells, report.axes))
 
 
-def _is_confirmation(report: Report | ConfirmReport) -> bool:
-    return getattr(report, "kind", "score") == "confirm"
+def _kind(report: AnyReport) -> str:
+    return getattr(report, "kind", "score")
 
 
 def command_line(context: typer.Context) -> str:

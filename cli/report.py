@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load_any, outputs
+from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load_any, outputs, schema_of
 
 
 def report(
-    file: Annotated[Path, typer.Argument(help="A JSON report of rksp score or rksp confirm.")],
+    file: Annotated[Path, typer.Argument(help="A JSON report of rksp score, confirm or grid.")],
     output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
     output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
 ) -> int:
@@ -23,9 +23,10 @@ def report(
     return 0
 
 
-def schema() -> int:
-    """Prints the JSON Schema of the report."""
-    from rksp.report.schema import Report
-
-    sys.stdout.write(json.dumps(Report.model_json_schema(), indent=1, sort_keys=True) + "\n")
+def schema(
+    command: Annotated[str, typer.Argument(help="score, confirm or grid.")] = "score",
+) -> int:
+    """Prints the JSON Schema of the report that a command makes."""
+    content = schema_of(command).model_json_schema()
+    sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
     return 0

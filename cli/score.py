@@ -147,6 +147,7 @@ def score(
             "provenance": result.provenance | command,
             "gate": judged,
             "baseline": changed,
+            "recipe_places": dict(asked.places),
         }
     )
     emit(result, output_format, files)

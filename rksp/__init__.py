@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rksp.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
+    from rksp.model_profile import Profile, profile
     from rksp.models.resolve import resolve
-    from rksp.pipeline import Profile, evaluate, profile
+    from rksp.pipeline import evaluate
     from rksp.recipe import Recipe
     from rksp.status import Status
 
@@ -24,12 +25,12 @@ _HOME = {
     "Incomplete": "rksp.errors",
     "InputError": "rksp.errors",
     "NotCovered": "rksp.errors",
-    "Profile": "rksp.pipeline",
+    "Profile": "rksp.model_profile",
     "Recipe": "rksp.recipe",
     "RkspError": "rksp.errors",
     "Status": "rksp.status",
     "evaluate": "rksp.pipeline",
-    "profile": "rksp.pipeline",
+    "profile": "rksp.model_profile",
     "resolve": "rksp.models.resolve",
 }
 __all__ = [

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -15,13 +14,11 @@ from rksp.checks.facts import ModelFacts
 from rksp.datasets.probe import Probe, make_probe
 from rksp.datasets.tasks import Batch
 from rksp.features import Evidence
+from rksp.model_profile import Profile
 from rksp.models.source import ModelSource
 from rksp.range_test import STEPS, RangeTest, range_test
 from rksp.recipe import Recipe
 from rksp.response import ResponseProfile, measure_response
-
-if TYPE_CHECKING:
-    from rksp.pipeline import Profile
 
 _RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import torch
-from torch import nn
 
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import read_facts
@@ -17,12 +14,10 @@ from rksp.checks.finding import Finding
 from rksp.checks.registry import run_checks
 from rksp.classifiers.classifier import DivergenceClassifier, load_classifier
 from rksp.datasets.probe import Probe, make_probe
-from rksp.datasets.tasks import Batch
-from rksp.dmd import VARIANTS
 from rksp.errors import ArtifactError, InputError
 from rksp.features import Evidence, extract
-from rksp.forward import ForwardStats
 from rksp.gathered import Gathered, Progress, as_batch, timed
+from rksp.model_profile import Profile, profile
 from rksp.models.resolve import ModelSource
 from rksp.models.streaming.opening import (
     Streaming,
@@ -34,31 +29,8 @@ from rksp.range_test import RangeTest
 from rksp.recipe import Recipe
 from rksp.response import ResponseProfile
 from rksp.risk import RiskAssessment, assess
-from rksp.snapshots import Collected, collect
-from rksp.spectral_profile import SpectralAccumulator, SpectralProfile
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """What one forward pass showed of one model.
-
-    Attributes:
-        spectra: One spectrum per block, and their aggregates.
-        forward: Statistics of the same pass.
-        chains: (path, number of blocks) of the residual stream.
-        width: Width of the residual stream.
-        states: States per block before duplicates were removed.
-        forward_passes: Cost in passes over the probe.
-    """
-
-    spectra: SpectralProfile
-    forward: ForwardStats
-    chains: tuple[tuple[str, int], ...]
-    width: int
-    states: int
-    forward_passes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,53 +46,6 @@ class Evaluation:
     findings: tuple[Finding, ...] = ()
     weights: str = "in memory"
     seconds: Mapping[str, float] = field(default_factory=dict)
-
-
-def profile(
-    model: nn.Module,
-    inputs: torch.Tensor | dict[str, torch.Tensor] | Batch,
-    *,
-    variant: str = "rksp-1",
-    rank: int | None = None,
-    kreiss: bool = False,
-    num_states: int | None = None,
-    blocks: str | None = None,
-    workers: int = 1,
-) -> Profile:
-    """Profiles a model that you already have: one forward pass, every block's spectrum.
-
-    Args:
-        model: Any `nn.Module` with a chain of blocks; left bitwise as found.
-        inputs: What the model is called with: a tensor, keyword arguments, or a `Batch` with
-            labels for the initial loss. `attention_mask` zeros are left out.
-        variant: A name in `rksp.dmd.VARIANTS`; the published definitions are there by name.
-        rank: Keep this many principal directions; default decided from the data.
-        kreiss: Also the Kreiss constant of each block (slow).
-        num_states: Use this many token states; default all.
-        blocks: Module path of the list of blocks; default the one that is found.
-        workers: Threads for the eigenproblems; the result does not depend on it.
-
-    Raises:
-        InputError: An option or the inputs cannot be used.
-        NotCovered: The model has no residual stream of constant width.
-    """
-    if variant not in VARIANTS:
-        raise InputError(f"No variant is called {variant!r}; there are {', '.join(VARIANTS)}.")
-    batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)
-    with SpectralAccumulator(
-        variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
-    ) as spectra:
-        seen: Collected = collect(
-            model, batch, consume=spectra.consume, num_states=num_states, blocks=blocks
-        )
-        return Profile(
-            spectra=spectra.finish(),
-            forward=seen.forward,
-            chains=seen.chains,
-            width=seen.width,
-            states=seen.states,
-            forward_passes=seen.forward_passes,
-        )
 
 
 def evaluate(
@@ -241,7 +166,7 @@ def gather(
         weights = "in memory" if stream is None else stream.describe()
     if evidence > Evidence.FORWARD and (stream or not response_fits(source, max_memory)):
         evidence = Evidence.FORWARD
-        weights += "; the evidence is forward, because the response needs six copies in memory"
+        seen = _without_response(seen)
     return Gathered(
         source=source,
         seed=seed,
@@ -254,6 +179,13 @@ def gather(
         weights=weights,
         seconds=seconds,
     )
+
+
+def _without_response(seen: Profile) -> Profile:
+    """The profile with the reason why its evidence ends here."""
+    reason = "it needs six copies of the weights in memory; the evidence is forward"
+    missing = seen.forward.not_measured | {"response": reason}
+    return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
 
 def judge(

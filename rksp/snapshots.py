@@ -14,7 +14,7 @@ from rksp.datasets.tasks import Batch
 from rksp.errors import InputError
 from rksp.forward import BlockStats, ForwardStats, ForwardWatch, block_stats
 from rksp.models.blocks import Chain
-from rksp.models.streaming.stream import locate_chains
+from rksp.models.streaming.streamed import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 # What a model may raise when its configuration and the probe do not fit each other.
@@ -123,6 +123,7 @@ def collect(
                     stack.callback(hook.remove)
                 offset += len(chain.blocks)
             stack.enter_context(watch.watching(model))
+            stack.enter_context(computing(model))
             output = _run(model, batch, reader.failures)
         forward = watch.finish(reader.blocks, _logits(output), batch.labels)
     return Collected(

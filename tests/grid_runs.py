@@ -34,13 +34,14 @@ from rksp.grid.drive import drive
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.store import GridStore
 with GridStore(Path(sys.argv[1])) as store:
-    drive(store, LocalEngine(2, evaluator=sys.argv[2]))
+    drive(store, LocalEngine(int(sys.argv[3]), evaluator=sys.argv[2]))
 """
 
 
-def coordinator(path: Path, evaluator: str) -> subprocess.Popen:
-    """A process that works a store off with two workers."""
-    return subprocess.Popen([sys.executable, "-c", _COORDINATOR, str(path), evaluator])
+def coordinator(path: Path, evaluator: str, workers: int = 2) -> subprocess.Popen:
+    """A process that works a store off."""
+    command = [sys.executable, "-c", _COORDINATOR, str(path), evaluator, str(workers)]
+    return subprocess.Popen(command)
 
 
 def children(pid: int) -> list[int]:

@@ -14,9 +14,10 @@ HOSTILE = '</script><b x="1">&|`%0A::error::*a*\n\x00'
 
 
 @functools.cache
-def scored(rate: float | None = 6e-4) -> Report:
+def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> Report:
     """A tiny GPT-2 at a rate."""
     tiny = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 512}
+    tiny |= {"initializer_range": initial_std}
     source = resolve("gpt2", overrides={key: str(value) for key, value in tiny.items()})
     recipe = Recipe(learning_rate=rate)
     evaluation, shown = evaluate(source, recipe, num_states=256, workers=1)

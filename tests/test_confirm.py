@@ -12,20 +12,24 @@ from scipy.stats import hypergeom
 
 from rksp.bench.monitors import monitor_cost
 from rksp.cli import main
+from rksp.cli.confirm_progress import sparse
 from rksp.confirm.arms import Arm, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held
 from rksp.confirm.confirm import confirm, shortened
 from rksp.confirm.data import training_batches
-from rksp.confirm.experiments import cross_talk, kss, msign, table_1
-from rksp.confirm.experiments.plan import Trial, run_trial, run_trials
+from rksp.confirm.experiments import cross_talk, kss, msign, plan, table_1
+from rksp.confirm.experiments.plan import Stored, Trial, read_trials, run_trial, run_trials
 from rksp.confirm.experiments.rows import Row, to_rows, write_rows
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport
 from rksp.datasets.tasks import IGNORED
 from rksp.errors import InputError
+from rksp.features import Evidence
 from rksp.models.resolve import resolve_tiny
 from rksp.monitors.alarm import Alarm, Severity
+from rksp.monitors.rules import Rules
+from rksp.monitors.sinks import read_log
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 
@@ -152,6 +156,17 @@ def test_a_plateau_is_a_failure_beside_a_better_arm_of_its_seed() -> None:
     assert failed_trials(trials[:1]) == set()
 
 
+def test_an_arm_that_is_only_slower_is_behind_and_has_not_failed() -> None:
+    trials = [
+        _trial("baseline", 0, final=1.5),
+        _trial("rate=0.3", 0, final=2.0),
+        _trial("clip=1", 0, final=2.0),
+    ]
+    assert failed_trials(trials) == set()
+    said = conclude(_prediction("ok", 0.1), compare(trials), [])
+    assert "rate=0.3 trained too, and ended 0.50 nats above the baseline." in said
+
+
 def test_fisher_against_the_hypergeometric_law() -> None:
     trials = [_trial("baseline", s, "diverged" if s < 7 else "healthy") for s in range(8)]
     trials += [_trial("kss", s, "diverged" if s < 1 else "healthy") for s in range(8)]
@@ -166,8 +181,8 @@ def test_fisher_against_the_hypergeometric_law() -> None:
 
 
 def test_overhead_is_of_the_median_step() -> None:
-    trials = [_trial("baseline", s, seconds=4.0) for s in range(3)]
-    trials += [_trial("kss", s, seconds=5.0 if s else 50.0) for s in range(3)]
+    trials = [_trial("baseline", s, step_seconds=0.4) for s in range(3)]
+    trials += [_trial("kss", s, step_seconds=0.5 if s else 5.0) for s in range(3)]
     assert compare(trials)[1].overhead == pytest.approx(0.25)
 
 
@@ -184,7 +199,7 @@ def test_the_conclusions_say_what_happened() -> None:
     assert "kss would have saved 3 of 3" in helped
     assert "clip=1 would not" in useless
     assert "did not hold" in conclude(_prediction("ok", 0.1), arms, [])[0]
-    assert "no score can know" in conclude(_prediction(), arms, ["bitflip:step=5"])[0]
+    assert "without a fault" in conclude(_prediction(), arms, ["bitflip:step=5"])[0]
 
 
 def test_whether_the_prediction_held() -> None:
@@ -194,6 +209,7 @@ def test_whether_the_prediction_held() -> None:
     assert not prediction_held(_prediction("risk"), good)
     assert prediction_held(_prediction("ok"), good)
     assert prediction_held(_prediction("indeterminate"), bad) is None
+    assert prediction_held(_prediction("ok"), bad, ["bitflip:step=5"]) is None  # of another run
 
 
 # Data and recipe
@@ -248,10 +264,74 @@ def report() -> ConfirmReport:
         steps=20,
         seeds=(0,),
         monitors=("loss", "gradient-norm", "non-finite"),
-        say=said.append,
+        say=lambda what, done, total: said.append(f"{what} ({done}/{total})"),
     )
     assert any("run 2 of 2, rate=0.001 seed 0: step 20/20" in line for line in said)
+    assert said[-1].endswith("healthy (40/40)")
     return found
+
+
+def _untimed(report: ConfirmReport) -> dict:
+    """The content without times, which differ between equal runs."""
+    content = json.loads(report.to_json())
+    del content["timings"]
+    for part in (*content["arms"], *content["trials"]):
+        for name in [name for name in part if name.endswith("seconds") or name == "overhead"]:
+            del part[name]
+    return content
+
+
+def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
+    recipe = Recipe(learning_rate=1e-3, max_steps=6, batch_size=2, sequence_length=16)
+    said: list[str] = []
+
+    def listen(what: str, done: int, total: int) -> None:
+        said.append(what)
+        if what.startswith(stop_at):
+            raise KeyboardInterrupt
+
+    def again(folder, recipe: Recipe = recipe) -> ConfirmReport:
+        said.clear()
+        return confirm(
+            resolve_tiny("gpt2"),
+            recipe,
+            parse_arms(["rate=0.3"]),
+            seeds=(0,),
+            evidence=Evidence.FORWARD,
+            monitors=("loss",),
+            folder=folder,
+            say=listen,
+        )
+
+    stop_at = "run 2 of 2, rate=0.3 seed 0: step 3"
+    with pytest.raises(KeyboardInterrupt):
+        again(tmp_path / "kept")
+    stop_at = "never"
+    continued = again(tmp_path / "kept")
+    assert said[0] == "run 1 of 2, baseline seed 0: healthy, finished before"
+    assert not any("predicting" in line for line in said)
+    log = read_log(tmp_path / "kept" / "rate-0.3-seed-0.jsonl")[0]
+    steps = [reading.step for reading in log if reading.quantity == "loss"]
+    assert steps == sorted(set(steps))  # without what the interrupted run wrote
+    assert _untimed(continued) == _untimed(again(None))
+    again(tmp_path / "kept", recipe.model_copy(update={"learning_rate": 2e-3}))
+    assert not any(line.endswith("before") for line in said)  # another recipe's runs do not count
+
+
+def test_progress_is_sparse_and_says_how_long_it_will_take(capsys) -> None:
+    now = 0.0
+    say = sparse(lambda: now)
+    say("predicting seed 0", 0, 100)
+    for step in range(1, 101):
+        now += 6.0
+        say(f"run 1 of 1, baseline seed 0: step {step}/100, loss 1", step, 100)
+    say("run 1 of 1, baseline seed 0: healthy", 100, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "rksp: predicting seed 0"
+    assert lines[1].endswith("step 1/100, loss 1")
+    assert lines[2].endswith("step 6/100, loss 1, about 9 min left")
+    assert len(lines) == 2 + 20  # one in 30 seconds, and those that stay
+    assert lines[-1].endswith("seed 0: healthy")
 
 
 def test_a_hopeless_recipe_fails_and_its_low_rate_does_not(report: ConfirmReport) -> None:
@@ -295,14 +375,15 @@ def test_what_cannot_be_used_is_said_before_training(arguments, said, capsys) ->
 
 def test_the_command_prints_writes_and_leaves_with_one_on_failure(tmp_path, capsys) -> None:
     path = tmp_path / "report.json"
-    arguments = "gpt2 --shrink --lr 50 --optimizer sgd --clip 0 --steps 6 --seeds 1 --evidence "
+    arguments = "gpt2 --shrink --lr 1e30 --optimizer sgd --clip 0 --steps 6 --seeds 1 --evidence "
     arguments += "forward --batch-size 2 --sequence-length 16 --monitor non-finite --threads 1"
     command = ["confirm", *arguments.split(), "-o", str(path), "--keep", str(tmp_path / "kept")]
     with pytest.raises(SystemExit) as left:
         main(command)
     printed = capsys.readouterr()
     assert left.value.code == 1
-    assert "FAILED" in printed.out and "run 1 of 2" in printed.err
+    assert "FAILED" in printed.out
+    assert "run 1 of 2, baseline seed 0: alarm at step" in printed.err
     stored = ConfirmReport.model_validate_json(path.read_text())
     assert stored.verdict == "failed"
     assert (tmp_path / "kept" / "baseline-seed-0.jsonl").exists()
@@ -333,6 +414,22 @@ def test_a_trial_depends_on_nothing_but_itself_and_is_not_run_twice(tmp_path) ->
     write_rows(tmp_path / "rows.json", to_rows([stored]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     assert Row.model_validate(row) == to_rows([stored])[0]
+
+
+def test_alarms_are_judged_anew_from_stored_readings(tmp_path, monkeypatch) -> None:
+    recipe = Recipe(
+        learning_rate=1e30, optimizer="sgd", max_grad_norm=None, max_steps=4, batch_size=2
+    )
+    trial = _small(recipe=recipe, monitors=("loss", "non-finite"))
+    plan._store(trial, tmp_path)
+    stored = Stored.model_validate_json((tmp_path / f"{trial.id}.json").read_text())
+    assert read_trials([trial], tmp_path) == [stored]  # the same rules, the same alarms
+    assert "non-finite" in stored.result.first_alarms
+    monkeypatch.setattr(plan, "alarm_rules", lambda recipe: Rules(table={}))
+    quiet = read_trials([trial], tmp_path)[0].result
+    assert sum(quiet.alarms.values()) < sum(stored.result.alarms.values())
+    assert quiet.loss == stored.result.loss
+    assert read_trials([_small(seed=1)], tmp_path) == []
 
 
 def _row(arm: str, seed: int, outcome: str, rate: float = 0.005, **fields: object) -> Row:
@@ -368,8 +465,8 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
 
 
 def test_plans_are_paired() -> None:
-    for plan in (kss.plan(), msign.plan(), cross_talk.plan()):
-        assert len({trial.id for trial in plan}) == len(plan)
+    for trials in (kss.plan(), msign.plan(), cross_talk.plan()):
+        assert len({trial.id for trial in trials}) == len(trials)
     main = [t for t in kss.plan() if t.arm in kss.MAIN_ARMS and t.recipe.learning_rate in kss.RATES]
     pairs = {arm: set() for arm in kss.MAIN_ARMS}
     for trial in main:

@@ -54,6 +54,27 @@ def test_a_report_against_itself_has_nothing_new(rate):
     assert not Gate.parse("warning").judge(report, comparison).failed
 
 
+def test_spectra_of_unequal_modes_a_state_are_not_compared():
+    full = scored()
+
+    def reduced(states_per_mode: int) -> Report:
+        seed = full.seeds[0]
+        layers = [
+            layer.model_copy(update={"rank": layer.states // states_per_mode})
+            for layer in seed.spectra.layers
+        ]
+        spectra = seed.spectra.model_copy(update={"layers": layers})
+        changed = seed.model_copy(update={"spectra": spectra})
+        return full.model_copy(update={"seeds": [changed]})
+
+    assert compare(reduced(16), reduced(16)).notes == []
+    assert compare(full, full).notes == []
+    (note,) = compare(reduced(16), reduced(32)).notes
+    assert "one mode per 16 states in the one and one mode per 32 states" in note
+    with pytest.raises(InputError, match="every direction in the one and one mode per 16 states"):
+        compare(full, reduced(16), strict=True)
+
+
 def test_the_same_check_in_another_module_is_another_issue():
     old, new = with_findings(finding(layer="h.0")), with_findings(finding(layer="h.1"))
     assert _states(old, new) == {"RKSP101h.0": "fixed", "RKSP101h.1": "new"}
@@ -95,6 +116,14 @@ def test_another_classifier_cannot_be_a_baseline():
     assert "different data" in compare(other, scored()).notes[0]
     with pytest.raises(InputError, match="different data; score it again"):
         compare(other, scored(), strict=True)
+
+
+def test_a_model_that_overflows_compares_with_one_that_does_not():
+    lost = scored(6e-4, 1e19)
+    assert compare(lost, lost, strict=True).notes == []
+    states = _states(scored(6e-4), lost)
+    assert states["RKSP301transformer.h.0.ln_1"] == "new"
+    assert _states(lost, scored(6e-4))["RKSP301transformer.h.0.ln_1"] == "fixed"
 
 
 def test_renderings_mark_what_is_new():

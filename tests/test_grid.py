@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,13 @@ from rksp.gathered import first_step
 from rksp.grid import table
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
-from rksp.grid.evaluate import evaluate_task, summarize
+from rksp.grid.evaluate import summarize
+from rksp.grid.heat import heat_map
 from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.provenance import made_by
 from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore, Row
+from rksp.grid.terminal import render
 from rksp.models.resolve import resolve
 from rksp.pipeline import evaluate, gather, judge
 from rksp.recipe import Recipe
@@ -108,20 +111,38 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
 
 def test_the_heat_map_rises_with_the_rate(worked):
     rows, _ = worked
-    lines = table.heat_map(table.records(rows), table.axes_of(rows))
-    assert lines[0].split("  ")[0].strip() == "n_layer · warmup · optimizer"
-    blocks = dict(line.strip().split("  ") if "  " in line.strip() else (line.strip(), "")
-                  for line in lines[1:-1])  # fmt: skip
-    assert blocks.pop("– · – · adamw") == ""  # the broken target has neither
-    assert len(blocks) == 8
-    for shades in blocks.values():
-        ranks = ["·░▒▓█".index(shade) for shade in shades.replace(" ", "")]
-        assert len(ranks) == 3
-        assert ranks == sorted(ranks)
-        assert ranks[0] < ranks[-1]
-    down = [*table.axes_of(rows), *(f"axis{i}" for i in range(9))]
-    many = [r | {f"axis{i}": r["position"] for i in range(9)} for r in table.records(rows)]
-    assert len(table.heat_map(many, down)) == 2 + 3  # by n_layer alone
+    found, axes = table.records(rows), table.axes_of(rows)
+    heat = heat_map(found, axes)
+    assert heat.axes == ("n_layer", "warmup", "optimizer")
+    assert heat.rates == (1e-4, 1e-3, 1e-2, 1.0)
+    assert heat.rows.pop("– · – · adamw") == (None,) * 4  # the broken target, alone at 1e-3
+    assert len(heat.rows) == 8
+    for low, missing, middle, high in heat.rows.values():
+        assert missing is None
+        assert low <= middle <= high
+        assert low < high
+    one = next(r for r in found if (r["n_layer"], r["warmup"], r["lr"]) == (1, 0, 1.0))
+    assert heat.rows[f"1 · 0 · {one['optimizer']}"][3] == one["probability_failed"]
+    many = [r | {f"axis{i}": r["position"] for i in range(9)} for r in found]
+    crowded = heat_map(many, [*axes, *(f"axis{i}" for i in range(9))])
+    assert crowded.axes == ("n_layer",)
+    ones = [r["probability_failed"] for r in found if r.get("n_layer") == 1 and r["lr"] == 1.0]
+    assert crowded.rows["1"][3] == pytest.approx(sum(ones) / len(ones))
+    assert heat_map(found[:1], axes) is None
+
+
+def test_the_terminal_shows_it_all(worked):
+    rows = worked[0][:-1]  # without the broken target, all share a width
+    found, axes = table.records(rows), table.axes_of(rows)
+    text = render(found, found[:3], axes)
+    assert len(re.findall(r"(?m)^[123] ", text)) == 3
+    assert "gpt2 n_layer=1: lr=" in text  # settings that all share are left out
+    assert re.search(r"1 · 0 · adamw  ·[·░▒▓█]{2}$", text, re.MULTILINE)
+    assert all(line == line.rstrip() for line in text.splitlines())
+    fast = [r for r in found if r["lr"] == 1.0]
+    assert "gpt2 n_layer=1: none of these rates; safe up to " in render(fast, fast, axes)
+    lost = table.records(worked[0][-1:])
+    assert "gpt2: no answer" in render(lost, lost, [])
 
 
 def test_exports_hold_every_cell(worked, tmp_path):
@@ -218,7 +239,7 @@ def test_an_unfinished_store_is_no_answer(tmp_path, capsys):
     with GridStore(tmp_path / "g.db") as store:
         store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], STATES)
     assert grid(str(tmp_path / "g.db")) == 3
-    assert "1 of 1 cells could not run; the first: it is not done yet" in capsys.readouterr().err
+    assert "1 of 1 cells are not done" in capsys.readouterr().err
 
 
 def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):

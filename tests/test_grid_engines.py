@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
 import sqlite3
+import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
-from grid_runs import coordinator, kill_a_worker_then_the_coordinator, wait_until
+from grid_runs import (
+    children,
+    coordinator,
+    kill_a_worker_then_the_coordinator,
+    wait_until,
+)
 
 from rksp.errors import ArtifactError, InputError
 from rksp.grid.cell import Cell, Options
 from rksp.grid.drive import drive
 from rksp.grid.engines.local import LocalEngine
+from rksp.grid.engines.ray import RayEngine
+from rksp.grid.engines.slurm import SlurmEngine
+from rksp.grid.run import read_grid
 from rksp.grid.store import TRIES, GridStore
+from rksp.grid.sweepers.optuna import prune_by_risk
+from rksp.grid.sweepers.ray_tune import risk_scheduler
 from rksp.recipe import Recipe
 
 FAULTS = "grid_faults:evaluate"
@@ -77,6 +93,20 @@ def test_a_cell_that_dies_hangs_or_is_invalid_marks_only_itself(tmp_path):
         assert rows["good", 2].result["probability_failed"] == 2e-3
 
 
+def test_an_idle_worker_that_was_killed_costs_nothing(tmp_path):
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill([*cells("first", 1), *cells("second", 2)], Options())
+        engine, others = LocalEngine(1, evaluator=FAULTS), children(os.getpid())
+        job = engine.start(store.claim(60.0))
+        wait_until(lambda: job.end() is not None)
+        for worker in set(children(os.getpid())) - set(others):
+            with contextlib.suppress(ProcessLookupError):  # the listing lists itself
+                os.kill(worker, signal.SIGKILL)
+        store.release()
+        drive(store, engine)
+        assert outcome(store) == {"first": ["done"], "second": ["done"] * 2}
+
+
 def test_one_profile_for_each_initialization(tmp_path):
     plan = [cell for i in range(10) for cell in cells(f"model-{i}", 100)]
     with GridStore(tmp_path / "grid.db") as store:
@@ -119,6 +149,16 @@ def test_only_the_holder_of_a_lease_can_write(tmp_path):
         slow.fail([key], "killed", "late")
         assert quick.rows()[0].result == {"verdict": "ok"}
         assert quick.rows()[0].state == "done"
+
+
+def test_reading_a_store_leaves_the_work_of_this_process_alone(tmp_path):
+    path = tmp_path / "grid.db"
+    with GridStore(path) as store:
+        store.fill(cells("m", 2), Options())
+        task = store.claim(60.0)
+        assert read_grid(path).unfinished()
+        assert store.counts()["running"] == 2
+        assert store.finish(task["cells"][0][0], {"verdict": "ok"})
 
 
 def test_a_renewed_lease_holds(tmp_path):
@@ -168,10 +208,8 @@ def test_other_files_are_no_stores(tmp_path):
         GridStore(tmp_path / "other.db")
 
 
-def test_slurm_jobs_write_events_and_failures_are_the_same(tmp_path):
+def test_jobs_write_events_and_failures_are_the_same(tmp_path):
     pytest.importorskip("submitit")
-    from rksp.grid.engines.slurm import SlurmEngine
-
     plan = [*cells("good", 3), *cells("dies", 2, die_at=1), *cells("wrong", 1, invalid=True)]
     with GridStore(tmp_path / "grid.db") as store:
         store.fill(plan, Options())
@@ -182,3 +220,105 @@ def test_slurm_jobs_write_events_and_failures_are_the_same(tmp_path):
             "dies": ["killed", "done"],
             "wrong": ["invalid"],
         }
+
+
+def test_what_jobs_left_in_the_folder_is_not_computed_again(tmp_path):
+    """A coordinator died; its jobs went on. The next reads what they wrote."""
+    pytest.importorskip("submitit")
+    plan = [*cells("whole", 2), *cells("half", 3), *cells("fresh", 1)]
+    engine = SlurmEngine(tmp_path / "jobs", 2, cluster="local", evaluator=FAULTS)
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill(plan, Options())
+        keys = [row.key for row in store.rows()]
+        lines = [{"kind": "result", "cell": key, "result": {"verdict": "left"}} for key in keys[:3]]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (engine.folder / "events-old.jsonl").write_text(text + '{"kind": "result", "ce')
+        drive(store, engine)
+        assert [row.result["verdict"] for row in store.rows()] == ["left"] * 3 + ["ok"] * 3
+        assert len(store.profiles()) == 2
+
+
+# Slurm's commands as far as submitit uses them: a job is a process of this machine.
+SLURM = {
+    "sbatch": """
+        echo x >> "$SPOOL/ids"; id=$(wc -l < "$SPOOL/ids")
+        echo "Submitted batch job $id"; cp "$1" "$SPOOL/script-$id"
+        SLURM_JOB_ID=$id bash "$1" > /dev/null 2>&1 &
+    """,
+    "srun": """
+        while [ "$1" != "$PYTHON" ]; do shift; done
+        export SLURM_JOB_NODELIST=here SLURM_NTASKS=1 SLURM_NNODES=1
+        export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
+        "$@"; touch "$SPOOL/over-$SLURM_JOB_ID"
+    """,
+    "sacct": """
+        echo 'JobID|State|NodeList'
+        for i in $(seq $(wc -l < "$SPOOL/ids")); do
+            [ -e "$SPOOL/over-$i" ] && echo "$i|COMPLETED|here" || echo "$i|RUNNING|here"
+        done
+    """,
+    "scancel": "exit 1",
+}
+
+
+def test_what_is_submitted_to_slurm_runs(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    commands, spool = tmp_path / "bin", tmp_path / "spool"
+    commands.mkdir()
+    spool.mkdir()
+    for name, text in SLURM.items():
+        (commands / name).write_text("#!/bin/bash\n" + textwrap.dedent(text))
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("SPOOL", str(spool))
+    monkeypatch.setenv("PYTHON", sys.executable)
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill([*cells("good", 3), *cells("wrong", 2, invalid=True)], Options())
+        drive(
+            store,
+            SlurmEngine(
+                tmp_path / "jobs", 2, parameters={"slurm_partition": "cpu"}, evaluator=FAULTS
+            ),
+        )
+        assert outcome(store) == {"good": ["done"] * 3, "wrong": ["invalid"] * 2}
+        assert len(store.profiles()) == 1
+    script = (spool / "script-1").read_text()
+    assert "#SBATCH --partition=cpu" in script
+    assert "#SBATCH --cpus-per-task=1" in script
+    assert not (spool / "script-3").exists()  # one job for each initialization
+
+
+def test_where_no_cluster_is_that_is_said_at_once():
+    pytest.importorskip("ray")
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "no-such-host.invalid:6379"):
+        with pytest.raises(InputError, match=f"no Ray cluster at {address}"):
+            RayEngine(1, address=address)
+
+
+def test_submitit_judges_its_parameters(tmp_path):
+    pytest.importorskip("submitit")
+    with pytest.raises(InputError, match="submitit refuses a parameter"):
+        SlurmEngine(tmp_path, 1, cluster="local", parameters={"partitoin": "cpu"})
+
+
+def test_without_slurm_that_is_said(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="Slurm cannot be used here"):
+        SlurmEngine(tmp_path / "jobs", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "use"),
+    [
+        ("ray", "ray", lambda folder: RayEngine()),
+        ("submitit", "slurm", lambda folder: SlurmEngine(folder, 1)),
+        ("optuna", "optuna", lambda folder: prune_by_risk(None, None)),
+        ("ray.tune.schedulers", "tune", lambda folder: risk_scheduler(None)),
+    ],
+)
+def test_a_missing_package_is_one_sentence(module, extra, use, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=rf"pip install '(rksp|ray)\[{extra}\]'"):
+        use(tmp_path / "jobs")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rksp.errors import InputError
-from rksp.grid.axes import Choice, Range, canonical, read_override, sweep_axis
+from rksp.grid.axes import Choice, Range, axis_of, canonical, read_override, sweep_axis
 from rksp.grid.cell import Options
-from rksp.grid.plan import read_plan
+from rksp.grid.plan import make_plan, read_plan
 
 CONFIGS = Path(__file__).parent / "run_configs"
 
@@ -55,7 +55,20 @@ def test_overrides_agree_with_hydras_own_parser():
 
 
 @pytest.mark.parametrize(
-    "text", ["lr", "lr=range(a)", "lr=range(1,2,3,4)", "x=choice(a", "lr=logspace(1,2,0.5)"]
+    "text",
+    [
+        "lr",
+        "lr=range(a)",
+        "lr=range(1,2,3,4)",
+        "x=choice(a",
+        "lr=logspace(1,2,0.5)",
+        "lr=range(0)",
+        "lr=range(1,9,0)",
+        "lr=range(1e12)",
+        "lr=logspace(1,999,3)",
+        "lr=@",
+        "lr=[1",
+    ],
 )
 def test_bad_overrides_are_refused(text):
     with pytest.raises(InputError):
@@ -148,6 +161,43 @@ def test_a_list_is_a_union_so_axes_can_depend_on_each_other(tmp_path):
     assert all(cell.recipe.momentum == 0.9 for cell in plan.cells[:4])
 
 
+def test_draws_choose_among_conditional_blocks(tmp_path):
+    grid = [{"optimizer": "adamw", "beta2": [0.9, 0.99]}, {"optimizer": "sgd", "momentum": [0.0]}]
+    plan = make_plan([*grid], target="gpt2", samples=60, seed=1)
+    kinds = [cell.recipe.optimizer for cell in plan.cells]
+    assert {"adamw", "sgd"} == set(kinds)
+    assert len(kinds) == 3  # sixty draws of three different cells
+    assert "57 cells repeat" in plan.notes[-1]
+    assert all(c.recipe.momentum == 0.9 for c in plan.cells if c.recipe.optimizer == "adamw")
+    with pytest.raises(InputError, match="60 cells"):
+        make_plan(grid, target="gpt2", samples=60, max_cells=59)
+
+
+def test_spaces_of_optuna_and_ray_tune_are_axes():
+    optuna = pytest.importorskip("optuna")
+    assert axis_of("x", {"grid_search": [1, 2]}) == Choice(values=(1, 2))  # Ray Tune's own form
+    spaces = optuna.distributions
+    assert axis_of("x", spaces.CategoricalDistribution(["a", "b"])) == Choice(values=("a", "b"))
+    assert axis_of("x", spaces.FloatDistribution(1e-5, 1e-1, log=True)) == Range(
+        kind="log_uniform", low=1e-5, high=1e-1
+    )
+    assert axis_of("x", spaces.FloatDistribution(0, 1, step=0.5)) == Choice(values=(0.0, 0.5, 1.0))
+    assert axis_of("x", spaces.IntDistribution(2, 8, step=3)) == Choice(values=(2, 5, 8))
+
+
+def test_domains_of_ray_tune_keep_their_open_end():
+    tune = pytest.importorskip("ray.tune")
+    assert axis_of("x", tune.randint(0, 4)) == Range(kind="uniform", low=0, high=3, whole=True)
+    assert axis_of("x", tune.loguniform(1e-4, 1e-1)).kind == "log_uniform"
+    assert axis_of("x", tune.choice([1, 2])) == Choice(values=(1, 2))
+
+
+def test_a_warm_up_below_one_is_a_share_of_the_run():
+    grid = {"warmup_ratio": [0.0, 0.1], "max_steps": [200, 1000]}
+    plan = make_plan(grid, target="gpt2")
+    assert [cell.recipe.warmup_steps for cell in plan.cells] == [0, 0, 20, 100]
+
+
 def test_a_stated_grid_has_a_base_and_axes_that_move_together(tmp_path):
     write(tmp_path, "run.yaml", (CONFIGS / "levanter" / "gpt2_nano.yaml").read_text())
     path = write(
@@ -214,6 +264,15 @@ def test_only_the_initialization_decides_what_shares_a_profile():
         ("a.yaml", "grid: {lr: [1]}\ncolour: red\n", "'colour' is no part of a grid"),
         ("a.yaml", "grid: {}\nzip: {a: [1], b: [1, 2]}\n", "equally long"),
         ("a.yaml", "lr: [1e-3]\noptimizer: [came]\n", "'optimizer'"),
+        ("a.yaml", "grid: {}\nzip: {a: 1}\n", "equally long"),
+        ("a.yaml", "grid: {seed: [x]}\n", "A seed is 'x'"),
+        ("a.yaml", "parameters: {lr: {values: [1, 2], probabilities: [1]}}\n", "probabilities"),
+        (
+            "a.yaml",
+            "parameters: {lr: {distribution: log_uniform_values, min: 0, max: 1}}\n",
+            "no log_uniform_values from 0 to 1",
+        ),
+        ("a.yaml", "parameters: {lr: {distribution: beta, min: 0, max: 1}}\n", "'beta' is none"),
         ("a.csv", "lr\n", "no rows"),
         ("a.jsonl", "[1]\n", "a row is a JSON object"),
         ("a.yaml", "grid: [1, 2]\n", "a mapping of lists"),

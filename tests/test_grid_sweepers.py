@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from rksp.errors import InputError
 from rksp.grid.cell import Options
 from rksp.grid.sweepers.gate import RiskGate
 
+ROOT = Path(__file__).parents[1]
 TINY = {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 256}
 
 
@@ -27,6 +31,8 @@ def test_the_gate_profiles_each_model_once(gate):
     assert (low.prune, high.prune) == (False, True)
     assert low.probability_failed < high.probability_failed
     assert gate.profiles == 1
+    nested = gate.look({"optim": {"lr": 1.0}})
+    assert nested == high
     gate.look({"lr": 1e-5, "n_layer": 2})
     gate.look({"lr": 1e-4})
     assert gate.profiles == 2
@@ -34,65 +40,47 @@ def test_the_gate_profiles_each_model_once(gate):
         gate.look({"lr": 1e-5, "n_layerr": 2})
 
 
-def test_optuna_prunes_before_the_objective_trains(gate):
+def example(word: str) -> str:
+    """The Python block of the grids' page that speaks of a sweeper."""
+    page = (ROOT / "rksp" / "grid" / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return next(block for block in blocks if f"{word} import" in block)
+
+
+def test_optuna_prunes_before_the_objective_trains():
     optuna = pytest.importorskip("optuna")
-    from rksp.grid.sweepers.optuna import prune_by_risk
-
-    trained = []
-
-    def objective(trial) -> float:
-        lr = trial.suggest_float("lr", 1e-6, 10.0, log=True)
-        prune_by_risk(trial, gate)
-        trained.append(lr)
-        return lr
-
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    study.enqueue_trial({"lr": 10.0})
-    study.enqueue_trial({"lr": 1e-6})
-    study.optimize(objective, n_trials=8)
-    pruned = [t for t in study.trials if t.state == optuna.trial.TrialState.PRUNED]
-    complete = [t for t in study.trials if t.state == optuna.trial.TrialState.COMPLETE]
-    assert study.trials[0] in pruned and study.trials[1] in complete
-    assert len(pruned) + len(complete) == 8
+    ran: dict[str, object] = {}
+    exec(example("sweepers.optuna"), ran)
+    trials, gate, trained = ran["study"].trials, ran["gate"], ran["trained"]
+    states = optuna.trial.TrialState
+    pruned = [t for t in trials if t.state == states.PRUNED]
+    complete = [t for t in trials if t.state == states.COMPLETE]
+    assert pruned and complete and len(pruned) + len(complete) == 12
     assert trained == [t.params["lr"] for t in complete]
     assert max(trained) < min(t.params["lr"] for t in pruned)
     assert all(t.user_attrs["rksp/probability_failed"] >= 0.5 for t in pruned)
+    assert all(t.user_attrs["rksp/verdict"] != "risk" for t in complete)
     assert gate.profiles == 1
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_ray_tune_stops_before_a_worker_starts(gate, tmp_path, monkeypatch):
-    pytest.importorskip("ray")
-    tune = pytest.importorskip("ray.tune")
-    import ray
-
-    from rksp.grid.sweepers.ray_tune import risk_scheduler
-
+def test_ray_tune_stops_before_a_worker_starts(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.tune")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    folder = str(tmp_path / "trained")
-
-    def train(config) -> dict[str, float]:
-        with open(folder, "a") as file:  # noqa: PTH123 - travels to the worker by itself
-            file.write(f"{config['lr']}\n")
-        return {"loss": config["lr"]}
-
+    monkeypatch.chdir(tmp_path)  # where the example keeps its results
+    ran: dict[str, object] = {"__name__": "example"}
     ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False)
     try:
-        scheduler = risk_scheduler(gate)
-        tuner = tune.Tuner(
-            train,
-            param_space={"lr": tune.grid_search([1e-5, 1.0, 1e-4, 5.0])},
-            tune_config=tune.TuneConfig(scheduler=scheduler, metric="loss", mode="min"),
-            run_config=tune.RunConfig(storage_path=str(tmp_path / "results"), verbose=0),
-        )
-        results = tuner.fit()
+        exec(example("sweepers.ray_tune"), ran)
     finally:
         ray.shutdown()
-    rates = sorted(float(line) for line in (tmp_path / "trained").read_text().split())
-    assert rates == [1e-5, 1e-4]
+    results, scheduler = ran["results"], ran["scheduler"]
     assert len(results) == 4
     assert not results.errors
+    reported = sorted(r.metrics["loss"] for r in results if r.metrics and "loss" in r.metrics)
+    assert reported == [1e-5, 1e-4]
     assert sorted(look.prune for look in scheduler.looks.values()) == [False, False, True, True]
-    assert gate.profiles == 1
+    assert ran["gate"].profiles == 1

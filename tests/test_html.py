@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 
 import browser
 import pytest
 from pages import Page, check_self_contained, embedded, wrong_numbers
-from reports import finding, scored, with_findings
+from reports import finding, scored, with_findings, with_risk
 
+from rksp.report.figures import circles, frame
 from rksp.report.formats import render
 from rksp.report.html import likelihood
-from rksp.report.schema import Report
+from rksp.report.schema import LayerReport, Report
 from rksp.report.svg import Scale, flags, short
 
 
@@ -70,6 +73,23 @@ def test_the_verdict_comes_first_and_every_part_is_there():
     assert text.count('class="unit"') == text.count('class="ring"') == 2  # one a block
 
 
+def test_where_rksp_cannot_tell_no_number_is_its_answer():
+    report = with_risk(scored(3.0), verdict="indeterminate", reasons=["too far outside"])
+    sure, unsure = (render(r, "html").split("</section>")[0] for r in (scored(3.0), report))
+    assert 'class="odds"' in sure
+    assert 'class="gauge"' in sure
+    assert "Do not rely" not in sure
+    assert 'class="odds"' not in unsure
+    assert 'class="gauge"' not in unsure
+    assert "Too far outside." in unsure
+    assert "Do not rely on its numbers" in unsure
+    for name in ("markdown", "text"):
+        shown = " ".join(render(report, name).split())
+        assert "cannot tell:" in shown, name
+        assert "not to be relied on: P(failed) 99" in shown, name
+        assert "relied on" not in render(scored(3.0), name), name
+
+
 def test_an_accepted_rate_above_the_safe_one_is_said_so():
     report = scored(6e-4)
     safe = report.seeds[0].risk.safe_learning_rate
@@ -91,6 +111,39 @@ def test_a_model_of_many_blocks_stays_a_page():
     text = render(deep, "html")
     assert "All 80 blocks" in text
     assert len(text) < 2e6
+
+
+def _layers(values: list[tuple[float, float]]) -> list[LayerReport]:
+    layer = scored().seeds[0].spectra.layers[0]
+    return [layer.model_copy(update={"eigenvalues": values})]
+
+
+def test_values_near_one_are_drawn_large_and_others_in_the_whole_circle():
+    near = [(1 + 0.1 * math.cos(a), 0.1 * math.sin(a)) for a in range(20)]
+    part = frame(_layers(near))
+    assert part.is_part
+    assert part.reach < 0.2
+    for real, imaginary in near:
+        assert abs(real - part.middle) < part.reach
+        assert abs(imaginary) < part.reach
+    for values in ([*near, (-0.5, 0.0)], [*near, (1.0, 0.6)], []):
+        whole = frame(_layers(values))
+        assert not whole.is_part
+        assert whole.middle - whole.reach < -1
+        assert whole.middle + whole.reach > 1
+    far = frame(_layers([(1e6, 0.0), (0.0, -1e6)]))
+    assert far.reach < 4
+
+
+@pytest.mark.parametrize("values", [[(1.1, 0.0), (0.9, 0.1)], [(1.0, 0.5), (-0.7, 0.1)]])
+def test_dots_and_the_circle_are_on_one_scale(values):
+    layers = _layers(values)
+    (drawn,) = circles(layers, frame(layers), (0.9, 1.05))
+    circle = re.search(r'<circle cx="([-\d.]+)" cy="70" r="([\d.]+)" class="unit"', drawn.drawing)
+    middle, unit = map(float, circle.groups())
+    dots = [tuple(map(float, d)) for d in re.findall(r"M([\d.]+) ([\d.]+)h0", drawn.drawing)]
+    measured = {(round((x - middle) / unit, 1), round((70 - y) / unit, 1)) for x, y in dots}
+    assert measured == {(round(re_, 1), round(im, 1)) for re_, im in values}
 
 
 def test_words_of_likelihood():
@@ -131,21 +184,24 @@ def test_a_scale_is_linear_in_what_it_says():
 
 
 def test_labels_of_marks_are_not_crossed_and_stay_inside():
-    """By brute force: no upright line passes a label's box, wherever the marks stand."""
-    for places in ((60, 70, 80), (60, 200, 320), (300, 310, 320), (50, 160, 330)):
-        marks = [(f"mark {x}", "css", float(x)) for x in places]
-        drawn = flags(marks, 340, 300)
-        lines = [tuple(map(float, re.findall(r'[xy]\d="([\d.]+)"', d))) for d in drawn[:3]]
-        tops = {x: y for x, y, _, _ in lines}
+    """By brute force: no line passes a label, unless there is no room left of the label's line."""
+    width, most = 7 * len("000 likely edge"), 8 * len("000 likely edge")
+    free = 0
+    for places in itertools.combinations((60, 75, 120, 150, 190, 200, 235, 310, 330), 3):
+        drawn = flags([(f"{x} likely edge", "css", float(x)) for x in places], 340, 300)
+        ends = [tuple(map(float, re.findall(r'[xy]\d="([\d.]+)"', d))) for d in drawn[:3]]
+        tops = {x: y for x, y, _, _ in ends}
         assert tops.keys() == set(places)
         for label in drawn[3:]:
             x, y = (float(v) for v in re.search(r'x="([\d.]+)" y="([\d.]+)"', label).groups())
-            width = 7 * len("mark 000")
             left = x - width if 'anchor="end"' in label else x
             assert left >= 0
             assert left + width <= 340
+            own = int(re.search(r">(\d+)", label)[1])
             crossing = [at for at, top in tops.items() if left < at < left + width and top < y - 12]
-            assert crossing == [], (places, label)
+            assert crossing == [] or own <= most, (places, label)
+            free += crossing == []
+    assert free > 200
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +214,9 @@ def chromium():
 def test_a_browser_opens_it_in_silence(chromium, width, dark, tmp_path):
     long = "decoder.layers.11.self_attention.rotary_embedding." * 4
     report = with_findings(finding("RKSP101", "error", long, message=long), rate=3.0)
+    seed = report.seeds[0]
+    forward = seed.forward.model_copy(update={"activation_name": long})
+    report = report.model_copy(update={"seeds": [seed.model_copy(update={"forward": forward})]})
     file = tmp_path / "report.html"
     file.write_text(render(report, "html"), encoding="utf-8")
     chromium.open(file, width=width, dark=dark)

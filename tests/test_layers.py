@@ -26,6 +26,7 @@ LAYERS = (
         "rksp.spectrum",
         "rksp.dmd",
         "rksp.spectral_profile",
+        "rksp.model_profile",
         "rksp.response",
         "rksp.range_test",
     ),

@@ -214,6 +214,61 @@ def test_hugging_face_batches_warm_up_and_clipping(tmp_path):
     assert alone.field("adam_beta2").origin == "trainer"
 
 
+def test_what_hugging_face_itself_writes_is_read_back(tmp_path):
+    from transformers import TrainingArguments
+
+    given = TrainingArguments(
+        output_dir=str(tmp_path), learning_rate=3e-4, max_steps=500, warmup_steps=0.1,
+        per_device_train_batch_size=4, lr_scheduler_type="cosine", max_grad_norm=0.5,
+        use_cpu=True, report_to=[],
+    )  # fmt: skip
+    path = write(tmp_path, "args.json", given.to_json_string())
+    read = read_recipe_file(path)
+    recipe = read.recipe()
+    assert (recipe.learning_rate, recipe.max_steps, recipe.warmup_steps) == (3e-4, 500, 50)
+    assert (recipe.batch_size, recipe.schedule, recipe.max_grad_norm) == (4, "cosine", 0.5)
+    assert recipe.adam_beta2 == given.adam_beta2
+    line = path.read_text().splitlines()[read.field("learning_rate").line - 1]
+    assert '"learning_rate"' in line  # JSON has lines too
+
+
+CLIPS = {
+    "axolotl": ("base_model: x\nmicro_batch_size: 1\nlearning_rate: 1\n", "max_grad_norm: 0\n"),
+    "gpt-neox": ("", "gradient_clipping: 0\n"),
+    "hugging-face": ("learning_rate: 1\n", "max_grad_norm: 0\n"),
+    "levanter": ("", "optimizer: {learning_rate: 1, max_grad_norm: 0}\n"),
+    "litgpt": ("optimizer: {init_args: {lr: 1}}\n", "train: {max_norm: 0}\n"),
+    "nanotron": ("", "optimizer: {clip_grad: 0}\n"),
+    "olmo": ("optimizer: {learning_rate: 1}\n", "max_grad_norm: 0\n"),
+    "torchtitan": ("", "training: {max_norm: 0}\n"),
+    "torchtune": ("", "clip_grad_norm: 0\n"),
+}
+
+
+@pytest.mark.parametrize("trainer", CLIPS)
+def test_a_clipping_norm_of_zero_is_none(trainer, tmp_path):
+    rest, off = CLIPS[trainer]
+    path = write(tmp_path, "a.yaml", rest + off)
+    field = read_recipe_file(path, trainer=trainer).field("max_grad_norm")
+    assert (field.value, field.origin) == (None, "file")
+    on = write(tmp_path, "b.yaml", rest + off.replace("0", "0.25"))
+    assert read_recipe_file(on, trainer=trainer).field("max_grad_norm").value == 0.25
+
+
+@pytest.mark.parametrize(
+    ("content", "is_run"),
+    [
+        ({"learning_rate": 1e-3, "output_dir": "x"}, True),
+        ({"model_type": "gpt2", "n_layer": 2}, False),
+        ({"architectures": ["X"]}, False),
+    ],
+)
+def test_a_json_target_is_a_run_file_or_a_model(content, is_run, tmp_path):
+    from rksp.cli.recipe_source import _is_run_file
+
+    assert _is_run_file(write(tmp_path, "a.json", json.dumps(content))) == is_run
+
+
 def test_data_parallel_replicas_exclude_the_parallel_parts_of_one_model():
     path = CONFIGS / "gpt-neox" / "20B.yml"  # 4 × 32, pipeline 4 × tensor 2
     assert read_recipe_file(path, devices=96).recipe().batch_size == 4 * 32 * 12
@@ -267,7 +322,7 @@ def test_flags_replace_what_has_no_equivalent(tmp_path):
     text = (CONFIGS / "axolotl" / "pretrain.yaml").read_text()
     path = write(tmp_path, "a.yaml", text.replace("adamw_torch", "came_pytorch"))
     read = read_recipe_file(path)
-    with pytest.raises(InputError, match="came_pytorch.*--optimizer"):
+    with pytest.raises(InputError, match=r"came_pytorch.*--optimizer"):
         read.recipe()
     assert read.recipe({"optimizer": "adafactor"}).optimizer == "adafactor"
 
@@ -321,7 +376,7 @@ def test_tags_are_never_executed(tmp_path):
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_forced_reader_gives_a_recipe_or_one_sentence(reader):
-    for path in FILES:
+    for path in {path.parent: path for path in FILES}.values():  # one of each trainer's
         try:
             read_recipe_file(path, trainer=reader.name).recipe()
         except InputError as error:

@@ -13,6 +13,7 @@ import xmlschema
 from reports import finding, hostile, scored, with_findings, with_risk
 
 from rksp.errors import InputError
+from rksp.report.build import prevailing
 from rksp.report.formats import FORMATS, Output, check_format, render
 from rksp.report.gate import Gate
 from rksp.report.schema import Report
@@ -166,6 +167,26 @@ def test_gitlab_entries_have_what_gitlab_requires(cases, case):
     assert len({entry["fingerprint"] for entry in entries}) == len(entries)
 
 
+def test_sarif_names_a_file_the_way_the_standard_asks():
+    def uri(name: str, kind: str) -> str:
+        report = scored(3.0)
+        target = report.target.model_copy(update={"name": name, "kind": kind})
+        run = json.loads(render(report.model_copy(update={"target": target}), "sarif"))["runs"][0]
+        return run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+
+    assert uri("configs/my model.json", "config") == "configs/my%20model.json"
+    assert uri("/data/config.json", "config") == "file:///data/config.json"
+    assert uri("gpt2", "model_type") == "gpt2"
+
+
+def test_of_equally_many_seeds_the_worst_counts():
+    def verdict(*rates: float | None) -> str:
+        return prevailing([scored(rate).verdict for rate in rates])
+
+    assert verdict(6e-4, 3.0) == verdict(3.0, 6e-4) == "risk"
+    assert verdict(6e-4, 3.0, 6e-4) == "ok"
+
+
 def test_fingerprints_do_not_follow_wording_but_follow_the_code():
     def prints(*findings):
         entries = json.loads(render(with_findings(*findings), "gitlab"))
@@ -181,6 +202,16 @@ def test_fingerprints_do_not_follow_wording_but_follow_the_code():
 def test_every_rendering_gives_the_same_bytes_twice(cases, case, name):
     again = Report.model_validate_json(cases[case].to_json())
     assert render(again, name) == render(cases[case], name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_model_that_overflows_is_rendered_alike_from_its_json(name):
+    report = scored(6e-4, 1e19)
+    assert any(finding.code == "RKSP301" for finding in report.findings)
+    assert report.non_finite
+    again = Report.model_validate_json(report.to_json())
+    assert again == report
+    assert render(again, name) == render(report, name)
 
 
 def test_hostile_names_stay_inside_their_place(cases):

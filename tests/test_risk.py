@@ -9,8 +9,8 @@ from rksp.datasets.tasks import Batch, make_task
 from rksp.features import Evidence, extract
 from rksp.lab.collection import read_collection
 from rksp.lab.training_table import training_table, unpack_measurements
+from rksp.model_profile import Profile, profile
 from rksp.models.zoo import build_member
-from rksp.pipeline import Profile, profile
 from rksp.recipe import Recipe
 from rksp.response import measure_response
 from rksp.risk import Verdict, assess

@@ -150,7 +150,8 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Swe
         }
         cell |= {"probability_failed": probability, "probability_failed_low": probability / 2}
         cell |= {"probability_failed_high": min(1.0, probability * 1.5), "reasons": ""}
-        cell |= {"verdict": "risk" if probability >= 0.5 else "ok", "findings": ""}
+        cell |= {"verdict": "risk" if probability >= 0.5 else "ok", "seed": 0}
+        cell |= {"findings": "RKSP503 warning RKSP501 error RKSP504 warning"}
         cells.append(cell | {"failure": None, "message": None})
     if broken:
         lost = dict.fromkeys(cells[0], None)
@@ -193,6 +194,7 @@ def test_the_page_of_a_grid_shows_the_same_numbers():
     assert text.count("risky best") == 2
     assert report.axes == ["learning_rate", "n_layer"]
     assert "4 of 7" in text
+    assert "error RKSP501; warning RKSP503, RKSP504" in text
     assert "<b x" not in text
 
 

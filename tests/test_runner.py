@@ -266,6 +266,9 @@ def test_a_state_from_before_the_alarm_is_on_disk(tmp_path: Path) -> None:
     for name, parameter in reference.named_parameters():
         assert torch.equal(tensors[f"model.{name}"], parameter)
     assert any(name.endswith("exp_avg_sq") for name in tensors)
+    unwatched = Checkpoints(tmp_path / "unwatched", every=2, keep=2)
+    stopped = run(_member(), _batches(12), _recipe(), faults=[_Poison(6)], checkpoints=unwatched)
+    assert stopped.checkpoint == str(tmp_path / "unwatched" / "before-step-7.safetensors")
     quiet = Checkpoints(tmp_path / "quiet")
     assert run(_member(), _batches(12), _recipe(), checkpoints=quiet).checkpoint is None
     assert not (tmp_path / "quiet").exists()

@@ -16,6 +16,7 @@ from rksp.datasets.tasks import Batch
 from rksp.errors import InputError, NotCovered, RkspError
 from rksp.features import Evidence
 from rksp.kernels import dispatch
+from rksp.model_profile import profile
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
 from rksp.models.streaming import memory, opening, slices
@@ -27,8 +28,9 @@ from rksp.models.streaming.recording import record_model
 from rksp.models.streaming.seeds import PIECE, piece_seed
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.weights import InitialWeights, build_whole, fill, fill_buffers
-from rksp.pipeline import evaluate, profile
+from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
+from rksp.report.build import build_report
 from rksp.snapshots import Collected, collect
 
 FAMILIES = [
@@ -40,6 +42,7 @@ FAMILIES = [
     "cohere",
     "deepseek_v3",
     "falcon_h1",
+    "fsmt",
     "gemma",
     "gemma2",
     "gemma3_text",
@@ -266,7 +269,8 @@ def test_large_matrices_come_by_rows(monkeypatch):
     monkeypatch.setattr(slices, "PIECE", 512)  # so that a look-up takes several groups
     with open_stream(source, 0, poison=True) as stream:
         found, streamed = states_of(stream.model, batch)
-        assert len(stream.tall) > 10 and len(slices.part_edges(stream.tall[0].empty.shape)) > 3
+        assert len(stream.tall) > 10
+        assert max(len(slices.part_edges(slot.empty.shape)) for slot in stream.tall) > 2
         assert "large matrices by rows" in stream.describe()
         assert stream.split_flops > 0
     assert torch.equal(expected[0][1], found[0][1])  # what was looked up
@@ -282,7 +286,7 @@ def test_parts_of_a_matrix_are_even_and_cover_it():
         edges = slices.part_edges(shape)
         widths = [stop - start for start, stop in pairwise(edges)]
         assert edges[0] == 0 and edges[-1] == shape[0] and min(widths) > 0
-        assert max(widths) - min(widths) <= 64
+        assert max(widths) - min(widths) < 128
         assert (
             max(widths) <= 4096 + 64 or max(widths) * shape[1] * 4 <= slices._PART + 256 * shape[1]
         )
@@ -387,6 +391,8 @@ def test_memory_is_used_again_only_after_its_last_tensor_is_gone():
     del part
     assert buffers.empty(like).data_ptr() == address
     assert buffers.held == 2 * 2**22
+    # A little less fits too.
+    assert buffers.empty(torch.empty(2**20 - 5, device="meta")).data_ptr() == address
     # Idle blocks make room for another size, those in use stay.
     large = buffers.empty(torch.empty(2**21, device="meta"))
     assert buffers.held == 3 * 2**22 and second.eq(2.0).all() and large.numel() == 2**21
@@ -396,18 +402,20 @@ def test_memory_is_used_again_only_after_its_last_tensor_is_gone():
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_split_product_is_the_whole_one_on_any_number_of_threads(bias):
+def test_a_split_product_has_the_same_bits_on_any_number_of_threads(bias):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 9, 700, generator=generator)
     weight = torch.randn(6011, 700, generator=generator)
     offset = torch.randn(6011, generator=generator) if bias else None
+    found = []
     with torch.no_grad():
         whole = nn.functional.linear(x, weight, offset)
         for threads in (1, 3):
-            with ThreadPoolExecutor(threads) as pool, SplitProducts(pool):
-                found = nn.functional.linear(x, weight, offset)
-                assert pool._threads  # it had something to do
-            assert torch.equal(found, whole)
+            with ThreadPoolExecutor(threads) as pool, SplitProducts(pool) as split:
+                found.append(nn.functional.linear(x, weight, offset))
+            assert split.flops == 2 * 18 * weight.numel()
+    assert torch.equal(found[0], found[1])
+    torch.testing.assert_close(found[0], whole, rtol=1e-5, atol=1e-4)
 
 
 def test_small_products_and_those_that_need_gradients_are_not_split():
@@ -423,7 +431,7 @@ def test_the_parts_of_a_product_depend_on_its_shape_alone_and_are_never_narrow()
     for outputs in (1024, 2048, 4099, 11008, 128_256):
         edges = bounds(outputs)
         widths = [stop - start for start, stop in pairwise(edges)]
-        assert edges[0] == 0 and edges[-1] == outputs and min(widths) >= 960
+        assert edges[0] == 0 and edges[-1] == outputs and min(widths) >= 448
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mamba", "qwen3_moe", "vit"])
@@ -494,22 +502,30 @@ def test_a_factory_cannot_be_streamed(tmp_path, monkeypatch):
 
 def test_a_score_is_the_same_streamed_but_for_the_response():
     source, recipe = resolve_tiny("llama"), Recipe(learning_rate=1e-3)
-    options = {"num_states": 256, "evidence": Evidence.FORWARD}
-    whole, _ = evaluate(source, recipe, **options, streaming="never")
+    whole, _ = evaluate(
+        source, recipe, num_states=256, evidence=Evidence.FORWARD, streaming="never"
+    )
+    part, _ = evaluate(source, recipe, num_states=256, streaming="always")
+    missing = part.profile.forward.not_measured
+    assert "the evidence is forward" in missing.pop("response")
+    assert part.profile.forward == whole.profile.forward
+    assert part.profile.spectra.aggregates == whole.profile.spectra.aggregates
+    assert part.response is None
+    assert (part.weights, whole.weights) == ("streamed module by module", "in memory")
+
+
+@pytest.mark.parametrize("family", ["llama", "jamba"])
+def test_a_report_is_the_same_on_any_number_of_threads(family):
+    source, recipe = resolve_tiny(family), Recipe(learning_rate=1e-3)
+    reports = []
     for workers in (1, 2, 4):
-        part, _ = evaluate(
-            source,
-            recipe,
-            num_states=256,
-            evidence=Evidence.RESPONSE,
-            streaming="always",
-            workers=workers,
+        evaluation, probe = evaluate(
+            source, recipe, num_states=256, streaming="always", workers=workers
         )
-        assert part.profile.forward == whole.profile.forward
-        assert part.profile.spectra.aggregates == whole.profile.spectra.aggregates
-        assert part.response is None
-        assert part.weights.startswith("streamed") and "evidence is forward" in part.weights
-    assert whole.weights == "in memory"
+        report = build_report(source, recipe, [evaluation], probe.description)
+        reports.append(report.model_dump_json(exclude={"timings"}))
+    assert reports[0] == reports[1] == reports[2]
+    assert "streamed" in reports[0] and "response" in reports[0]
 
 
 def test_a_model_wider_than_its_states_says_that_its_rank_is_reduced():

@@ -13,6 +13,7 @@ from rksp.datasets.probe import make_probe
 from rksp.datasets.tasks import Batch
 from rksp.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
+from rksp.models.streaming import slices
 from rksp.models.streaming.opening import open_stream
 from rksp.snapshots import collect
 
@@ -47,6 +48,28 @@ def test_a_streamed_checkpoint_is_the_loaded_one_bit_for_bit(family, tmp_path):
             for job in stream.weights.rows(name, 1, 2, out):
                 job()
             assert torch.equal(out, weight[1])
+
+
+def test_a_matrix_of_a_checkpoint_comes_by_rows(tmp_path, monkeypatch):
+    source = resolve(str(saved("llama", tmp_path)))
+    probe = make_probe(source, num_sequences=2)
+    expected = states_of(source.build(), Batch(inputs=probe.inputs, labels=None))
+    monkeypatch.setattr(slices, "SLICED_OVER", 0)
+    with open_stream(source) as stream:
+        assert len(stream.tall) > 10
+        found = states_of(stream.model, Batch(inputs=probe.inputs, labels=None))
+    assert all(map(torch.equal, expected, found)) and len(expected) == len(found)
+
+
+@pytest.mark.parametrize("start", [0, 8])
+def test_a_shard_whose_header_is_damaged_is_named(start, tmp_path):
+    source = resolve(str(saved("llama", tmp_path)))
+    shard = shards(tmp_path)[1]
+    content = bytearray(shard.read_bytes())
+    content[start : start + 8] = b"\xff" * 8
+    shard.write_bytes(content)
+    with pytest.raises(InputError, match=shard.name):
+        open_stream(source)
 
 
 def shards(folder: Path) -> list[Path]:

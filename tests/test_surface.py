@@ -22,8 +22,8 @@ SCORE_OPTIONS = (
 )
 
 REPORT_KEYS = (
-    "baseline findings gate kernels non_finite provenance recipe schema_version seeds spread "
-    "target timings verdict"
+    "baseline findings gate kernels non_finite provenance recipe recipe_places schema_version "
+    "seeds spread target timings verdict"
 )
 
 

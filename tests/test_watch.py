@@ -18,9 +18,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rksp.errors import ArtifactError, InputError
+from rksp.interventions.registry import INTERVENTIONS
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.registry import MONITORS, make_monitors
+from rksp.monitors.registry import MONITORS, make_monitors, markdown_table
+from rksp.monitors.rule_table import RULES
 from rksp.monitors.rules import Rules, replay
 from rksp.monitors.sinks import (
     JsonLines,
@@ -148,6 +150,10 @@ def test_a_watched_run_is_bitwise_equal(family: str) -> None:
     off = {name: why for name, why in watch.silent.items() if "switched off" in why}
     assert off == {}
     assert {r.monitor for r in watch.readings} | set(watch.silent) >= set(MONITORS)
+    for reading in watch.readings:
+        stem, _, window = reading.quantity.rpartition("_")
+        name = stem if window.isdecimal() else reading.quantity
+        assert name in MONITORS[reading.monitor].quantities
     for module in watched.modules():
         assert not module._forward_hooks and not module._forward_pre_hooks
         assert not module._backward_hooks and not module._backward_pre_hooks
@@ -343,6 +349,16 @@ def test_replay_equals_live_and_thresholds_can_be_changed_afterwards() -> None:
     assert len(deaf) < len(watch.alarms)
 
 
+def test_a_long_run_keeps_the_newest_readings_and_all_alarms() -> None:
+    watch = Watch(make_monitors(["loss", "non-finite"]), keep=50)
+    _train(_zoo(), watch, steps=60, spike=50)
+    assert 50 <= len(watch.readings) <= 100 and watch.readings[-1].step == 59
+    whole = Watch(make_monitors(["loss", "non-finite"]))
+    _train(_zoo(), whole, steps=60, spike=50)
+    assert watch.readings == whole.readings[-len(watch.readings) :]
+    assert watch.alarms == whole.alarms != []
+
+
 # the registry
 
 
@@ -367,6 +383,15 @@ def test_every_monitor_has_a_name_of_its_own_and_says_when_it_is_read() -> None:
         assert made.name == name and name == name.lower() and "_" not in name
         assert made.phase in Phase and made.every == made.default_every >= 1
         assert monitor.__doc__ and len(monitor.__doc__) > 100
+        assert monitor.source and all(f"`{q}`" in monitor.__doc__ for q in monitor.quantities)
+
+
+def test_every_quantity_has_one_monitor_one_rule_and_a_row_in_the_readme() -> None:
+    quantities = [q for monitor in MONITORS.values() for q in monitor.quantities]
+    assert sorted(quantities) == sorted(RULES)
+    assert {rule.advice for rule in RULES.values()} <= {"", *INTERVENTIONS}
+    readme = Path(__file__).parents[1] / "rksp" / "monitors" / "README.md"
+    assert markdown_table() in readme.read_text(encoding="utf-8")
 
 
 # sinks

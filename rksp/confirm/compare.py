@@ -7,28 +7,35 @@ from collections.abc import Sequence
 
 from scipy.stats import fisher_exact
 
-from rksp.confirm.arms import BASELINE
+from rksp.confirm.arms import BASELINE, parse_arm
 from rksp.confirm.onset import LOSS
 from rksp.confirm.schema import ArmReport, MonitorReport, PredictionReport
 from rksp.confirm.trial import TrialReport
 from rksp.outcome import Outcome, OutcomePolicy
 
+_MARGIN = OutcomePolicy().margin  # nats of final loss that count
+
 
 def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
     """(arm, seed) of the runs that failed.
 
-    A run failed by itself, or because it ended worse than the best run of its seed by the margin
-    of the ladders' policy.
+    A run failed by itself, or because it ended worse than a run of its seed at a lower rate by the
+    margin of the ladders' policy. One that is worse than a run at its own rate or a higher one is
+    behind, which is no failure.
     """
-    margin = OutcomePolicy().margin
     failed = {
         (t.arm, t.seed) for t in trials if Outcome(t.outcome).is_failure or t.final_loss is None
     }
-    for seed in {t.seed for t in trials}:
-        ended = [t for t in trials if t.seed == seed and (t.arm, seed) not in failed]
-        best = min((t.final_loss for t in ended), default=None)
-        failed |= {(t.arm, seed) for t in ended if t.final_loss > best + margin}
-    return failed
+    rates = {t.arm: parse_arm(t.arm).rate for t in trials}
+    ended = [t for t in trials if (t.arm, t.seed) not in failed]
+    return failed | {
+        (t.arm, t.seed)
+        for t in ended
+        for other in ended
+        if other.seed == t.seed
+        and rates[other.arm] < rates[t.arm]
+        and t.final_loss > other.final_loss + _MARGIN
+    }
 
 
 def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
@@ -63,9 +70,15 @@ def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
     return reports
 
 
-def prediction_held(prediction: PredictionReport, baseline: ArmReport) -> bool | None:
-    """Whether the side of the threshold was right; None where nothing definite was predicted."""
-    if prediction.verdict not in ("ok", "risk"):
+def prediction_held(
+    prediction: PredictionReport, baseline: ArmReport, faults: Sequence[str] = ()
+) -> bool | None:
+    """Whether the side of the threshold was right.
+
+    None where nothing definite was predicted, and where a fault was planted: the prediction is of
+    the run without it.
+    """
+    if faults or prediction.verdict not in ("ok", "risk"):
         return None
     return (prediction.verdict == "risk") == (2 * baseline.failed >= baseline.runs)
 
@@ -76,24 +89,19 @@ def conclude(
     """What came out, a sentence each: the prediction, the first monitor, the interventions."""
     baseline, *others = arms
     sentences = [_on_prediction(prediction, baseline, faults), _on_monitors(baseline)]
-    if baseline.failed:
-        sentences += [_on_arm(arm, baseline) for arm in others]
-    else:
-        sentences += [
-            f"{arm.arm} failed at {arm.failed} of {arm.runs} seeds where the baseline did not."
-            for arm in others
-            if arm.lost
-        ]
-    return sentences
+    return sentences + [_on_arm(arm, baseline) for arm in others]
 
 
 def _on_prediction(prediction: PredictionReport, baseline: ArmReport, faults: Sequence[str]) -> str:
     count = f"{baseline.failed} of {baseline.runs} runs failed"
-    planted = f" (with {', '.join(faults)} planted, which no score can know)" if faults else ""
-    held = prediction_held(prediction, baseline)
+    planted = f" with {', '.join(faults)} planted" if faults else ""
+    held = prediction_held(prediction, baseline, faults)
     if prediction.probability_failed is None:
         return f"Nothing was predicted ({'; '.join(prediction.reasons)}); {count}{planted}."
-    said = f"Predicted P(failed) {prediction.probability_failed:.2f}; {count}{planted}"
+    of = " for the run without a fault" if faults else ""
+    said = f"Predicted P(failed) {prediction.probability_failed:.2f}{of}; {count}{planted}"
+    if faults:
+        return f"{said}."
     if held is None:
         return f"{said}: the score could not tell."
     return f"{said}: the prediction {'held' if held else 'did not hold'}."
@@ -115,14 +123,16 @@ def _on_monitors(baseline: ArmReport) -> str:
     first = max(early, key=lambda m: (2 * m.runs > baseline.failed, m.lead))
     loss = next((m.lead for m in early if m.monitor == LOSS), None)
     beside = "" if loss is None or first.monitor == LOSS else f"; the loss monitor by {loss:g}"
-    order = "before" if first.lead >= 0 else "after"
-    return (
-        f"{first.monitor} saw it first, {abs(first.lead):g} steps {order} the loss showed the "
-        f"failure (median){beside}."
-    )
+    order = "before" if first.lead > 0 else "after"
+    distance = f"{abs(first.lead):g} steps {order}" if first.lead else "at the step at which"
+    return f"{first.monitor} saw it first, {distance} the loss showed the failure{beside}."
 
 
 def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
+    if not baseline.failed:
+        if arm.lost:
+            return f"{arm.arm} failed in {arm.lost} of {arm.runs} runs where the baseline did not."
+        return f"{arm.arm} trained too, {_beside(arm, baseline)}."
     if arm.saved:
         cost = f" at {arm.overhead:+.0%} time a step" if arm.overhead is not None else ""
         harm = f" and lost {arm.lost}" if arm.lost else ""
@@ -131,6 +141,13 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
             f"(Fisher p = {arm.p_value:.2g})."
         )
     return f"{arm.arm} would not have saved the run."
+
+
+def _beside(arm: ArmReport, baseline: ArmReport) -> str:
+    more = arm.final_loss - baseline.final_loss
+    if abs(more) <= _MARGIN:
+        return "and ended as the baseline did"
+    return f"and ended {abs(more):.2f} nats {'above' if more > 0 else 'below'} the baseline"
 
 
 def _fisher(
@@ -161,7 +178,9 @@ def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:
 
 
 def _step_seconds(group: Sequence[TrialReport]) -> float:
-    return statistics.median(t.seconds / t.steps for t in group)
+    return statistics.median(
+        t.seconds / t.steps if t.step_seconds is None else t.step_seconds for t in group
+    )
 
 
 def _median(values: Sequence[float]) -> float | None:

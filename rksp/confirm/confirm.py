@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -12,22 +12,26 @@ from pathlib import Path
 from rksp.confirm.arms import Arm
 from rksp.confirm.compare import compare, conclude, prediction_held
 from rksp.confirm.data import training_batches
+from rksp.confirm.kept import Kept
+from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport, in_precision, sum_up, train_arm
+from rksp.datasets.tasks import Batch
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
 from rksp.features import Evidence
 from rksp.models.source import ModelSource
+from rksp.monitors.alarm import Alarm, Severity
+from rksp.monitors.base import Reading
 from rksp.monitors.registry import make_monitors
-from rksp.monitors.sinks import JsonLines
+from rksp.monitors.sinks import Sink, sentence
 from rksp.optimizers import make_optimizer
-from rksp.pipeline import Evaluation, evaluate
+from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
-from rksp.training.checkpoints import Checkpoints
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
-Say = Callable[[str], None]
+Say = Callable[[str, int, int], None]  # (what, training steps done, training steps in all)
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
@@ -51,7 +55,7 @@ def confirm(
     text: Path | None = None,
     device: str = "cpu",
     folder: Path | None = None,
-    say: Say = lambda line: None,
+    say: Say = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Trains all arms from the same initializations on the same batches, and compares them.
 
@@ -64,8 +68,9 @@ def confirm(
         evidence, threshold: Of the prediction; see `rksp.pipeline.evaluate`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
-        folder: Keep the monitors' readings (JSON Lines) and, of runs with a critical alarm, a
-            checkpoint from before it.
+        folder: Keep every finished run, the monitors' readings (JSON Lines) and, of runs with a
+            critical alarm, a checkpoint from before it. The same call with the same folder takes
+            up what is finished and trains the rest.
         say: Told what is going on.
 
     Raises:
@@ -75,62 +80,112 @@ def confirm(
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     source.check_size()
+    if text is not None and not text.is_file():
+        raise InputError(f"There is no file {text} to train on.")
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
     if monitors:
         make_monitors(monitors)
     trained = shortened(recipe, steps)
     _rehearse(source, trained, arms, faults)
+    settings = {
+        "target": [source.target, source.config_hash],
+        "recipe": trained.model_dump(mode="json"),
+        "faults": list(faults),
+        "monitors": list(monitors),
+        "text": None if text is None else hashlib.sha256(text.read_bytes()).hexdigest(),
+        "device": device,
+    }
+    kept = Kept(folder, settings)
+    predictions = Kept(folder, settings | {"of": [evidence.name, threshold, list(seeds)]})
+    runs = [(seed, arm) for seed in seeds for arm in arms]
+    total = len(runs) * trained.max_steps
     started = time.perf_counter()
-    evaluations = []
-    for seed in seeds:
-        say(f"predicting seed {seed}")
-        evaluations.append(
-            evaluate(
-                source, trained, seed=seed, evidence=evidence, probe_file=text, threshold=threshold
-            )[0]
-        )
+    prediction = predictions.prediction()
+    if prediction is None:
+        evaluations = []
+        for seed in seeds:
+            say(f"predicting seed {seed}", 0, total)
+            shared = {"evidence": evidence, "probe_file": text, "threshold": threshold}
+            evaluations.append(evaluate(source, trained, seed=seed, **shared)[0])
+        prediction = mean_prediction(evaluations, threshold)
+        predictions.keep_prediction(prediction)
     predicted = time.perf_counter()
-    prediction = _prediction(evaluations, threshold)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
 
     trials: list[TrialReport] = []
-    for seed in seeds:
-        batches = training_batches(source, trained, seed=seed, text=text, device=device)
-        for arm in arms:
-            number = f"run {len(trials) + 1} of {len(arms) * len(seeds)}, {arm.label} seed {seed}"
-            place = None if folder is None else folder / f"{_slug(arm.label)}-seed-{seed}"
-            record = train_arm(
-                in_precision(source.build(seed), trained).to(device),
-                batches,
-                trained,
-                arm,
-                seed=seed,
-                faults=faults,
-                monitors=monitors,
-                sinks=[] if place is None else [JsonLines(place.with_suffix(".jsonl"))],
-                checkpoints=None if place is None else Checkpoints(place),
-                progress=lambda step, loss, number=number: say(
-                    f"{number}: step {step + 1}/{trained.max_steps}, loss {loss:.4g}"
-                ),
-            )
-            trials.append(sum_up(record, arm.label, seed, fault_step=fault_step))
-            say(f"{number}: {trials[-1].outcome}")
+    batches: dict[int, list[Batch]] = {}  # of the seed at hand
+    for number, (seed, arm) in enumerate(runs):
+        name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
+        done = number * trained.max_steps
+        trial = kept.trial(arm.label, seed)
+        if trial is not None:
+            say(f"{name}: {trial.outcome}, finished before", done, total)
+            trials.append(trial)
+            continue
+        if seed not in batches:
+            batches = {seed: training_batches(source, trained, seed=seed, text=text, device=device)}
+        record = train_arm(
+            in_precision(source.build(seed), trained).to(device),
+            batches[seed],
+            trained,
+            arm,
+            seed=seed,
+            faults=faults,
+            monitors=monitors,
+            sinks=[*kept.sinks(arm.label, seed), _Critical(name, done, total, say)],
+            checkpoints=kept.checkpoints(arm.label, seed),
+            progress=lambda step, loss, name=name, done=done: say(
+                f"{name}: step {step + 1}/{trained.max_steps}, loss {loss:.4g}",
+                done + step + 1,
+                total,
+            ),
+        )
+        trials.append(sum_up(record, arm.label, seed, fault_step=fault_step))
+        kept.keep_trial(trials[-1])
+        say(f"{name}: {trials[-1].outcome}", done + trained.max_steps, total)
+    timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
+    return _report(source, recipe, trained, faults, prediction, trials, device, timings)
+
+
+def _report(
+    source: ModelSource,
+    asked: Recipe,
+    trained: Recipe,
+    faults: Sequence[str],
+    prediction: PredictionReport,
+    trials: Sequence[TrialReport],
+    device: str,
+    timings: dict[str, float],
+) -> ConfirmReport:
     reports = compare(trials)
     return ConfirmReport(
         target=_target(source),
-        asked=recipe,
+        asked=asked,
         trained=trained,
         faults=list(faults),
         prediction=prediction,
-        prediction_held=prediction_held(prediction, reports[0]),
+        prediction_held=prediction_held(prediction, reports[0], faults),
         verdict="failed" if reports[0].failed else "trained",
         conclusions=conclude(prediction, reports, faults),
         arms=reports,
-        trials=trials,
+        trials=list(trials),
         provenance=_provenance(device),
-        timings={"predict": predicted - started, "train": time.perf_counter() - predicted},
+        timings=timings,
     )
+
+
+class _Critical(Sink):
+    """Says a monitor's first critical alarm of a run when it comes."""
+
+    def __init__(self, name: str, done: int, total: int, say: Say) -> None:
+        self.name, self.done, self.total, self.say = name, done, total, say
+        self._heard: set[str] = set()
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        for alarm in alarms:
+            if alarm.severity is Severity.CRITICAL and alarm.monitor not in self._heard:
+                self._heard.add(alarm.monitor)
+                what = f"{self.name}: alarm at step {alarm.step + 1}, {sentence(alarm)}"
+                self.say(what, self.done + alarm.step, self.total)
 
 
 def _rehearse(
@@ -145,39 +200,6 @@ def _rehearse(
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
                 intervention.bind(model, optimizer, recipe)
-
-
-def _prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
-    """Means over the seeds; the verdict is that of the mean where every seed has one."""
-    risks = [evaluation.risk for evaluation in evaluations]
-    reasons = sorted(
-        {e.risk_missing for e in evaluations if e.risk_missing}
-        | {reason for risk in risks if risk for reason in risk.reasons}
-    )
-    failed = [risk.failed for risk in risks if risk is not None and risk.failed is not None]
-    if len(failed) < len(evaluations):
-        is_missing = any(risk is None for risk in risks)
-        return PredictionReport(
-            probability_failed=None,
-            low=None,
-            high=None,
-            verdict="not assessed" if is_missing else "indeterminate",
-            reasons=reasons,
-            safe_learning_rate=None,
-            threshold=threshold,
-        )
-    probability = statistics.fmean(p.probability for p in failed)
-    verdict = "risk" if probability >= threshold else "ok"
-    safe = [risk.safe_learning_rate for risk in risks if risk.safe_learning_rate is not None]
-    return PredictionReport(
-        probability_failed=probability,
-        low=statistics.fmean(p.low for p in failed),
-        high=statistics.fmean(p.high for p in failed),
-        verdict="indeterminate" if reasons else verdict,
-        reasons=reasons,
-        safe_learning_rate=min(safe) if len(safe) == len(risks) else None,
-        threshold=threshold,
-    )
 
 
 def _target(source: ModelSource) -> dict[str, str | int | bool | None]:
@@ -195,7 +217,3 @@ def _target(source: ModelSource) -> dict[str, str | int | bool | None]:
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:
     packages = {name: version(name) for name in ("rksp", "torch", "transformers", "numpy")}
     return packages | {"device": device, "python": platform.python_version()}
-
-
-def _slug(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-._" else "-" for c in label)

@@ -16,9 +16,9 @@ def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
     """The step from which on the loss shows that the run fails; None if it never does.
 
     The first step that is not finite or past the published thresholds, or the step at which the
-    smoothed loss left its running minimum by the spike height for good, whichever came first. The
-    protocol of long runs (0.5 nats above the minimum for 100 steps) in the window of short ones:
-    a tenth of the planned steps.
+    smoothed loss left its running minimum by the margin for good, if it went on to the spike
+    height; whichever came first. The protocol of long runs (0.5 nats above the minimum for 100
+    steps) in the window of short ones: a tenth of the planned steps.
     """
     loss, norm = curves.loss.astype(np.float64), curves.grad_norm.astype(np.float64)
     bad = ~np.isfinite(loss) | ~np.isfinite(norm)
@@ -28,10 +28,10 @@ def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
     window = max(1, round(policy.final_share * curves.planned_steps))
     if len(finite) >= 2 * window:
         smooth = np.convolve(finite, np.full(window, 1 / window), "valid")
-        above = smooth > np.minimum.accumulate(smooth) + policy.spike_height
-        if above[-1]:
-            below = np.flatnonzero(~above)
-            steps.append(int(below[-1]) + window if len(below) else window - 1)
+        excess = smooth - np.minimum.accumulate(smooth)
+        left = int(np.flatnonzero(excess <= policy.margin)[-1]) + 1  # the minimum itself is one
+        if (excess[left:] > policy.spike_height).any():
+            steps.append(left + window - 1)
     return min(steps, default=None)
 
 

@@ -53,7 +53,8 @@ class ArmReport(Part):
         final_loss: Mean over the runs that ended, in nats.
         saved: Seeds at which the baseline failed and this arm did not.
         lost: Seeds at which this arm failed and the baseline did not.
-        overhead: Median seconds a step over the baseline's, minus one; None for the baseline.
+        overhead: Seconds of the median step over the baseline's, minus one; None for the
+            baseline.
     """
 
     arm: str

@@ -31,9 +31,12 @@ def render(report: ConfirmReport, console: Console) -> None:
     if watched:
         console.print()
         console.print(_monitors(watched, report.arms[0].runs))
-    silent = {m.monitor: m.silent for arm in report.arms for m in arm.monitors if m.silent}
-    for name, reason in silent.items():
-        console.print(Text(f"· {name} did not measure: {reason}", style="dim"))
+    silent: dict[str, list[str]] = {}
+    for monitor in report.arms[0].monitors:
+        if monitor.silent:
+            silent.setdefault(monitor.silent, []).append(monitor.monitor)
+    for reason, names in silent.items():
+        console.print(Text(f"· {', '.join(names)} did not measure: {reason}", style="dim"))
 
 
 def _arms(arms: list[ArmReport]) -> Table:

@@ -15,6 +15,7 @@ from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.datasets.tasks import Batch
 from rksp.faults.registry import make_fault
+from rksp.monitors.alarm import Alarm
 from rksp.monitors.registry import make_monitors
 from rksp.monitors.rules import Rules
 from rksp.monitors.sinks import Sink
@@ -44,6 +45,7 @@ class TrialReport(BaseModel):
         action_seconds, monitor_seconds: Host time of interventions (without what they add to the
             backward pass) and of monitors.
         seconds: Of the whole run.
+        step_seconds: Of the median step; None in a report of an older version.
         loss, grad_norm: (step, value), at most 200 evenly spaced steps; None where not finite.
         checkpoint: State from before the first critical alarm, if one was written.
     """
@@ -65,6 +67,7 @@ class TrialReport(BaseModel):
     action_seconds: float
     monitor_seconds: float
     seconds: float
+    step_seconds: float | None = None
     loss: list[tuple[int, float | None]]
     grad_norm: list[tuple[int, float | None]]
     checkpoint: str | None = None
@@ -89,9 +92,7 @@ def train_arm(
         InputError: A line cannot be used, or finds nothing in this model.
     """
     rated = recipe.model_copy(update={"learning_rate": recipe.learning_rate * arm.rate})
-    watch = Watch(
-        make_monitors(monitors) if monitors else [], Rules(warmup_steps=recipe.warmup_steps), sinks
-    )
+    watch = Watch(make_monitors(monitors) if monitors else [], alarm_rules(recipe), sinks)
     return run(
         model.train(),
         batches,
@@ -105,12 +106,26 @@ def train_arm(
     )
 
 
+def alarm_rules(recipe: Recipe) -> Rules:
+    """The rules by which the readings of a run of this recipe are judged."""
+    return Rules(warmup_steps=recipe.warmup_steps)
+
+
+def seen(alarms: Sequence[Alarm], start: int | None, *, since: int) -> dict[str, dict[str, int]]:
+    """The fields of a report that say who saw what; alarms from `since` on saw the trouble."""
+    first = first_alarms(alarms, since=since)
+    return {
+        "first_alarms": first,
+        "leads": leads(first, start),
+        "alarms": dict(Counter(alarm.monitor for alarm in alarms)),
+    }
+
+
 def sum_up(record: RunRecord, arm: str, seed: int, *, fault_step: int = 0) -> TrialReport:
     """The report of a run; alarms from `fault_step` on count as seeing the trouble."""
     policy = OutcomePolicy()
     counted = without(record.curves, record.undone)
     final = policy.final_loss(counted)
-    first = first_alarms(record.alarms, since=fault_step)
     start = onset(record.curves, policy)
     return TrialReport(
         arm=arm,
@@ -120,14 +135,13 @@ def sum_up(record: RunRecord, arm: str, seed: int, *, fault_step: int = 0) -> Tr
         steps=len(record.curves.loss),
         undone=len(record.curves.loss) - len(counted.loss),
         onset=start,
-        first_alarms=first,
-        leads=leads(first, start),
-        alarms=dict(Counter(alarm.monitor for alarm in record.alarms)),
+        **seen(record.alarms, start, since=fault_step),
         silent=dict(record.silent),
         actions=dict(Counter(action.intervention for action in record.actions)),
         action_seconds=sum(action.seconds for action in record.actions),
         monitor_seconds=sum(record.monitor_seconds.values()),
         seconds=record.seconds,
+        step_seconds=record.step_seconds,
         loss=_points(record.curves, "loss"),
         grad_norm=_points(record.curves, "grad_norm"),
         checkpoint=record.checkpoint,

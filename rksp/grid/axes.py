@@ -19,6 +19,8 @@ _ALIASES = {
     "learn_rate": "learning_rate",
     "warmup": "warmup_steps",
     "warmup_iters": "warmup_steps",
+    "warmup_ratio": "warmup_steps",
+    "num_warmup_steps": "warmup_steps",
     "steps": "max_steps",
     "max_iters": "max_steps",
     "train_steps": "max_steps",
@@ -31,6 +33,8 @@ _ALIASES = {
     "grad_clip": "max_grad_norm",
     "bs": "batch_size",
     "global_batch_size": "batch_size",
+    "train_batch_size": "batch_size",
+    "global_train_batch_size": "batch_size",
     "seq_len": "sequence_length",
     "seq_length": "sequence_length",
     "block_size": "sequence_length",
@@ -41,6 +45,8 @@ _ALIASES = {
 }
 _TARGETS = ("target", "model", "model_name_or_path")
 _PREFIXES = ("config.", "params_", "hparams.", "recipe.")
+_MOST = 1_000_000  # values of one axis
+_LARGEST_POWER = 300
 _OVERRIDE = re.compile(r"^(?P<name>\+{0,2}[\w./@-]+)=(?P<value>.*)$", re.DOTALL)
 _CALL = re.compile(r"^(?P<name>range|choice|interval|logspace|linspace)\((?P<inside>.*)\)$")
 
@@ -120,6 +126,46 @@ def canonical(name: str) -> tuple[str, str]:
     return "set", plain
 
 
+def axis_of(name: str, value: object) -> Axis:
+    """What a mapping of a grid holds under a name: values, one value, a distribution, or an axis
+    of another library.
+
+    Known are lists, a W&B parameter (a mapping), Optuna's distributions, and Ray Tune's
+    `grid_search` and domains.
+
+    Raises:
+        InputError: A mapping is no W&B parameter.
+    """
+    if isinstance(value, Mapping):
+        if set(value) == {"grid_search"}:  # what ray.tune.grid_search returns
+            return Choice(values=tuple(value["grid_search"]))
+        return sweep_axis(name, value)
+    if isinstance(value, list | tuple):
+        return Choice(values=tuple(value))
+    listed = getattr(value, "choices", getattr(value, "categories", None))  # Optuna, Ray Tune
+    if listed is not None:
+        return Choice(values=tuple(listed))
+    if hasattr(value, "low") and hasattr(value, "high"):
+        return _optuna_axis(value)
+    if hasattr(value, "lower") and hasattr(value, "get_sampler"):
+        whole = isinstance(value.upper, int)
+        is_log = "Log" in type(value.get_sampler()).__name__
+        high = value.upper - 1 if whole else value.upper  # Tune's upper bound of integers is open
+        kind = "log_uniform" if is_log else "uniform"
+        return Range(kind=kind, low=value.lower, high=high, whole=whole)
+    return Choice(values=(value,))
+
+
+def _optuna_axis(value) -> Axis:
+    """`FloatDistribution` and `IntDistribution`; those with a step are lists."""
+    whole = isinstance(value.low, int)
+    if value.log or value.step is None:
+        kind = "log_uniform" if value.log else "uniform"
+        return Range(kind=kind, low=value.low, high=value.high, whole=whole)
+    count = math.floor((value.high - value.low) / value.step + 1e-9) + 1
+    return Choice(values=tuple(value.low + i * value.step for i in range(count)))
+
+
 def read_override(text: str) -> tuple[str, Axis]:
     """A Hydra-style override: `lr=1e-4,3e-4`, `n_layer=range(2,9,2)`, `x=choice(a,b)`,
     `lr=logspace(-4,-2,5)` or, to draw from, `lr=interval(1e-4,1e-2)`.
@@ -141,7 +187,7 @@ def read_override(text: str) -> tuple[str, Axis]:
     parts = [parse_yaml(part) for part in _split(text, call["inside"])]
     if call["name"] == "choice":
         return name, Choice(values=tuple(parts))
-    if not all(isinstance(p, int | float) and not isinstance(p, bool) for p in parts):
+    if not all(map(_is_number, parts)):
         raise InputError(f"{text!r}: {call['name']}() takes numbers.")
     return name, _spread(text, call["name"], parts)
 
@@ -151,18 +197,21 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
         if kind == "range":
             start, stop, step = {1: (0, *parts, 1), 2: (*parts, 1), 3: tuple(parts)}[len(parts)]
             count = max(0, math.ceil((stop - start) / step))
-            return Choice(values=tuple(start + i * step for i in range(count)))
-        if kind == "interval":
+        elif kind == "interval":
             low, high = parts
             is_log = low > 0 and high / low > 10
             return Range(kind="log_uniform" if is_log else "uniform", low=low, high=high)
-        low, high, count = parts
+        else:
+            start, stop, count = parts
+            step = (stop - start) / max(1, count - 1)
     except (KeyError, ValueError, ZeroDivisionError) as error:
         raise InputError(f"{text!r}: wrong number of values for {kind}().") from error
-    if count != int(count) or count < 1:
-        raise InputError(f"{text!r}: the third value of {kind}() is a count.")
-    points = [low + (high - low) * i / max(1, count - 1) for i in range(int(count))]
+    if count != int(count) or not 1 <= count <= _MOST:
+        raise InputError(f"{text!r} lists {count:g} values; there can be 1 to {_MOST:,}.")
+    points = [start + i * step for i in range(int(count))]
     if kind == "logspace":
+        if max(map(abs, points)) > _LARGEST_POWER:
+            raise InputError(f"{text!r}: the bounds of logspace() are powers of ten.")
         points = [float(f"{10**p:.6g}") for p in points]
     return Choice(values=tuple(points))
 
@@ -202,21 +251,39 @@ def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
         values, weights = definition["values"], definition.get("probabilities")
         if not isinstance(values, list) or not values:
             raise InputError(f"Sweep parameter {name}: 'values' is no list of values.")
+        if weights is not None and not _are_weights(weights, len(values)):
+            raise InputError(f"Sweep parameter {name}: 'probabilities' is not one number a value.")
         return Choice(values=tuple(values), weights=tuple(weights) if weights else None)
-    low, high = definition.get("min"), definition.get("max")
+    low, high, step = (definition.get(key) for key in ("min", "max", "q"))
     whole = isinstance(low, int) and isinstance(high, int)
     kind = str(definition.get("distribution") or ("int_uniform" if whole else "uniform"))
-    step = definition.get("q")
     if "normal" in kind:
-        mean, deviation = definition.get("mu", 0.0), definition.get("sigma", 1.0)
         plain = "log_normal" if "log" in kind else "normal"
-        return Range(kind=plain, low=float(mean), high=float(deviation), step=step)
-    if not isinstance(low, int | float) or not isinstance(high, int | float) or low > high:
+        low, high = definition.get("mu", 0.0), definition.get("sigma", 1.0)
+    elif kind in ("uniform", "q_uniform", "int_uniform"):
+        plain = "uniform"
+    elif kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):
+        plain = "log_uniform"
+        low, high = (math.exp(v) if _is_number(v) and v < 700 else None for v in (low, high))
+    elif kind in ("log_uniform_values", "q_log_uniform_values", "inv_log_uniform_values"):
+        plain = "log_uniform"
+    else:
+        raise InputError(f"Sweep parameter {name}: distribution {kind!r} is none that rksp knows.")
+    if not all(map(_is_number, (low, high, step or 1))):
         raise InputError(f"Sweep parameter {name} has neither values nor a range from min to max.")
-    if kind in ("log_uniform_values", "q_log_uniform_values", "inv_log_uniform_values"):
-        return Range(kind="log_uniform", low=low, high=high, step=step)
-    if kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):
-        return Range(kind="log_uniform", low=math.exp(low), high=math.exp(high), step=step)
-    if kind in ("uniform", "q_uniform", "int_uniform"):
-        return Range(kind="uniform", low=low, high=high, step=step, whole=kind == "int_uniform")
-    raise InputError(f"Sweep parameter {name}: distribution {kind!r} is none that rksp knows.")
+    if ("normal" not in plain and low > high) or (plain == "log_uniform" and low <= 0):
+        raise InputError(f"Sweep parameter {name}: there is no {kind} from {low:g} to {high:g}.")
+    return Range(kind=plain, low=low, high=high, step=step, whole=kind == "int_uniform")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_weights(weights: object, count: int) -> bool:
+    return (
+        isinstance(weights, list)
+        and len(weights) == count
+        and all(_is_number(weight) and weight >= 0 for weight in weights)
+        and sum(weights) > 0
+    )

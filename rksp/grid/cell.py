@@ -13,7 +13,9 @@ from rksp.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How every cell of a grid is measured and judged; part of every cell's identity.
+    """How every cell of a grid is measured and judged.
+
+    What changes an answer is part of every cell's identity; `threshold` only names it.
 
     Attributes:
         evidence: Tier by name.
@@ -22,7 +24,7 @@ class Options:
         threshold: P(failed) at which a cell's verdict is `risk`.
         risk: Upper bound of P(failed) at the safe rate.
         max_params: Larger models are refused.
-        threads: Of one worker; the result does not depend on it.
+        threads: Of one worker.
         allow_hub: Let a Hub id download.
         trust_remote_code: Run code that comes with a model.
     """
@@ -59,8 +61,7 @@ class Cell:
     @property
     def model(self) -> str:
         """The target with its overrides, in one line."""
-        changes = [f"{key}={value}" for key, value in sorted(self.overrides.items())]
-        return " ".join([self.target, *changes])
+        return model_name(self.target, self.overrides)
 
     def init_key(self, options: Options) -> str:
         """Identity of the initialization and of how it is looked at: cells that share it share
@@ -83,10 +84,14 @@ class Cell:
             {
                 "init": self.init_key(options),
                 "recipe": self.recipe.model_dump(mode="json"),
-                "threshold": options.threshold,
                 "risk": options.risk,
             }
         )
+
+
+def model_name(target: str, overrides: Mapping[str, object]) -> str:
+    """`gpt2 n_layer=2`: a target with its overrides by name."""
+    return " ".join([target, *(f"{key}={value}" for key, value in sorted(overrides.items()))])
 
 
 def _digest(content: Mapping[str, object]) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rksp.grid.cell import model_name
 from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.events import Event, Failure, Task
 from rksp.grid.store import GridStore
@@ -87,7 +88,7 @@ def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress
 
 
 def _apply(store: GridStore, work: _Running, event: Event, progress: Progress) -> None:
-    name = work.task["target"]
+    name = model_name(work.task["target"], work.task["overrides"])
     work.started = True  # a group may wait for its turn as long as it must
     if event["kind"] == "started":
         return

@@ -6,33 +6,19 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rksp.errors import InputError
-from rksp.grid.axes import Axis, Choice, Range, canonical, read_override, sweep_axis
+from rksp.grid.axes import Axis, Choice, Range, axis_of, read_override, sweep_axis
+from rksp.grid.base import Base, Point, make_cell, seed_of
 from rksp.grid.cell import Cell
 from rksp.grid.rows import ROWS, read_rows
-from rksp.recipe import Recipe
-from rksp.recipe_files.document import Document, Unresolved, load_document, parse_file
-from rksp.recipe_files.names import optimizer_of, precision_of
-from rksp.recipe_files.origin import Draft, RecipeFile
+from rksp.recipe_files.document import Document, load_document, parse_file
 from rksp.recipe_files.registry import recognize
 
 MAX_CELLS = 10_000
-Point = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """What every cell starts from: a target, settings of it, and recipe fields or a run file."""
-
-    target: str | None = None
-    overrides: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    document: Document | None = None
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +29,32 @@ class GridPlan:
     notes: tuple[str, ...] = ()
 
 
+def make_plan(
+    grid: Mapping[str, object] | Sequence[Mapping[str, object]],
+    *,
+    target: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    recipe: Mapping[str, object] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    max_cells: int = MAX_CELLS,
+) -> GridPlan:
+    """A grid from Python: `make_plan({"lr": [1e-4, 1e-3], "n_layer": [2, 4]}, target="gpt2")`.
+
+    Args:
+        grid: A mapping of lists (or of distributions of W&B, Optuna or Ray Tune), or a list of
+            such mappings: the union of their products, so that axes may depend on each other.
+        target, overrides, recipe: What does not vary.
+        samples, seed, max_cells: As for `read_plan`.
+
+    Raises:
+        InputError: Something cannot be read; one sentence.
+    """
+    base = Base(target=target, overrides=overrides or {}, recipe=recipe or {})
+    points = _points(_blocks(grid, "The grid"), samples=samples, seed=seed, max_cells=max_cells)
+    return _plan(base, points, "The grid", max_cells=max_cells)
+
+
 def read_plan(
     source: str,
     assignments: Sequence[str] = (),
@@ -51,6 +63,7 @@ def read_plan(
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
+    devices: int | None = None,
     max_cells: int = MAX_CELLS,
 ) -> GridPlan:
     """Reads a grid.
@@ -63,48 +76,58 @@ def read_plan(
         samples: Draw this many cells; needed where a range is given.
         seed: Of the drawing.
         ignore: Names of the file that are neither recipe nor model.
+        devices: Of the run, for batches that a run file gives per device.
         max_cells: More are refused.
 
     Raises:
         InputError: Something cannot be read; one sentence.
     """
     path = Path(source)
-    base, blocks, points, notes = Base(), [{}], None, []
+    base, blocks, rows, notes = Base(), [{}], None, []
     if path.suffix.lower() in ROWS:
-        points, notes = read_rows(path)
+        rows, notes = read_rows(path)
     elif path.is_file():
-        base, blocks, notes, samples = _file(path, samples)
+        base, blocks, notes = _file(path, samples)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(f"There is no file {source}.")
     else:
         base = Base(target=source)
+    base = dataclasses.replace(base, target=target or base.target, devices=devices)
     extra = dict(read_override(text) for text in assignments)
-    if points is None:
+    if rows is None:
         blocks = [dict(block) | extra for block in blocks]
         points = _points(blocks, samples=samples, seed=seed, max_cells=max_cells)
     else:
-        points = [p | q for p in points for q in _product(extra, max_cells)]
-    if len(points) > max_cells:
-        raise InputError(f"The grid has {len(points)} cells; raise --max-cells from {max_cells}.")
-    if target is not None:
-        base = dataclasses.replace(base, target=target)
+        points = [{**row, **added} for row in rows for added in _product(extra, max_cells)]
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
-    cells = [make_cell(base, point, source) for point in points]
-    unique = {_identity(cell): cell for cell in reversed(cells)}
-    kept = [cell for cell in cells if unique[_identity(cell)] is cell]
-    if len(kept) < len(cells):
-        notes.append(f"{len(cells) - len(kept)} cells repeat others and are left out.")
-    return GridPlan(cells=tuple(kept), notes=tuple(notes))
+    return _plan(base, points, source, notes=notes, max_cells=max_cells)
 
 
-def _identity(cell: Cell) -> tuple[object, ...]:
-    return cell.model, cell.seed, cell.recipe
+def _plan(
+    base: Base, points: Sequence[Point], source: str, *, notes: Sequence[str] = (), max_cells: int
+) -> GridPlan:
+    """The cells of these points, without repetitions."""
+    if len(points) > max_cells:
+        raise _too_many(len(points), max_cells)
+    cells: dict[tuple[object, ...], Cell] = {}
+    for point in points:
+        cell = make_cell(base, point, source)
+        cells.setdefault((cell.model, cell.seed, cell.recipe), cell)
+    said = [*notes, *base.notes()]
+    if len(cells) < len(points):
+        said.append(f"{len(points) - len(cells)} cells repeat others and are left out.")
+    return GridPlan(cells=tuple(cells.values()), notes=tuple(said))
 
 
-def _file(
-    path: Path, samples: int | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str], int | None]:
-    """A sweep, a grid or a run file: the base, blocks of axes, notes, cells to draw."""
+def _too_many(count: int, most: int) -> InputError:
+    return InputError(
+        f"The grid has {count} cells; draw some of them with --samples N, or raise --max-cells "
+        f"from {most}."
+    )
+
+
+def _file(path: Path, samples: int | None) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
+    """A sweep, a grid or a run file: the base, blocks of axes, notes."""
     document = _load(path)
     if document.has("parameters"):
         return _sweep(document, samples)
@@ -112,16 +135,16 @@ def _file(
         base = _stated_base(document)
         blocks = _blocks(document.data.get("grid") or {}, path)
         zipped = document.data.get("zip")
-        return base, [b | _zip(zipped, path) for b in blocks], [], samples
+        return base, [{**block, **_zip(zipped, path)} for block in blocks], []
     if document.has("model_type"):
-        return Base(target=str(path)), [{}], [], samples
+        return Base(target=str(path)), [{}], []
     if any(isinstance(value, list) for value in document.data.values()):
         try:
             recognize(document)
         except InputError:
-            return Base(), _blocks(document.data, path), [], samples
+            return Base(), _blocks(document.data, path), []
     recognize(document)
-    return Base(document=document), [{}], [], samples
+    return Base(document=document), [{}], []
 
 
 def _load(path: Path) -> Document:
@@ -150,13 +173,13 @@ def _stated_base(document: Document) -> Base:
         overrides=data.get("set") or {},
         recipe=data.get("recipe") or {},
         document=there,
-        seed=int(data.get("seed") or 0),
+        seed=seed_of(data.get("seed") or 0),
     )
 
 
 def _sweep(
     document: Document, samples: int | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str], int | None]:
+) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
     axes: dict[str, Axis] = {}
     _sweep_axes(document.data["parameters"], "", axes)
     method = str(document.data.get("method", "grid"))
@@ -166,8 +189,8 @@ def _sweep(
     if method in ("random", "bayes") and samples is None:
         if any(isinstance(axis, Range) for axis in axes.values()):
             raise InputError(f"{document.path} draws its cells ({method}); give --samples N.")
-        notes.append("The sweep draws its cells, and all of its choices can be listed: they are.")
-    return Base(), [axes], notes, None if method == "grid" else samples
+        notes = ["The sweep draws its cells, and all of its choices can be listed: they are."]
+    return Base(), [axes], notes
 
 
 def _sweep_axes(parameters: object, prefix: str, axes: dict[str, Axis]) -> None:
@@ -182,44 +205,39 @@ def _sweep_axes(parameters: object, prefix: str, axes: dict[str, Axis]) -> None:
             axes[f"{prefix}{name}"] = sweep_axis(f"{prefix}{name}", definition)
 
 
-def _blocks(grid: object, path: Path) -> list[Mapping[str, Axis]]:
+def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
     """A mapping of lists is a product; a list of mappings is the union of theirs."""
     parts = grid if isinstance(grid, list) else [grid]
     if not all(isinstance(part, Mapping) for part in parts):
-        raise InputError(f"{path}: a grid is a mapping of lists, or a list of such mappings.")
-    return [{str(name): _axis(str(name), value) for name, value in p.items()} for p in parts]
-
-
-def _axis(name: str, value: object) -> Axis:
-    if isinstance(value, Mapping):
-        return sweep_axis(name, value)
-    return Choice(values=tuple(value) if isinstance(value, list) else (value,))
+        raise InputError(f"{source}: a grid is a mapping of lists, or a list of such mappings.")
+    return [{str(name): axis_of(str(name), value) for name, value in p.items()} for p in parts]
 
 
 def _zip(zipped: object, path: Path) -> dict[str, Axis]:
     """Axes that move together become one axis of tuples."""
     if zipped is None:
         return {}
-    if not isinstance(zipped, Mapping) or len({len(v) for v in zipped.values()}) != 1:
-        raise InputError(f"{path}: the lists under 'zip' must be equally long.")
+    lists = list(zipped.values()) if isinstance(zipped, Mapping) else []
+    if not all(isinstance(part, list) for part in lists) or len(set(map(len, lists))) != 1:
+        raise InputError(f"{path}: 'zip' holds lists by name, all equally long.")
     names = tuple(str(name) for name in zipped)
     return {"\0".join(names): Choice(values=tuple(zip(*zipped.values(), strict=True)))}
 
 
 def _points(
-    blocks: Iterable[Mapping[str, Axis]], *, samples: int | None, seed: int, max_cells: int
+    blocks: Sequence[Mapping[str, Axis]], *, samples: int | None, seed: int, max_cells: int
 ) -> list[Point]:
-    points: list[Point] = []
+    """All points of every block, or as many as asked for, each drawn from a block by chance."""
+    if samples is None:
+        return [point for block in blocks for point in _product(block, max_cells)]
+    if samples > max_cells:
+        raise _too_many(samples, max_cells)
     source = random.Random(seed)
-    for block in blocks:
-        if samples is not None:
-            points += [
-                _unzipped({name: axis.draw(source) for name, axis in block.items()})
-                for _ in range(samples)
-            ]
-        else:
-            points += _product(block, max_cells)
-    return points
+    drawn = []
+    for _ in range(samples):
+        block = blocks[source.randrange(len(blocks))] if len(blocks) > 1 else blocks[0]
+        drawn.append(_unzipped({name: axis.draw(source) for name, axis in block.items()}))
+    return drawn
 
 
 def _product(block: Mapping[str, Axis], max_cells: int) -> list[Point]:
@@ -228,7 +246,7 @@ def _product(block: Mapping[str, Axis], max_cells: int) -> list[Point]:
             raise InputError(f"{name} is a range, which a grid cannot list; give --samples N.")
     size = math.prod(len(axis.values) for axis in block.values())
     if size > max_cells:
-        raise InputError(f"The grid has {size} cells; raise --max-cells from {max_cells}.")
+        raise _too_many(size, max_cells)
     values = itertools.product(*(axis.values for axis in block.values()))
     return [_unzipped(dict(zip(block, row, strict=True))) for row in values]
 
@@ -239,73 +257,3 @@ def _unzipped(point: Point) -> Point:
         names = name.split("\0")
         flat |= dict(zip(names, value, strict=True)) if len(names) > 1 else {name: value}
     return flat
-
-
-def make_cell(base: Base, point: Point, source: str) -> Cell:
-    """One cell: the base with a point's values in place.
-
-    Args:
-        base: What does not vary.
-        point: Values by the names that the user gave.
-        source: Of the grid, for messages.
-
-    Raises:
-        InputError: There is no model, or a value cannot be used.
-    """
-    target, seed = base.target, base.seed
-    overrides = dict(base.overrides)
-    fields = {canonical(name)[1] or name: value for name, value in base.recipe.items()}
-    data = base.document.data if base.document is not None else None
-    for name, value in point.items():
-        kind, key = canonical(name)
-        if data is not None and base.document.has(name):
-            data = _placed(data, name, value)
-        elif kind == "target":
-            target = str(value)
-        elif kind == "seed":
-            seed = int(value)
-        elif kind == "recipe":
-            fields[key] = _in_our_words(key, value)
-        else:
-            overrides[key] = value
-    if fields.get("max_grad_norm") == 0:
-        fields["max_grad_norm"] = None
-    if data is not None:
-        read = _read(dataclasses.replace(base.document, data=data))
-        if target is None and read.target is not None:
-            target, overrides = read.target.name, dict(read.target.overrides) | overrides
-        if target is None:
-            raise InputError(f"{source}: {read.target_missing}")
-        recipe = read.recipe(fields)
-    else:
-        recipe = Recipe.parse(fields)
-    if target is None:
-        raise InputError(f"{source} names no model; give --target, or an axis called target.")
-    return Cell(target=target, overrides=overrides, seed=seed, recipe=recipe, labels=dict(point))
-
-
-def _in_our_words(field: str, value: object) -> object:
-    """Names of optimizers and precisions as sweeps write them; what is unknown stays as it is."""
-    if field == "optimizer":
-        return optimizer_of(str(value))[0] or value
-    if field == "precision":
-        return precision_of(str(value)) or value
-    return value
-
-
-def _read(document: Document) -> RecipeFile:
-    reader = recognize(document)
-    draft = Draft(document, reader.title)
-    reader.read(draft)
-    return draft.finish()
-
-
-def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:
-    """The settings with one replaced, by its dotted name."""
-    first, _, rest = name.partition(".")
-    actual = next(k for k in data if str(k).replace("-", "_") == first.replace("-", "_"))
-    if not rest:
-        return {**data, actual: value}
-    inner = data[actual]
-    assert isinstance(inner, Mapping) and not isinstance(inner, Unresolved)
-    return {**data, actual: _placed(inner, rest, value)}

@@ -11,6 +11,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
+import secrets
 import socket
 import sqlite3
 import time
@@ -21,9 +23,11 @@ from pathlib import Path
 from rksp.errors import ArtifactError, InputError
 from rksp.grid.cell import Cell, Options
 from rksp.grid.events import FINAL, Failure, Task
+from rksp.grid.provenance import made_by
 
 SCHEMA = "rksp-grid-1"
 TRIES = 3
+_OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS cells (
@@ -61,7 +65,7 @@ class GridStore:
 
     Args:
         path: The file; made if absent.
-        owner: Who claims; default this process.
+        owner: Who claims; default this object in this process.
 
     Raises:
         ArtifactError: The file is not such a store.
@@ -69,7 +73,7 @@ class GridStore:
 
     def __init__(self, path: Path, *, owner: str | None = None) -> None:
         self.path = path
-        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}"
+        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         try:
             self._base = sqlite3.connect(path, timeout=30, isolation_level=None)
             self._base.execute("PRAGMA journal_mode=WAL")
@@ -99,9 +103,10 @@ class GridStore:
             How many cells were there already.
 
         Raises:
-            InputError: The store holds another grid.
+            InputError: The store holds another grid, or another rksp made it.
         """
         keys = [cell.key(options) for cell in cells]
+        maker = made_by()
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
         with self._transaction():
             stored = self._meta("plan")
@@ -111,10 +116,12 @@ class GridStore:
                     "grid and options to resume."
                 )
             if stored is not None:
+                self._check_maker(maker)
                 return len(keys)
             for name, value in (
                 ("schema", SCHEMA),
                 ("plan", plan),
+                ("made_by", json.dumps(maker)),
                 ("options", json.dumps(dataclasses.asdict(options))),
             ):
                 self._base.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
@@ -219,6 +226,10 @@ class GridStore:
         found = dict(self._base.execute("SELECT state, COUNT(*) FROM cells GROUP BY state"))
         return {state: found.get(state, 0) for state in ("todo", "running", "done", "failed")}
 
+    def made_by(self) -> dict[str, str]:
+        """Versions of what the numbers come from; empty before the store is filled."""
+        return json.loads(self._meta("made_by") or "{}")
+
     def profiles(self) -> list[float]:
         """Seconds of every profile that was made."""
         return [s for (s,) in self._base.execute("SELECT seconds FROM profiles ORDER BY rowid")]
@@ -245,6 +256,16 @@ class GridStore:
         self._base.executemany(f"{back} AND owner = ?", gone)
         self._base.execute(f"{back} AND lease < ?", (now,))
 
+    def _check_maker(self, maker: dict[str, str]) -> None:
+        """Numbers of two classifiers must not stand in one table."""
+        stored = self.made_by()
+        for name in ("rksp", "classifier"):
+            if stored.get(name) != maker[name]:
+                raise InputError(
+                    f"{self.path} was made with {name} {stored.get(name)}, and this is "
+                    f"{maker[name]}; write to another file."
+                )
+
     def _meta(self, name: str) -> str | None:
         row = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
@@ -268,11 +289,11 @@ class _Transaction:
 
 def _may_live(owner: str) -> bool:
     """False only for a process of this machine that is certainly gone."""
-    host, _, number = owner.rpartition(":")
-    if host != socket.gethostname() or not number.isdigit():
+    found = _OWNER.fullmatch(owner)
+    if found is None or found["host"] != socket.gethostname():
         return True
     try:
-        os.kill(int(number), 0)
+        os.kill(int(found["process"]), 0)
     except ProcessLookupError:
         return False
     except PermissionError:

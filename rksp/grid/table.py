@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rksp.errors import InputError, nearest
 from rksp.grid.axes import canonical
+from rksp.grid.cell import model_name
 from rksp.grid.store import Row
 from rksp.recipe_files.document import parse_yaml
 
@@ -36,36 +37,50 @@ _ANSWER = (
     "safe_learning_rate",
     "likely_edge",
 )
-_SHADES = "·░▒▓█"
 
 
-def records(rows: Sequence[Row]) -> list[Record]:
+def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
     """One flat record a cell, ranked: the least likely to fail first, faster rates before slower.
 
     Cells without an answer come last, in the order of the grid. The order and the values depend
     on the cells alone.
+
+    Args:
+        bar: P(failed) at which a verdict is `risk`.
     """
-    return sorted((_record(row) for row in rows), key=_rank)
+    return sorted((_record(row, bar) for row in rows), key=_rank)
 
 
-def _record(row: Row) -> Record:
+def _record(row: Row, bar: float) -> Record:
     result = row.result or {}
     findings = result.get("findings", [])
-    found = {name: result.get(name) for name in _ANSWER}
-    return {
+    head = {
         "position": row.position,
-        "model": " ".join([row.target, *(f"{k}={v}" for k, v in sorted(row.overrides.items()))]),
+        "model": model_name(row.target, row.overrides),
         "target": row.target,
         "seed": row.seed,
-        **{name: value for name, value in row.labels.items() if name not in ("target", "seed")},
-        **{name: value for name, value in row.recipe.items() if name not in row.labels},
-        **found,
-        "verdict": found["verdict"] or ("could not run" if row.state == "failed" else row.state),
+    }
+    return {
+        **head,
+        **row.labels,  # as the user wrote them, under other names than ours
+        **row.recipe,
+        **head,
+        **{name: result.get(name) for name in _ANSWER},
+        "verdict": _verdict(row, bar),
         "reasons": "; ".join(reason for reason in result.get("reasons", []) if reason),
         "findings": " ".join(findings),
         "failure": row.failure if row.state == "failed" else None,
         "message": row.message if row.state == "failed" else None,
     }
+
+
+def _verdict(row: Row, bar: float) -> str:
+    """The stored one, with `ok` and `risk` by this bar; for a cell without a result, its state."""
+    if row.result is None:
+        return "could not run" if row.state == "failed" else row.state
+    if row.result["verdict"] in ("ok", "risk") and row.result["probability_failed"] is not None:
+        return "risk" if row.result["probability_failed"] >= bar else "ok"
+    return row.result["verdict"]
 
 
 def _rank(record: Record) -> tuple[float, float, int]:
@@ -142,37 +157,6 @@ def axes_of(rows: Sequence[Row]) -> list[str]:
     """Names of what varies over the grid, in the order in which they were given."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     return [n for n in names if len({str(row.labels.get(n)) for row in rows}) > 1]
-
-
-def heat_map(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
-    """Risk over rate (across) and the next axis (down), averaged over the rest, as shaded blocks.
-
-    Nothing where fewer than two rates were looked at.
-    """
-    rates = sorted({r["learning_rate"] for r in found if r.get("learning_rate")})
-    others = [n for n in axes if canonical(n) != ("recipe", "learning_rate")]
-    down = others[0] if others else "model"
-    rows = list(dict.fromkeys(str(r.get(down)) for r in sorted(found, key=lambda r: r["position"])))
-    if len(rates) < 2:
-        return []
-    width = max(len(name) for name in [*rows, down]) if rows else 0
-    sums: dict[tuple[str, float], list[float]] = {}
-    for r in found:
-        if r["probability_failed"] is not None and r.get("learning_rate"):
-            cell = sums.setdefault((str(r.get(down)), r["learning_rate"]), [])
-            cell.append(r["probability_failed"])
-    lines = [f"{down.rjust(width)}  rate {rates[0]:.3g} … {rates[-1]:.3g}"]
-    for name in rows:
-        blocks = "".join(_shade(sums.get((name, rate))) for rate in rates)
-        lines.append(f"{name.rjust(width)}  {blocks}")
-    legend = "  ".join(f"{mark} {20 * i}%" for i, mark in enumerate(_SHADES))
-    return [*lines, f"{'':{width}}  P(failed) from {legend}"]
-
-
-def _shade(values: list[float] | None) -> str:
-    if not values:
-        return " "
-    return _SHADES[min(len(_SHADES) - 1, int(sum(values) / len(values) * len(_SHADES)))]
 
 
 def to_csv(found: Sequence[Record]) -> str:

@@ -25,6 +25,8 @@ class Action:
         what: A sentence without numbers that repeat at every step.
         seconds: What it cost; the only field that differs between two equal runs.
         detail: Numbers: the factor, how many heads, the penalty, …
+        moved_weights: Whether weights are now others than the optimizer left them. Monitors that
+            compare weights over time start anew.
     """
 
     intervention: str
@@ -32,6 +34,7 @@ class Action:
     what: str
     seconds: float
     detail: Mapping[str, float] = field(default_factory=dict)
+    moved_weights: bool = False
 
 
 class Intervention(ABC):

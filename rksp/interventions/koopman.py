@@ -32,22 +32,21 @@ def reduced_operator(
         A `[layers, rank, rank]`, and `[layers]` bool: whether the factorization held; where it
         did not, A is that of unwhitened states.
     """
-    x = x - x.mean(-2, keepdim=True)
-    y = y - y.mean(-2, keepdim=True)
-    if basis is not None:
-        x, y = x @ basis, y @ basis
-    count = x.shape[-2] - 1
-    covariance = x.mT @ x / count
-    diagonal = covariance.diagonal(dim1=-2, dim2=-1)
-    floor = epsilon + 1e-6 * diagonal.mean(-1, keepdim=True)
-    factor, failed = torch.linalg.cholesky_ex(
-        covariance + torch.diag_embed(floor.expand_as(diagonal))
-    )
-    usable = failed == 0
-    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    factor = torch.where(usable[:, None, None], factor, unit)
-    half = torch.linalg.solve_triangular(factor, y.mT @ x / count, upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half, upper=True, left=False), usable
+    with torch.no_grad():  # all of this is constant: what is left for the graph are two products
+        x = x - x.mean(-2, keepdim=True)
+        if basis is not None:
+            x = x @ basis
+        covariance = x.mT @ x / (x.shape[-2] - 1)
+        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+        diagonal += epsilon + 1e-6 * diagonal.mean(-1, keepdim=True)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        usable = failed == 0
+        unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        factor = torch.where(usable[:, None, None], factor, unit)
+        inverse = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
+        white = x @ (inverse.mT / (x.shape[-2] - 1))
+    # Centering y would change nothing: the columns of x have no mean.
+    return inverse @ ((y if basis is None else y @ basis).mT @ white), usable
 
 
 @torch.no_grad()

@@ -159,7 +159,8 @@ class KSS(Intervention):
         tokens = self.tokens or _PER_DIRECTION * min(self.rank, states.shape[-1])
         stride = max(1, len(rows) // tokens)
         stride -= stride % 2 == 0
-        rows = rows[step % stride :: stride][:tokens]
+        first = step % stride
+        rows = rows[first : first + tokens * stride : stride]
         return rows if rows.dtype == torch.float64 else rows.float()
 
     def penalty(self, moment: Moment) -> Tensor | None:

@@ -9,7 +9,13 @@ from rksp.monitors.base import Moment
 
 
 def record(
-    intervention: Intervention, moment: Moment, what: str, *, since: float, **detail: float
+    intervention: Intervention,
+    moment: Moment,
+    what: str,
+    *,
+    since: float,
+    moved_weights: bool = False,
+    **detail: float,
 ) -> None:
     """Appends an action that began at `since`, a reading of `time.perf_counter`.
 
@@ -22,5 +28,6 @@ def record(
             what=what,
             seconds=time.perf_counter() - since,
             detail=detail,
+            moved_weights=moved_weights,
         )
     )

@@ -105,6 +105,7 @@ class MSign(Intervention):
             moment,
             "replaced projections by their matrix sign",
             since=start,
+            moved_weights=True,
             matrices=float(len(self._matrices)),
         )
 

@@ -111,7 +111,15 @@ class QKClip(Intervention):
             if bool((largest > self.tau).any()):
                 self._clip(layer, largest)
         what = "scaled queries and keys of heads with large logits"
-        record(self, moment, what, since=start, heads=float(heads), largest=float(found.max()))
+        record(
+            self,
+            moment,
+            what,
+            since=start,
+            moved_weights=True,
+            heads=float(heads),
+            largest=float(found.max()),
+        )
 
     def _clip(self, layer: AttentionLayer, largest: Tensor) -> None:
         gamma = (self.tau / largest.clamp(min=self.tau)).view(layer.kv_heads, -1)

@@ -165,6 +165,7 @@ class RateBackoff(Intervention):
             moment,
             "rolled back and lowered the rate",
             since=start,
+            moved_weights=True,
             rate_scale=self.rate_scale,
             undone=float(moment.step + 1 - snapshot.step),
         )

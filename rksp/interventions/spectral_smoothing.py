@@ -90,7 +90,7 @@ class SpectralSmoothing(Intervention):
                 matrix.write(weight)
         what = "lowered leading singular values"
         detail = {"lowered": float(lowered), "largest_ratio": largest}
-        record(self, moment, what, since=start, **detail)
+        record(self, moment, what, since=start, moved_weights=lowered > 0, **detail)
 
     def _lower(self, weight: Tensor, index: int) -> tuple[int, float]:
         """Lowers in place; how many values, and σ₁ over the root mean square before."""

@@ -30,6 +30,12 @@ class ActivationRange(Monitor):
     name: ClassVar[str] = "activation-range"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 20
+    quantities: ClassVar[tuple[str, ...]] = (
+        "activation_max",
+        "activation_share",
+        "activation_growth",
+    )
+    source: ClassVar[str] = "OLMo 2, arXiv 2501.00656"
 
     def bind(self, model: nn.Module) -> str | None:
         self._blocks = dict.fromkeys(block_paths(model))

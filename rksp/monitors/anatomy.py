@@ -13,6 +13,7 @@ from rksp.monitors.groups import block_paths
 from rksp.monitors.weight_view import Matrix, at_least_float, gathered
 
 _ROUTER_NAMES = ("gate", "router", "wg")  # `gate_proj` of a gated feed-forward layer is none
+_HEAD_NAMES = ("head", "lm_head", "embed_out", "classifier", "score")
 _TOP_K = ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k", "k")
 _SIGMOID_TYPES = ("Llama4", "DeepseekV3", "Glm4Moe", "Dots1")
 
@@ -176,7 +177,7 @@ def _head(model: nn.Module) -> Matrix | None:
     getter = getattr(model, "get_output_embeddings", None)
     owner = getter() if callable(getter) else None
     for name, module in candidates.items():
-        if module is owner or (owner is None and name in ("head", "lm_head", "embed_out")):
+        if module is owner or (owner is None and name in _HEAD_NAMES):
             return whole_matrix(name, module)
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -26,6 +25,8 @@ class AttentionEntropy(LogitMonitor):
     name: ClassVar[str] = "attention-entropy"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 20
+    quantities: ClassVar[tuple[str, ...]] = ("attention_entropy",)
+    source: ClassVar[str] = "arXiv 2303.06296"
 
     def reset(self) -> None:
         self._first: dict[str, Tensor] = {}
@@ -36,7 +37,8 @@ class AttentionEntropy(LogitMonitor):
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         seen = visible.sum(-1)
-        entropy = torch.special.entr(logits.softmax(-1)).sum(-1) / seen.clamp(min=2).log()
+        most = seen.clamp(min=2).to(logits.dtype).log()
+        entropy = torch.special.entr(logits.softmax(-1)).sum(-1) / most
         return {"entropy": torch.where(seen > 1, entropy, torch.nan).nanmean((0, 2))}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
@@ -60,7 +62,7 @@ class AttentionEntropy(LogitMonitor):
                 quantity="attention_entropy",
                 step=step,
                 layer=layer,
-                value=max(0.0, float(lowest)) if math.isfinite(float(lowest)) else 0.0,
+                value=max(0.0, float(lowest)),
                 detail=detail,
             )
         ]

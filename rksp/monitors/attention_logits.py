@@ -25,6 +25,8 @@ class AttentionLogits(LogitMonitor):
     name: ClassVar[str] = "attention-logits"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 20
+    quantities: ClassVar[tuple[str, ...]] = ("attention_max_logit", "attention_logit_std")
+    source: ClassVar[str] = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         count = visible.sum(-1).clamp(min=1)

@@ -36,6 +36,7 @@ class Moment:
         optimizer: Its optimizer; None in a loop that keeps it to itself.
         loss: Training loss in nats, mean over the step's micro-batches; None if unknown.
         learning_rate: Of this step; None if unknown.
+        shared: What a monitor computed that others of the same phase need too, by name.
     """
 
     step: int
@@ -43,6 +44,7 @@ class Moment:
     optimizer: Optimizer | None = None
     loss: float | None = None
     learning_rate: float | None = None
+    shared: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +79,15 @@ class Monitor(ABC):
         name: Unique, as in tables and on the command line.
         phase: When `read` is called.
         default_every: Steps between two readings unless the user says otherwise.
+        quantities: What its readings may be named, without the window that some have as a suffix.
+        source: Whose idea it is.
     """
 
     name: ClassVar[str]
     phase: ClassVar[Phase]
     default_every: ClassVar[int]
+    quantities: ClassVar[tuple[str, ...]]
+    source: ClassVar[str]
 
     def __init__(self, *, every: int | None = None) -> None:
         self.every = every or self.default_every

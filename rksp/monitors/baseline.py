@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 
 TO_SIGMA = 1.4826  # of the MAD, for normal samples
 MAD_EFFICIENCY = 0.37  # of the MAD against the standard deviation, for normal samples
-MEDIAN_VARIANCE = 1.571  # of the median, in units of σ²/n
+LINE_VARIANCE = 13.4  # of the resistant line a quarter of its length ahead, in units of σ²/n
 SINGLE_TAIL = 1e-5  # false alarms per sample and quantity: 30 quantities give 0.3 in 1,000 steps
 RUN_TAIL = 1e-3  # the same for a sample that must repeat to be an alarm
 MOST = 25.0  # no series is so smooth that more than this goes unnoticed
@@ -20,36 +20,50 @@ WHITE_ENOUGH = 64  # independent samples that a CUSUM needs: its mean is then kn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Center and spread of past samples.
+    """A resistant line through past samples, and their spread around it.
 
     Attributes:
         count: Samples it was fitted to.
         median, recent: Median of all, and of their newest third.
-        scale: MAD around the median, in standard deviations, plus the floor.
-        correlation: Lag-one autocorrelation.
+        end, slope: The line at the newest sample, and its rise from one to the next.
+        scale: MAD around the line, in standard deviations, and the step of a walk that comes as
+            far as the line, in quadrature, plus the floor.
+        correlation: Lag-one autocorrelation around the line.
         single_z, run_z: Thresholds at this many samples of this correlation.
+        jump: MAD of the differences between neighbors, in standard deviations, plus the floor.
+        jump_z: Threshold for a difference, which correlation does not raise.
     """
 
     count: int
     median: float
     recent: float
+    end: float
+    slope: float
     scale: float
     correlation: float
     single_z: float
     run_z: float
+    jump: float
+    jump_z: float
 
-    def reference(self, direction: str) -> float:
-        """What the next sample is compared with: of the two medians the worse one.
+    def reference(self, direction: str, ahead: int = 1) -> float:
+        """What a sample so many after the newest is compared with.
 
-        After a trend toward the bad side, its newest part is what may be expected.
+        The worse one of the line and of the newest third: after a trend toward the bad side, its
+        continuation may be expected; after one toward the good side, its end.
         """
-        both = (self.median, self.recent)
+        both = (self.recent, self.end + self.slope * ahead)
         return max(both) if direction == "up" else min(both)
 
-    def z(self, x: float, direction: str) -> float:
+    def z(self, x: float, direction: str, ahead: int = 1) -> float:
         """Distance to the bad side in units of the spread."""
-        up, down = x - self.reference("up"), self.reference("down") - x
+        up, down = x - self.reference("up", ahead), self.reference("down", ahead) - x
         return {"up": up, "down": down, "both": max(up, down)}[direction] / self.scale
+
+    def jump_of(self, x: float, last: float, direction: str) -> float:
+        """How far a sample leaps to the bad side from the one before, in units of the leaps."""
+        leap = (x - last - self.slope) / self.jump
+        return {"up": leap, "down": -leap, "both": abs(leap)}[direction]
 
     @property
     def is_white_enough(self) -> bool:
@@ -69,36 +83,51 @@ def fit_baseline(
 ) -> Baseline:
     """Fits a baseline to at least four samples.
 
-    Thresholds are at least `single_z` and `run_z`; with few samples they are the quantiles of
-    Student's t whose degrees of freedom are those of a MAD of n' samples, widened by the error of
-    the center, where n' = n (1-ρ²)/(1+ρ²) for the spread and n (1-ρ)/(1+ρ) for the center (AR(1),
-    Bartlett 1946), at most `MOST` times the spread. Tails are divided by the number of layers that
-    are judged together.
+    The line joins the medians of the first and the last third (Tukey's resistant line), or a trend
+    would count as spread and as correlation, and hide a loss that doubles. Thresholds are at least
+    `single_z` and `run_z`; with few samples they are the quantiles of Student's t whose degrees of
+    freedom are those of a MAD of n' samples, widened by the error of the line, where
+    n' = n (1-ρ²)/(1+ρ²) for the spread and n (1-ρ)/(1+ρ) for the line (AR(1), Bartlett 1946), at
+    most `MOST` times the spread. Tails are divided by the number of layers that are judged
+    together.
     """
     x = np.asarray(samples, dtype=np.float64)
     n = len(x)
-    median = float(np.median(x))
-    spread = TO_SIGMA * float(np.median(np.abs(x - median)))
-    jumps = TO_SIGMA * float(np.median(np.abs(np.diff(x))))
-    # Var of a difference is 2 σ² (1-ρ); robust, and corrected for its bias at few samples.
+    third = max(1, n // 3)
+    recent = float(np.median(x[-third:]))
+    slope = (recent - float(np.median(x[:third]))) / (n - third)
+    level = x - slope * np.arange(n)
+    start = float(np.median(level))
+    spread = TO_SIGMA * float(np.median(np.abs(level - start)))
+    jumps = TO_SIGMA * float(np.median(np.abs(np.diff(level))))
+    # Var of a difference is 2 σ² (1-ρ); robust, and corrected for its bias at few samples with a
+    # trend taken out (Marriott and Pope, 1954).
     correlation = 1 - 0.5 * (jumps / spread) ** 2 if spread > 0 else 0.0
-    correlation = min(max(correlation + (1 + 3 * correlation) / n, 0.0), 0.999)
+    correlation = min(max(correlation + (2 + 4 * correlation) / n, 0.0), 0.999)
     square = correlation**2
     freedom = max(1.0, MAD_EFFICIENCY * n * (1 - square) / (1 + square))
-    widening = math.sqrt(1 + MEDIAN_VARIANCE / max(1.0, n * _share(correlation)))
+    widening = math.sqrt(1 + LINE_VARIANCE / max(1.0, n * _share(correlation)))
     # A run of correlated samples is hardly more evidence than one of them.
     run_tail = SINGLE_TAIL**square * RUN_TAIL ** (1 - square)
     single, run = (
         widening * float(stdtrit(freedom, 1 - tail / layers)) for tail in (SINGLE_TAIL, run_tail)
     )
+    median = float(np.median(x))
+    least = max(floor, 1e-3 * abs(median), 1e-8)
+    leap = float(stdtrit(max(1.0, MAD_EFFICIENCY * (n - 1)), 1 - SINGLE_TAIL / layers))
     return Baseline(
         count=n,
         median=median,
-        recent=float(np.median(x[-max(1, n // 3) :])),
-        scale=spread + max(floor, 1e-3 * abs(median), 1e-8),
+        recent=recent,
+        end=start + slope * (n - 1),
+        slope=slope,
+        # A walk that comes as far as the trend in n samples takes steps of |slope| √n.
+        scale=math.hypot(spread, slope * math.sqrt(n)) + least,
         correlation=correlation,
         single_z=min(max(single_z, single), MOST),
         run_z=min(max(run_z, run), MOST),
+        jump=jumps + least,
+        jump_z=min(max(single_z, leap), MOST),
     )
 
 

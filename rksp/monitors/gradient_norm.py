@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import parameter_groups, sums_of_squares
+from rksp.monitors.groups import gradient_norms, parameter_groups, sums_of_squares
 
 
 class GradientNorm(Monitor):
@@ -25,27 +25,29 @@ class GradientNorm(Monitor):
     name: ClassVar[str] = "gradient-norm"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 1
+    quantities: ClassVar[tuple[str, ...]] = ("gradient_norm", "block_gradient_norm")
+    source: ClassVar[str] = "ZClip, arXiv 2504.02507"
 
     def bind(self, model: nn.Module) -> str | None:
         self._groups = parameter_groups(model)
         return None if self._groups else "no parameter is trained"
 
     def read(self, moment: Moment) -> list[Reading]:
-        grads = {
-            name: [p.grad for p in params if p.grad is not None]
+        groups = {
+            name: grads
             for name, params in self._groups.items()
+            if (grads := [p.grad for p in params if p.grad is not None])
         }
-        names = [name for name, group in grads.items() if group]
-        if not names:
+        if not groups:
             return []
-        squares = sums_of_squares([grads[name] for name in names]).tolist()
+        squares = sums_of_squares(list(groups.values()), gradient_norms(moment)).tolist()
         total = sum(squares)
         top = max(squares) / total if 0 < total < math.inf else 1.0
         readings = [
             self._reading("gradient_norm", moment.step, "", total, {"top_share": top}),
             *(
                 self._reading("block_gradient_norm", moment.step, name, square, {})
-                for name, square in zip(names, squares, strict=True)
+                for name, square in zip(groups, squares, strict=True)
             ),
         ]
         return [reading for reading in readings if math.isfinite(reading.value)]

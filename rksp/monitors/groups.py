@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from rksp.monitors.base import Moment
+
+_NORMS = "gradient norms"
 
 
 def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -41,28 +45,52 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def sums_of_squares(groups: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Sum of squares of the entries of each group, `[groups]` float32, over all shards.
+def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
+    """Norm of what this rank holds of every gradient, float64; computed once a moment."""
+    if _NORMS not in moment.shared:
+        grads = [p.grad for p in moment.model.parameters() if p.grad is not None]
+        norms = [norm.double() for norm in _norms(grads)]
+        finite = torch.stack(norms).isfinite().tolist() if norms else []
+        for index in (index for index, good in enumerate(finite) if not good):
+            norms[index] = local(grads[index]).double().norm()  # a square may overflow float32
+        moment.shared[_NORMS] = dict(zip(grads, norms, strict=True))
+    return moment.shared[_NORMS]
 
-    One reduction and, where tensors are sharded, one communication per kind of sharding, which
-    every rank must join.
+
+def sums_of_squares(
+    groups: Sequence[Sequence[Tensor]], norms: Mapping[Tensor, Tensor] | None = None
+) -> Tensor:
+    """Sum of squares of the entries of each group, `[groups]`, over all shards.
+
+    One communication per kind of sharding, which every rank must join.
+
+    Args:
+        groups: Tensors, perhaps sharded.
+        norms: Of the tensors, as `gradient_norms` gives them; None computes them.
     """
+    if norms is None:
+        flat = [tensor for group in groups for tensor in group]
+        norms = dict(zip(flat, _norms(flat), strict=True))
     sums = {}
     for index, group in enumerate(groups):
         for tensor in group:
             kind = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
-            if kind not in sums:
-                sums[kind] = [[] for _ in groups]
-            sums[kind][index].append(local(tensor))
+            owners, parts = sums.setdefault(kind, ([], []))
+            owners.append(index)
+            parts.append(norms[tensor])
     total = 0.0
-    for kind, parts in sums.items():
-        flat = [tensor for part in parts for tensor in part]
-        squares = torch.stack(torch._foreach_norm(flat, 2, dtype=torch.float32)).square()
-        owner = [index for index, part in enumerate(parts) for _ in part]
+    for kind, (owners, parts) in sums.items():
+        squares = torch.stack(parts).square()
         summed = squares.new_zeros(len(groups))
-        summed.index_add_(0, torch.tensor(owner, device=squares.device), squares)
+        summed.index_add_(0, torch.tensor(owners, device=squares.device), squares)
         total = total + _over_ranks(summed, kind)
     return total
+
+
+def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Euclidean norms of local parts, float32, in one reduction."""
+    parts = [local(tensor) for tensor in tensors]
+    return torch._foreach_norm(parts, 2, dtype=torch.float32) if parts else []
 
 
 def _over_ranks(values: Tensor, kind: tuple | None) -> Tensor:

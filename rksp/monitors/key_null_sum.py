@@ -26,6 +26,8 @@ class KeyNullSum(AttentionWatcher):
     name: ClassVar[str] = "key-null-sum"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 10
+    quantities: ClassVar[tuple[str, ...]] = ("key_null_sum", "key_null_drift")
+    source: ClassVar[str] = "ours, for the fault of arXiv 2510.04212"
 
     def bind(self, model):
         self.reset()

@@ -24,6 +24,8 @@ class LossSpike(Monitor):
     name: ClassVar[str] = "loss"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 1
+    quantities: ClassVar[tuple[str, ...]] = ("loss", "loss_excess")
+    source: ClassVar[str] = "ours"
 
     def __init__(self, *, every: int | None = None) -> None:
         super().__init__(every=every)

@@ -24,6 +24,8 @@ class MultiMaximum(LogitMonitor):
     name: ClassVar[str] = "multi-maximum"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 20
+    quantities: ClassVar[tuple[str, ...]] = ("multi_max_share",)
+    source: ClassVar[str] = "arXiv 2510.04212"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         usable = visible.sum(-1) > 1

@@ -35,6 +35,8 @@ class NearUnitMass(Monitor):
     name: ClassVar[str] = "near-unit-mass"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 100
+    quantities: ClassVar[tuple[str, ...]] = ("near_unit_mass", "expansive_mass")
+    source: ClassVar[str] = "RKSP, arXiv 2602.22988"
 
     def __init__(self, *, every: int | None = None, states: int = STATES, rank: int = RANK) -> None:
         super().__init__(every=every)

@@ -12,9 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.models.blocks import first_tensor
 from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import local
-
-BATCH = 16
+from rksp.monitors.groups import block_paths, gradient_norms
 
 
 class NonFinite(Monitor):
@@ -29,26 +27,46 @@ class NonFinite(Monitor):
       overflows on purpose and skips the step: then they are named `overflowed_gradients`.
 
     The test is one sum per tensor, in float32 at least, which is NaN or infinite exactly if an
-    entry is (or the sum itself overflows, beyond 3e38). On a GPU it is taken of `BATCH` tensors
-    at once, which keeps that many outputs alive a little longer.
+    entry is (or the sum itself overflows, beyond 3e38). On a CPU a block whose output is finite is
+    not looked into: what it made of its parts' infinities no loss inherits. On a GPU, where asking
+    would wait for the device, all parts of a block are summed in one call.
     """
 
     name: ClassVar[str] = "non-finite"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 1
+    quantities: ClassVar[tuple[str, ...]] = (
+        "non_finite_loss",
+        "non_finite_modules",
+        "non_finite_gradients",
+        "overflowed_gradients",
+    )
+    source: ClassVar[str] = "ours"
 
     def bind(self, model: nn.Module) -> str | None:
         self._params = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        self._leaves = [(n, m) for n, m in model.named_modules() if n and not any(m.children())]
+        blocks = block_paths(model)
+        self._blocks = [model.get_submodule(path) for path in blocks]
+        self._leaves = [
+            (name, leaf, any(name.startswith(f"{path}.") for path in blocks))
+            for name, leaf in model.named_modules()
+            if name and not any(leaf.children())
+        ]
         self._clear()
         return None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         self._clear()
-        return [leaf.register_forward_hook(self._hook(name)) for name, leaf in self._leaves]
+        return [
+            *(
+                leaf.register_forward_hook(self._after_leaf(name, is_inner))
+                for name, leaf, is_inner in self._leaves
+            ),
+            *(block.register_forward_hook(self._after_block) for block in self._blocks),
+        ]
 
     def read(self, moment: Moment) -> list[Reading]:
-        gradients = self._bad_gradients()
+        gradients = self._bad_gradients(moment)
         is_bad_loss = moment.loss is not None and not math.isfinite(moment.loss)
         modules = self._bad_modules() if is_bad_loss or gradients else []
         name = "overflowed_gradients" if self._is_half else "non_finite_gradients"
@@ -66,32 +84,39 @@ class NonFinite(Monitor):
     def _clear(self) -> None:
         self._names: list[str] = []
         self._sums: list[Tensor] = []
-        self._pending: list[Tensor] = []
+        self._pending: list[tuple[str, Tensor]] = []
         self._is_half = False
 
-    def _hook(self, name: str):
+    def _after_leaf(self, name: str, is_inner: bool):
         def after(module: nn.Module, args: tuple, output: object) -> None:
             tensor = first_tensor(output)
             if tensor is not None:
                 self._is_half |= tensor.dtype is torch.float16
-                self._names.append(name)
-                self._pending.append(tensor.detach())
-                if len(self._pending) == BATCH:
-                    self._flush()
+                self._pending.append((name, tensor.detach()))
+                if not is_inner:
+                    self._flush(tensor.detach())
 
         return after
 
-    def _flush(self) -> None:
-        self._sums += _totals(self._pending)
-        self._pending = []
+    def _after_block(self, module: nn.Module, args: tuple, output: object) -> None:
+        self._flush(first_tensor(output))
+
+    def _flush(self, result: Tensor | None) -> None:
+        """Sums what is pending, unless what came of it is known to be finite."""
+        pending, self._pending = self._pending, []
+        is_asked = result is not None and not result.is_cuda
+        if not (is_asked and math.isfinite(float(_totals([result.detach()])[0]))):
+            self._names += [name for name, _ in pending]
+            self._sums += _totals([tensor for _, tensor in pending])
 
     def _bad_modules(self) -> list[str]:
-        self._flush()
+        self._flush(None)
         return _not_finite(self._names, self._sums)
 
-    def _bad_gradients(self) -> list[str]:
-        held = [(name, local(p.grad)) for name, p in self._params if p.grad is not None]
-        return _not_finite([name for name, _ in held], _totals([grad for _, grad in held]))
+    def _bad_gradients(self, moment: Moment) -> list[str]:
+        norms = gradient_norms(moment)
+        held = {name: p.grad for name, p in self._params if p.grad is not None}
+        return _not_finite(list(held), [norms[grad] for grad in held.values()])
 
     def _reading(self, quantity: str, step: int, layers: list[str], count: int) -> Reading:
         layer = layers[0] if layers else ""
@@ -113,5 +138,5 @@ def _totals(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _not_finite(names: list[str], totals: list[Tensor]) -> list[str]:
     if not totals:
         return []
-    finite = torch.stack([total.float() for total in totals]).isfinite().tolist()
+    finite = torch.stack([total.double() for total in totals]).isfinite().tolist()
     return [name for name, good in zip(names, finite, strict=True) if not good]

@@ -26,6 +26,8 @@ class OutputLogZ(Monitor):
     name: ClassVar[str] = "output-log-z"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 10
+    quantities: ClassVar[tuple[str, ...]] = ("output_log_z",)
+    source: ClassVar[str] = "PaLM, arXiv 2204.02311; arXiv 2309.14322"
 
     def __init__(self, *, every: int | None = None, positions: int = POSITIONS) -> None:
         super().__init__(every=every)

@@ -34,9 +34,9 @@ class QKSpectralEntropy(Monitor):
         Δ2 = ΔW_q W_kᵀ + W_q ΔW_kᵀ (first order), Δ3 = ΔW_q ΔW_kᵀ, Δ1 = Δ2 + Δ3 (exact),
 
     the effective rank is exp(−Σ p ln p), p = σ² / Σ σ². A fault that pushes one direction makes it
-    fall. Quantities, each with its window as a suffix: `qk_delta2_rank_50`, `qk_delta3_rank_50`,
-    `qk_delta1_rank_50`, and `query_update_rank_50`, `key_update_rank_50` of ΔW itself. The value
-    is the lowest head's; `normalized` is its logarithm over that of the largest possible rank.
+    fall. Quantities, each with its window as a suffix (`_50`): `qk_delta2_rank`, `qk_delta3_rank`,
+    `qk_delta1_rank`, and `query_update_rank`, `key_update_rank` of ΔW itself. The value is the
+    lowest head's; `normalized` is its logarithm over that of the largest possible rank.
 
     The spectra come from Gram matrices of the factors, never from width × width matrices, in
     float32 (float64 for float64 weights). Rotary position is left out (offset zero), latent
@@ -49,6 +49,14 @@ class QKSpectralEntropy(Monitor):
     name: ClassVar[str] = "qk-entropy"
     phase: ClassVar[Phase] = Phase.UPDATE
     default_every: ClassVar[int] = 50
+    quantities: ClassVar[tuple[str, ...]] = (
+        "qk_delta2_rank",
+        "qk_delta3_rank",
+        "qk_delta1_rank",
+        "query_update_rank",
+        "key_update_rank",
+    )
+    source: ClassVar[str] = "arXiv 2606.28116"
 
     def __init__(self, *, every: int | None = None, windows: Sequence[int] | None = None) -> None:
         super().__init__(every=every)
@@ -169,7 +177,8 @@ def product_rank(left: Tensor, right: Tensor) -> Tensor:
     lift = 16 * torch.finfo(left.dtype).eps * diagonal.mean(-1, keepdim=True)
     lower, failed = torch.linalg.cholesky_ex(gram + torch.diag_embed(lift.expand_as(diagonal)))
     ranks = effective_rank(lower.mT @ other @ lower)
-    return torch.where(failed == 0, ranks, torch.nan)
+    has_moved = (gram * other).sum((-2, -1)) > 0  # ‖leftᵀ right‖², which the lift leaves alone
+    return torch.where((failed == 0) & has_moved, ranks, torch.nan)
 
 
 def effective_rank(gram: Tensor) -> Tensor:

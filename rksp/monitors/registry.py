@@ -22,6 +22,7 @@ from rksp.monitors.router_conditioning import RouterConditioning
 from rksp.monitors.router_entropy import RouterEntropy
 from rksp.monitors.router_load import RouterLoad
 from rksp.monitors.router_similarity import RouterSimilarity
+from rksp.monitors.rule_table import RULES
 from rksp.monitors.silent_corruption import SilentCorruption
 from rksp.monitors.spectral_alignment import SpectralAlignment
 from rksp.monitors.stable_rank import StableRank
@@ -52,6 +53,20 @@ MONITORS: dict[str, type[Monitor]] = {
         SilentCorruption,
     )
 }
+
+
+def markdown_table() -> str:
+    """Every quantity of every monitor with its cadence, alarm rule, advice and source."""
+    lines = [
+        "| monitor | quantity | every | alarm | advice | source |",
+        "|---|---|---:|---|---|---|",
+    ]
+    for monitor in MONITORS.values():
+        for quantity in monitor.quantities:
+            rule = RULES[quantity]
+            cells = (monitor.name, f"`{quantity}`", monitor.default_every, rule, rule.advice)
+            lines.append("| " + " | ".join(map(str, (*cells, monitor.source))) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def make_monitors(names: Sequence[str] = ("all",)) -> list[Monitor]:

@@ -24,6 +24,8 @@ class RouterConditioning(Monitor):
     name: ClassVar[str] = "router-conditioning"
     phase: ClassVar[Phase] = Phase.UPDATE
     default_every: ClassVar[int] = 10
+    quantities: ClassVar[tuple[str, ...]] = ("router_cond_ratio", "router_centered_energy")
+    source: ClassVar[str] = "arXiv 2606.28116"
 
     def bind(self, model: nn.Module) -> str | None:
         self._routers: tuple[Router, ...] = find_anatomy(model).routers

@@ -28,6 +28,8 @@ class RouterEntropy(RouterMonitor):
     name: ClassVar[str] = "router-entropy"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 10
+    quantities: ClassVar[tuple[str, ...]] = ("router_entropy", "router_entropy_sigmoid")
+    source: ClassVar[str] = "arXiv 2606.28116"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
         sample = logits[:: -(-len(logits) // _TOKENS)]

@@ -13,7 +13,8 @@ from rksp.monitors.base import Phase, Reading
 from rksp.monitors.router_states import RouterMonitor
 
 _TOKENS_PER_EXPERT = 1000  # routed tokens that a window for dead experts waits for, per expert
-_DEAD_SHARE = 0.1  # of the mean load
+# Of the mean load; at a tenth, experts of healthy small models came back.
+_DEAD_SHARE = 0.02
 _DEAD_WINDOWS = 3
 
 
@@ -22,8 +23,8 @@ class RouterLoad(RouterMonitor):
 
     `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1];
     with Gini index, coefficient of variation and entropy of the load over ln E in the detail.
-    `router_dead_experts` counts experts below a tenth of the mean load in three windows in a row,
-    of at least 1,000 routed tokens per expert each; read from the third window on. Choices follow
+    `router_dead_experts` counts experts below 2 % of the mean load in three windows in a row, of at
+    least 1,000 routed tokens per expert each; read from the third window on. Choices follow
     the logits and the correction of a router that has one; limits of groups or capacity are not
     modeled.
     """
@@ -31,6 +32,8 @@ class RouterLoad(RouterMonitor):
     name: ClassVar[str] = "router-load"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 10
+    quantities: ClassVar[tuple[str, ...]] = ("router_max_vio", "router_dead_experts")
+    source: ClassVar[str] = "arXiv 2408.15664"
 
     def reset(self) -> None:
         self._counts: dict[str, Tensor] = {}

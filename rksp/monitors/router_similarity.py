@@ -21,6 +21,8 @@ class RouterSimilarity(Monitor):
     name: ClassVar[str] = "router-similarity"
     phase: ClassVar[Phase] = Phase.UPDATE
     default_every: ClassVar[int] = 10
+    quantities: ClassVar[tuple[str, ...]] = ("router_similarity",)
+    source: ClassVar[str] = "arXiv 2606.28116"
 
     def bind(self, model: nn.Module) -> str | None:
         self._routers: tuple[Router, ...] = find_anatomy(model).routers

@@ -20,13 +20,15 @@ class Rules:
 
     A reading is compared with a baseline of its own series: the last `window` samples, without
     the `recent` newest (fewer while the series is short) and without any that was over the bar;
-    z is its distance from their median in units of their MAD plus the rule's floor. A sample is
+    z is its distance from their line in units of their spread plus the rule's floor. A sample is
     *over the bar* at z ≥ `run_z`. An alarm warns at z ≥ `single_z` once or after `run_length`
     samples over the bar in a row, and is critical after `critical_length` of them, or beyond a
     hard limit. Both thresholds grow where samples are few or autocorrelated (see
     `rksp.monitors.baseline`), so that a series of 20 samples can alarm, but only at what is beyond
-    its own uncertainty. After an alarm the quantity's baseline is frozen until no layer was over
-    the bar for `run_length` samples.
+    its own uncertainty. A smooth series is judged by its leaps too: a sample that is `single_z`
+    times further from the one before than neighbors usually are warns, if its z is `run_z`.
+    After an alarm the quantity's baseline is frozen until no layer was over the bar for
+    `run_length` samples.
 
     Where the table of quantities asks for it, a one-sided CUSUM with drift `cusum_drift` looks for
     slow changes (Siegmund's approximation: 19,000 white samples to a false alarm at 8).
@@ -169,12 +171,12 @@ class _Series:
         self.rule, self.rules = rule, rules
         self.samples: deque[float] = deque(maxlen=rules.window + rules.recent)
         self.count = 0  # of samples ever kept
-        self.fitted_at = -1
+        self.fitted_at = self.fitted_to = -1  # samples kept when it was fitted, and those used
         self.baseline: Baseline | None = None
         self.run = self.beyond = 0  # samples in a row over the bar, beyond the ratio
         self.was_within = False  # the soft limit, once
         self.cusum = 0.0
-        self.last = 0.0
+        self.last: float | None = None  # sample, if it was finite
 
     def keep(self, value: float) -> None:
         if math.isfinite(value):
@@ -196,6 +198,7 @@ class _Series:
             self._refresh(layers)
             if self.baseline is not None:
                 verdicts += self._statistics(reading, self.baseline)
+        self.last = rule.transformed(value)
         return max(verdicts, key=_rank, default=None)
 
     def _limits(self, reading: Reading) -> Iterator[_Verdict]:
@@ -221,11 +224,15 @@ class _Series:
 
     def _statistics(self, reading: Reading, baseline: Baseline) -> Iterator[_Verdict]:
         rule, rules = self.rule, self.rules
+        if rule.harmless is not None and not rule.is_beyond(reading.value, rule.harmless):
+            self.run = self.beyond = 0
+            return
         x = rule.transformed(reading.value)
-        z = baseline.z(x, rule.direction)
-        side = "up" if x > baseline.median else "down"
+        ahead = self.count - self.fitted_to
+        z = baseline.z(x, rule.direction, ahead)
+        side = "up" if x > baseline.end else "down"
         reference = rule.restored(
-            baseline.reference(side if rule.direction == "both" else rule.direction)
+            baseline.reference(side if rule.direction == "both" else rule.direction, ahead)
         )
         self.run = self.run + 1 if z >= baseline.run_z else 0
         if self.run:
@@ -243,6 +250,15 @@ class _Series:
                 baseline=reference,
                 severity=severity,
             )
+        leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, rule.direction)
+        if leap >= baseline.jump_z and z >= rules.run_z:
+            yield _Verdict(
+                reading=reading,
+                excess=leap / baseline.jump_z,
+                rule=f"leap {leap:.1f} >= {baseline.jump_z:.1f} of {baseline.count} samples",
+                baseline=reference,
+                severity=Severity.WARN,
+            )
         if rule.ratio is not None:
             factor = rule.ratio_to(reading.value, rule.restored(baseline.median))
             self.beyond = self.beyond + 1 if factor > rule.ratio else 0
@@ -255,7 +271,7 @@ class _Series:
                     severity=rule.ratio_severity,
                 )
         if rule.is_drift and baseline.is_white_enough:
-            innovation = baseline.innovation(x, self.last, rule.direction)
+            innovation = baseline.innovation(x, self.last or x, rule.direction)
             self.cusum = max(0.0, self.cusum + innovation - rules.cusum_drift)
             if self.cusum >= rules.cusum_limit:
                 yield _Verdict(
@@ -265,7 +281,6 @@ class _Series:
                     baseline=rule.restored(baseline.median),
                     severity=Severity.WARN,
                 )
-        self.last = x
 
     def _refresh(self, layers: int) -> None:
         """Fits the baseline again once a sixteenth of the samples is new."""
@@ -276,7 +291,7 @@ class _Series:
         recent = min(self.rules.recent, usable // 4)
         if usable - recent < self.rules.min_samples:
             return
-        self.fitted_at = self.count
+        self.fitted_at, self.fitted_to = self.count, self.count - recent - 1
         self.baseline = fit_baseline(
             list(self.samples)[: usable - recent][-self.rules.window :],
             floor=self.rule.floor,

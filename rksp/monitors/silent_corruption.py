@@ -46,6 +46,8 @@ class SilentCorruption(Monitor):
     name: ClassVar[str] = "silent-corruption"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 10
+    quantities: ClassVar[tuple[str, ...]] = ("residual_gain_outlier", "checksum_mismatch")
+    source: ClassVar[str] = "TrainSDC, arXiv 2608.30769"
 
     def __init__(
         self, *, every: int | None = None, blocks: int = 4, checksum_every: int = 10
@@ -96,22 +98,21 @@ class SilentCorruption(Monitor):
 
     def _before(self, path: str):
         def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._gains[path] = [_log_rms((args, kwargs))]
+            self._gains[path] = _log_rms((args, kwargs))
 
         return before
 
     def _after(self, path: str):
         def after(module: nn.Module, args: tuple, output: object) -> None:
-            self._gains[path].append(_log_rms(output))
+            self._gains[path] += _log_rms(output)
 
         return after
 
     def _gathered_gains(self) -> list[list[float]]:
         """ln of the gain of every sampled block on every rank; NaN where a block did not run."""
         pairs = [self._gains.get(path, ()) for path in self._blocks]
-        own = torch.stack(
-            [pair[1] - pair[0] if len(pair) == 2 else torch.tensor(math.nan) for pair in pairs]
-        )
+        missing = self._params[0][1].new_tensor(math.nan, dtype=torch.float32)
+        own = torch.stack([pair[1] - pair[0] if len(pair) == 2 else missing for pair in pairs])
         self._gains = {}
         return _gathered(own).T.tolist()
 
@@ -162,11 +163,10 @@ class SilentCorruption(Monitor):
         )
 
 
-def _log_rms(value: object) -> Tensor:
+def _log_rms(value: object) -> list[Tensor]:
+    """Of the first tensor, if there is one."""
     tensor = first_tensor(value)
-    if tensor is None:
-        return torch.tensor(math.nan)
-    return 0.5 * tensor.detach().float().square().mean().log()
+    return [] if tensor is None else [0.5 * tensor.detach().float().square().mean().log()]
 
 
 def _robust_score(error: float, past: Sequence[float]) -> float:

@@ -9,14 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rksp.kernels.power_iteration import top_singular
 from rksp.kernels.row_cosine import BINS, RowCosine, row_cosine
 from rksp.models.blocks import first_tensor
 from rksp.monitors.anatomy import find_anatomy
 from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.stable_rank import leading
 from rksp.monitors.weight_view import Matrix
 
 _TOKENS = 4096  # of the first micro-batch, evenly chosen
+# Over the weights at a warm start. On a small model that trained at 1e-3, 4 every 20 steps left a
+# median cosine with v_1 of 0.994 at step 20, 0.999 at step 100, and a least one of 0.998 at 200.
+_PASSES = 4
 
 
 class SpectralAlignment(Monitor):
@@ -35,6 +38,8 @@ class SpectralAlignment(Monitor):
     name: ClassVar[str] = "spectral-alignment"
     phase: ClassVar[Phase] = Phase.GRADIENT
     default_every: ClassVar[int] = 20
+    quantities: ClassVar[tuple[str, ...]] = ("sign_majority",)
+    source: ClassVar[str] = "arXiv 2510.04202"
 
     def bind(self, model: nn.Module) -> str | None:
         anatomy = find_anatomy(model)
@@ -55,7 +60,9 @@ class SpectralAlignment(Monitor):
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
         self._seen = {}
         matrices = [matrix for group in self._groups.values() for matrix in group]
-        top = leading([matrix.read() for matrix in matrices], self._state)
+        weights = [matrix.read() for matrix in matrices]
+        passes = None if self._state is None else _PASSES
+        top = top_singular(weights, self._state, iterations=passes)
         self._state = top.state
         self._gap = {m.name: gap for m, gap in zip(matrices, top.gap.tolist(), strict=True)}
         vectors = dict(zip((m.name for m in matrices), top.v, strict=True))

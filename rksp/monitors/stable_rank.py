@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from rksp.kernels.power_iteration import COLD_ITERATIONS, TopSingular, top_singular
+from rksp.kernels.power_iteration import top_singular
 from rksp.monitors.anatomy import find_anatomy
 from rksp.monitors.base import Moment, Monitor, Phase, Reading
 from rksp.monitors.weight_view import Matrix
 
-_RESIDUAL = 1e-2  # of the power iteration; beyond it more passes follow
+# Passes over the weights at a warm start. On a small model that trained at 1e-3, 8 every 100 steps
+# kept σ_1 within 1.1 % at step 100 and 0.04 % at step 200; 4 within 14 % and 1.1 %.
+_PASSES = 8
 
 
 class StableRank(Monitor):
@@ -30,6 +31,8 @@ class StableRank(Monitor):
     name: ClassVar[str] = "stable-rank"
     phase: ClassVar[Phase] = Phase.UPDATE
     default_every: ClassVar[int] = 100
+    quantities: ClassVar[tuple[str, ...]] = ("stable_rank", "early_stable_rank")
+    source: ClassVar[str] = "MSign, arXiv 2602.01734"
 
     def bind(self, model: nn.Module) -> str | None:
         anatomy = find_anatomy(model)
@@ -45,7 +48,8 @@ class StableRank(Monitor):
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
         weights = [matrix.read() for matrix in self._matrices]
-        top = leading(weights, self._state)
+        passes = None if self._state is None else _PASSES
+        top = top_singular(weights, self._state, iterations=passes)
         self._state = top.state
         norms = torch.stack([weight.float().square().sum() for weight in weights])
         ranks, sigmas = (norms / top.sigma.square()).tolist(), top.sigma.tolist()
@@ -73,14 +77,6 @@ class StableRank(Monitor):
         return Reading(
             monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
         )
-
-
-def leading(weights: Sequence[Tensor], state: Sequence[Tensor] | None) -> TopSingular:
-    """Leading triplets, warm where the warm passes suffice and with the cold number where not."""
-    top = top_singular(weights, state)
-    if state is not None and bool((top.residual > _RESIDUAL).any()):
-        return top_singular(weights, top.state, iterations=COLD_ITERATIONS)
-    return top
 
 
 def _layer(matrix: Matrix) -> str:

@@ -37,6 +37,8 @@ class UpdateRMS(Monitor):
     name: ClassVar[str] = "update-rms"
     phase: ClassVar[Phase] = Phase.UPDATE
     default_every: ClassVar[int] = 4
+    quantities: ClassVar[tuple[str, ...]] = ("rms_t", "update_rms", "epsilon_share")
+    source: ClassVar[str] = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"
 
     def __init__(self, *, every: int | None = None, samples: int = SAMPLES) -> None:
         super().__init__(every=every)

@@ -58,10 +58,17 @@ class Watch:
     compiled, or watch the eager one. Under FSDP every rank must call every method, as monitors
     may communicate.
 
+    Args:
+        monitors: Each kind once.
+        rules: Of the alarms.
+        sinks: Where readings and alarms go.
+        keep: Readings that stay in memory; None for all.
+
     Attributes:
         monitors: All of them, in the order given.
         silent: Monitors that do not measure, with the reason, from `bind` on.
-        readings, alarms: Everything so far, in order.
+        readings: So far, in order; of a long run the newest `keep` at least.
+        alarms: All of them, in order.
         seconds: Host time spent per monitor, hooks included. On a device that computes
             asynchronously this is the time to launch, not to compute.
         resets: (step, reason) of every `reset`.
@@ -72,6 +79,8 @@ class Watch:
         monitors: Sequence[Monitor],
         rules: Rules | None = None,
         sinks: Iterable[Sink] = (),
+        *,
+        keep: int | None = None,
     ) -> None:
         names = [monitor.name for monitor in monitors]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -84,7 +93,7 @@ class Watch:
         self.alarms: list[Alarm] = []
         self.seconds = dict.fromkeys(names, 0.0)
         self.resets: list[tuple[int, str]] = []
-        self._sinks = tuple(sinks)
+        self._sinks, self._keep = tuple(sinks), keep
         self._judge = Judge(self.rules)
         self._model: nn.Module | None = None
         self._devices: list[int] = []  # CUDA devices of the model
@@ -184,11 +193,14 @@ class Watch:
                 "call begin_step before every forward pass."
             )
         found: list[Reading] = []
+        moment.shared.clear()
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
                 found += self._guard(monitor, lambda monitor=monitor: monitor.read(moment)) or []
         alarms = self._judge.feed(found)
         self.readings += found
+        if self._keep is not None and len(self.readings) > 2 * self._keep:
+            del self.readings[: -self._keep]
         self.alarms += alarms
         for sink in self._sinks:
             sink.write(found, alarms)

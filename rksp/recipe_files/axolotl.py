@@ -47,6 +47,8 @@ def _read(draft: Draft) -> None:
         schedule="cosine",
         min_lr_ratio=0.0,
         warmup_steps=min(int(0.03 * int(draft.value("max_steps"))), 100),
+        batch_size=draft.devices or 1,
+        sequence_length=512,
         precision="fp32",
     )
     _model(draft)

@@ -146,8 +146,15 @@ def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
 
 
 def parse_yaml(text: str) -> object:
-    """Plain data from YAML 1.2 text; unknown tags become `Unresolved`, nothing is executed."""
-    return _Loader(text).get_single_data()
+    """Plain data from YAML 1.2 text; unknown tags become `Unresolved`, nothing is executed.
+
+    Raises:
+        InputError: It is no YAML.
+    """
+    try:
+        return _Loader(text).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{text!r} cannot be read as a value.") from error
 
 
 def _plain(key: object) -> str:
@@ -226,12 +233,26 @@ def _number_lines(
 
 def _json(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
     try:
-        return "json", json.loads(text), {}
+        return "json", json.loads(text), _lines_of_json(text)
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise InputError(f"{where}: not valid JSON, {error.msg.lower()}.") from error
     except RecursionError as error:
         raise InputError(f"{path} nests too deep for a configuration.") from error
+
+
+def _lines_of_json(text: str) -> dict[str, int]:
+    """By reading it as YAML, of which JSON is a part; without tabs, which YAML does not indent by.
+
+    Large or deep files go without.
+    """
+    lines: dict[str, int] = {}
+    try:
+        node = _Loader(text.replace("\t", " ")).get_single_node()
+        _number_lines(Path(), node, "", lines, [0], 0)
+    except (yaml.YAMLError, InputError, RecursionError):
+        return {}
+    return lines
 
 
 def _toml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:

@@ -38,9 +38,9 @@ def _read(draft: Draft) -> None:
         ("adam_epsilon", "epsilon"),
         ("weight_decay", "weight_decay"),
         ("min_lr_ratio", "min_lr_ratio"),
-        ("max_grad_norm", "max_grad_norm"),
     ):
         draft.take(name, f"optimizer.{key}")
+    draft.take_clip("optimizer.max_grad_norm")
     draft.take("sequence_length", "model.seq_len", "model.max_seq_len", "train_seq_len")
     draft.take("batch_size", "trainer.train_batch_size")
     draft.take("max_steps", "trainer.num_train_steps")

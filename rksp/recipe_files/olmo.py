@@ -21,7 +21,7 @@ def _read(draft: Draft) -> None:
     draft.take_betas("optimizer.betas")
     draft.take("adam_epsilon", "optimizer.eps")
     draft.take("weight_decay", "optimizer.weight_decay")
-    draft.take("max_grad_norm", "max_grad_norm")
+    draft.take_clip("max_grad_norm")
     draft.take("sequence_length", "model.max_sequence_length")
     draft.take("batch_size", "global_train_batch_size")
     _steps(draft)

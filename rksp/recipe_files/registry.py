@@ -75,7 +75,7 @@ def recognize(document: Document) -> Reader:
     names = ", ".join(reader.name for reader in READERS)
     raise InputError(
         f"{document.path} bears the marks of no trainer that rksp reads ({names}); "
-        "name one with --as."
+        "rksp explain-config --as NAME shows what one of them would make of it."
     )
 
 

@@ -23,13 +23,13 @@ def _read(draft: Draft) -> None:
         ("adam_beta2", "optimizer.beta2"),
         ("adam_epsilon", "optimizer.eps"),
         ("weight_decay", "optimizer.weight_decay"),
-        ("max_grad_norm", "training.max_norm"),
         ("sequence_length", "training.seq_len"),
         ("max_steps", "training.steps"),
         ("warmup_steps", "lr_scheduler.warmup_steps"),
         ("min_lr_ratio", "lr_scheduler.min_lr_factor"),
     ):
         draft.take(name, key)
+    draft.take_clip("training.max_norm")
     _batch(draft)
     put_schedule(draft, draft.text("lr_scheduler.decay_type"))
     _precision(draft)

@@ -21,7 +21,7 @@ def _read(draft: Draft) -> None:
     draft.take_betas("optimizer.betas")
     draft.take("adam_epsilon", "optimizer.eps")
     draft.take("weight_decay", "optimizer.weight_decay")
-    draft.take("max_grad_norm", "clip_grad_norm")
+    draft.take_clip("clip_grad_norm")
     draft.take("sequence_length", "tokenizer.max_seq_len")
     put_batch(draft, draft.number("batch_size"), draft.number("gradient_accumulation_steps"))
     steps, epochs = draft.number("max_steps_per_epoch"), draft.number("epochs")

@@ -32,11 +32,13 @@ from rksp.report.schema import (
 from rksp.risk import HORIZON_STEPS, RiskAssessment
 from rksp.spectrum import LayerSpectrum
 
+_CONCERN = ("risk", "indeterminate", "not assessed", "ok")  # worst first
+
 
 def build_report(
     source: ModelSource, recipe: Recipe, evaluations: Sequence[Evaluation], probe: str
 ) -> Report:
-    """The report of one or more seeds of the same target and recipe."""
+    """The report of one or more seeds of the same target and recipe, with finite numbers only."""
     first = evaluations[0]
     config = source.config
     verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
@@ -55,7 +57,7 @@ def build_report(
             probe=probe,
         ),
         recipe=recipe,
-        verdict=statistics.multimode(verdicts)[0],
+        verdict=prevailing(verdicts),
         findings=[FindingReport(**dataclasses.asdict(finding)) for finding in first.findings],
         seeds=seeds,
         spread=_spread(seeds),
@@ -78,7 +80,12 @@ def build_report(
             for evaluation in evaluations
             for step, seconds in evaluation.seconds.items()
         },
-    )
+    ).finite()
+
+
+def prevailing(verdicts: Sequence[str]) -> str:
+    """The most frequent verdict over the seeds; of equally frequent ones the worst."""
+    return min(statistics.multimode(verdicts), key=_CONCERN.index)
 
 
 def _seed(evaluation: Evaluation) -> SeedReport:

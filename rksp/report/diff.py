@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from rksp.errors import InputError
 from rksp.report.issues import RISK, Issue, deciding, issues
 from rksp.report.schema import ChangeReport, ComparisonReport, Report
@@ -95,7 +97,24 @@ def _doubts(old: Report, new: Report) -> list[str]:
     one, other = (report.seeds[0].spectra.variant for report in (old, new))
     if one != other:
         found.append(f"the spectra are defined as {one} in the one and {other} in the other")
+    one, other = _modes_kept(old), _modes_kept(new)
+    if one and other and one != other:
+        found.append(f"the spectra keep {one} in the one and {other} in the other")
     return found
+
+
+def _modes_kept(report: Report) -> str | None:
+    """How far the spectra are reduced: masses at unequal modes a state do not compare.
+
+    None where no block has a spectrum, as where the forward pass overflows.
+    """
+    measured = [layer for layer in report.seeds[0].spectra.layers if layer.rank and layer.states]
+    shares = [layer.rank / layer.states for layer in measured if layer.rank < report.target.width]
+    if not measured:
+        return None
+    if len(shares) < len(measured):
+        return "every direction"
+    return f"one mode per {round(1 / statistics.median(shares))} states"
 
 
 def _settings(old: Report, new: Report) -> dict[str, tuple[str | None, str | None]]:

@@ -12,7 +12,17 @@ from rksp.report.schema import LayerReport, RiskReport
 from rksp.status import Status
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
+_PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
 _FRAME = 2.5  # beyond it on either axis eigenvalues are drawn at the frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A square of the complex plane about `middle` on the real axis; `is_part` of the circle."""
+
+    middle: float
+    reach: float
+    is_part: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +45,8 @@ class HeatRow:
     high: str
 
 
-def gauge(risk: RiskReport) -> Markup | None:
+def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
     """P(failed) with its interval and the bar, on a line from 0 to 1."""
-    if risk.probability_failed is None:
-        return None
-    low, high = risk.probability_failed_low, risk.probability_failed_high
     return Markup(
         '<svg class="gauge" width="100%" height="26" role="img" aria-label="{}">'
         '<rect x="0" y="10" width="100%" height="6" rx="3" class="track"/>'
@@ -47,12 +54,11 @@ def gauge(risk: RiskReport) -> Markup | None:
         '<line x1="{t:.1f}%" x2="{t:.1f}%" y1="3" y2="23" class="bar"/>'
         '<circle cx="{:.1f}%" cy="13" r="7" class="here"/></svg>'
     ).format(
-        f"P(failed) {risk.probability_failed:.1%}, interval {low:.1%} to {high:.1%}, "
-        f"bar {risk.threshold:.0%}",
+        f"P(failed) {probability:.1%}, interval {low:.1%} to {high:.1%}, bar {bar:.0%}",
         100 * low,
         100 * (high - low),
-        100 * risk.probability_failed,
-        t=100 * risk.threshold,
+        100 * probability,
+        t=100 * bar,
     )
 
 
@@ -68,28 +74,37 @@ def risk_curve(risk: RiskReport, rate: float | None, *, width: float, height: fl
         if value is not None
     ]
     low, high = _range(risk, [value for _, _, value in marks])
-    top = 20 + 18 * len(marks)
+    rows = svg.FLAG * len(marks)
     across = svg.Scale(low=low, high=high, start=46, end=width - 14, log=True)
-    up = svg.Scale(low=0, high=1, start=height - 44, end=top)
+    up = svg.Scale(low=0, high=1, start=height - 44, end=20 + rows)
     points = [point for point in risk.curve if low <= point[0] <= high]
     place = [across(point[0]) for point in points]
     at = [[(x, up(point[i])) for x, point in zip(place, points, strict=True)] for i in (1, 2, 3)]
     bar = up(risk.threshold)
     parts = [
+        _safe_zone(across, up, risk.safe_learning_rate),
         svg.axes(across, up, "learning rate", ".0%", most=9 if width > 600 else 5),
         svg.band(at[2], at[1], "band"),
         svg.line(across.start, bar, across.end, bar, "bar"),
-        svg.text(across.end, bar - 5, f"bar {risk.threshold:.0%}", "tick", "end"),
+        svg.text(across.start + 6, bar - 5, f"bar {risk.threshold:.0%}", "tick clear"),
         svg.polyline(at[0], "curve"),
     ]
-    for row, (name, css, value) in enumerate(sorted(marks, key=lambda mark: mark[2])):
-        x, y = across(value), 16 + 18 * row
-        # To the right: lines further right start lower, so only the last labels can be crossed.
-        anchor, shift = ("end", -6) if x > across.end - 130 else ("start", 6)
-        parts.append(svg.line(x, y - 8, x, up.start, f"mark {css}"))
-        parts.append(svg.text(x + shift, y, f"{name} {svg.short(value)}", f"label {css}", anchor))
+    flags = [(f"{name} {svg.short(value, 2)}", css, across(value)) for name, css, value in marks]
+    parts += svg.flags(flags, across.end, up.start)
+    if rate is not None and risk.probability_failed is not None:
+        parts.append(svg.circle(across(rate), up(risk.probability_failed), 5, "here"))
     return svg.drawing(
         width, height, "P(failed) against the learning rate, with its interval", *parts
+    )
+
+
+def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
+    """Tints the rates up to the safe one."""
+    if safe is None:
+        return ""
+    left, right = across.start, across(safe)
+    return svg.band(
+        [(left, up.end), (right, up.end)], [(left, up.start), (right, up.start)], "zone"
     )
 
 
@@ -103,27 +118,49 @@ def _range(risk: RiskReport, marked: list[float]) -> tuple[float, float]:
     return max(low, ends[0]), min(high, ends[1])
 
 
-def circles(layers: list[LayerReport]) -> list[Circle]:
-    """Small multiples on one scale; what lies beyond the frame is drawn at its edge."""
+def frame(layers: list[LayerReport]) -> Frame:
+    """One frame for all blocks: the whole unit circle, or only the part where all values lie."""
     values = [value for layer in layers for value in layer.eigenvalues]
-    left = max(-_FRAME, min([-1.1, *(real for real, _ in values)]))
-    right = min(_FRAME, max([1.1, *(real for real, _ in values)]))
-    tall = min(_FRAME, max([1.1, *(imaginary for _, imaginary in values)]))
-    middle, reach = (left + right) / 2, 1.03 * max((right - left) / 2, tall)
-    across = svg.Scale(low=middle - reach, high=middle + reach, start=3, end=137)
-    up = svg.Scale(low=-reach, high=reach, start=137, end=3)
+    reals = [real for real, _ in values] or [0.0]
+    tall = max((abs(imaginary) for _, imaginary in values), default=0.0)
+    is_part = min(reals) > _PART and tall < _PART
+    left = min(reals) if is_part else max(-_FRAME, min(-1.1, *reals))
+    right = max(1.0, *reals) if is_part else min(_FRAME, max(1.1, *reals))
+    up = tall if is_part else min(_FRAME, max(1.1, tall))
+    reach = (1.15 if is_part else 1.03) * max((right - left) / 2, up)
+    return Frame(middle=(left + right) / 2, reach=reach, is_part=is_part)
+
+
+def circles(
+    layers: list[LayerReport], within: Frame, near_unit: tuple[float, float] | None
+) -> list[Circle]:
+    """Small multiples on one scale; what lies beyond the frame is drawn at its edge.
+
+    Args:
+        layers: The blocks.
+        within: What part of the plane is shown.
+        near_unit: Moduli that count as near-unit, drawn as a ring.
+    """
+    left, right = within.middle - within.reach, within.middle + within.reach
+    across = svg.Scale(low=left, high=right, start=3, end=137)
+    up = svg.Scale(low=-within.reach, high=within.reach, start=137, end=3)
     return [
         Circle(
             index=index,
             name=layer.name,
             status="" if layer.status == Status.OK.value else layer.status.replace("_", " "),
-            drawing=_circle(layer, across, up),
+            drawing=_circle(layer, across, up, near_unit),
         )
         for index, layer in enumerate(layers)
     ]
 
 
-def _circle(layer: LayerReport, across: svg.Scale, up: svg.Scale) -> Markup:
+def _circle(
+    layer: LayerReport,
+    across: svg.Scale,
+    up: svg.Scale,
+    near_unit: tuple[float, float] | None,
+) -> Markup:
     # The largest first, so that thinning never drops what matters.
     ordered = sorted(layer.eigenvalues, key=lambda value: (-math.hypot(*value), value))
     step = max(1, -(-len(ordered) // _MOST_DOTS))
@@ -134,13 +171,18 @@ def _circle(layer: LayerReport, across: svg.Scale, up: svg.Scale) -> Markup:
         if not (across.low <= real <= across.high and up.low <= imaginary <= up.high):
             css = "eigen far"
         groups[css].append((across(real), up(imaginary)))
+    # Scales hold at their ends: the middle of the circle may lie outside.
+    unit = (across.end - across.start) / (across.high - across.low)
+    middle = across.start - unit * across.low
+    ring = [unit * modulus for modulus in near_unit or ()]
     return svg.drawing(
         140,
         140,
         f"{len(layer.eigenvalues)} eigenvalues of {layer.name}",
         svg.line(3, up(0), 137, up(0), "grid"),
-        svg.line(across(0), 3, across(0), 137, "grid"),
-        svg.circle(across(0), up(0), across(1) - across(0), "unit"),
+        svg.line(middle, 3, middle, 137, "grid"),
+        svg.ring(middle, up(0), *ring, "ring") if ring else "",
+        svg.circle(middle, up(0), unit, "unit"),
         *(svg.dots(points, css) for css, points in groups.items()),
     )
 

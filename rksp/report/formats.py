@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,16 +54,16 @@ class Output:
         return cls(format=name, path=path)
 
 
-def check_format(name: str, option: str = "--format") -> str:
+def check_format(name: str, option: str = "--format", known: Sequence[str] = FORMATS) -> str:
     """Returns `name`.
 
     Raises:
-        InputError: There is no such rendering.
+        InputError: It is not among the known renderings.
     """
-    if name not in FORMATS:
-        hint = nearest(name, FORMATS, count=1)
+    if name not in known:
+        hint = nearest(name, known, count=1)
         raise InputError(
-            f"{option} {name!r} is none of {', '.join(FORMATS[:-1])} and {FORMATS[-1]}{hint or '.'}"
+            f"{option} {name!r} is none of {', '.join(known[:-1])} and {known[-1]}{hint or '.'}"
         )
     return name
 

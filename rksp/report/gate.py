@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rksp.errors import InputError, nearest
-from rksp.report.issues import LEVELS, RISK, Issue, issues
+from rksp.report.issues import LEVELS, RISK, Issue, issues, state
 from rksp.report.schema import ComparisonReport, GateReport, Report
 
 DEFAULT_BAR = 0.5
@@ -50,17 +50,12 @@ class Gate:
         """Which issues fail; with a baseline, only new and worse ones."""
         failing = [issue for issue in issues(report) if self._counts(issue)]
         if baseline is not None:
-            risen = {
-                (change.code, change.layer)
-                for change in baseline.changes
-                if change.state in ("new", "worse")
-            }
-            failing = [issue for issue in failing if (issue.code, issue.layer) in risen]
+            failing = [issue for issue in failing if state(issue, baseline) in ("new", "worse")]
         return GateReport(
             fail_on=self.fail_on,
             failed=bool(failing),
             issues=[issue.key for issue in failing],
-            reasons=[f"{issue.code} {issue.message}" for issue in failing],
+            reasons=[f"{issue.code} {issue.message.rstrip('.')}" for issue in failing],
         )
 
     def _counts(self, issue: Issue) -> bool:

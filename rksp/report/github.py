@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from rksp.report.issues import Issue, issues, place
+from rksp.report.issues import Issue, issues, place, state
 from rksp.report.schema import Report
 
 # GitHub shows ten annotations of a kind a step and drops the rest without a word.
 _MOST = 9
+_SHOWN = (None, "new", "worse")
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def render(report: Report) -> str:
     """One line an issue, at most nine of a kind; with a baseline only what is new or worse."""
-    shown = [issue for issue in issues(report) if _is_new(report, issue)]
+    shown = [issue for issue in issues(report) if state(issue, report.baseline) in _SHOWN]
     lines = []
     for level, command in _COMMANDS.items():
         same = [issue for issue in shown if issue.level == level]
@@ -25,19 +26,9 @@ def render(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_new(report: Report, issue: Issue) -> bool:
-    if report.baseline is None:
-        return True
-    return any(
-        (change.code, change.layer) == (issue.code, issue.layer)
-        and change.state in ("new", "worse")
-        for change in report.baseline.changes
-    )
-
-
 def _line(command: str, report: Report, issue: Issue) -> str:
-    file = place(report)
-    where = f"file={_property(file)},line=1," if file else ""
+    stands = place(report, issue)
+    where = f"file={_property(stands[0])},line={stands[1]}," if stands else ""
     title = _property(f"{issue.code} {issue.name}")
     about = issue.layer or report.target.name
     return f"::{command} {where}title={title}::{_message(f'{about}: {issue.text}')}"

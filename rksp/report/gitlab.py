@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rksp.report.issues import issues, place
+from rksp.report.issues import Issue, issues, place
 from rksp.report.sarif import fingerprint
 from rksp.report.schema import Report
 
@@ -19,8 +19,13 @@ def render(report: Report) -> str:
             "description": f"{issue.layer}: {issue.text}" if issue.layer else issue.text,
             "fingerprint": fingerprint(report, issue),
             "severity": _SEVERITIES[issue.level],
-            "location": {"path": place(report) or report.target.name, "lines": {"begin": 1}},
+            "location": _location(report, issue),
         }
         for issue in issues(report)
     ]
     return json.dumps(entries, indent=1, sort_keys=True) + "\n"
+
+
+def _location(report: Report, issue: Issue) -> dict[str, object]:
+    file, line = place(report, issue) or (report.target.name, 1)
+    return {"path": file, "lines": {"begin": line}}

@@ -12,6 +12,7 @@ from rksp.report import figures, words
 from rksp.report.issues import deciding
 from rksp.report.schema import Report, RiskReport
 from rksp.report.svg import short
+from rksp.spectrum import VARIANTS
 
 _SHOWN_CIRCLES = 24
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
@@ -36,13 +37,13 @@ class Numbers:
     def __init__(self, document: dict[str, object]) -> None:
         self._document = document
 
-    def __call__(self, path: str, form: str = "") -> Markup:
+    def __call__(self, path: str, form: str = "", digits: int = 3) -> Markup:
         value: object = self._document
         for part in path.split("/"):
             value = value[int(part)] if isinstance(value, list) else value[part]
         if value is None:
             return Markup('<span class="none">–</span>')
-        shown = format(value, form) if form else short(value)
+        shown = format(value, form) if form else short(value, digits)
         return Markup('<data value="{!r}" data-path="{}">{}</data>').format(value, path, shown)
 
 
@@ -51,7 +52,9 @@ def render(report: Report) -> str:
     document = json.loads(report.to_json())
     seed = deciding(report)
     layers = seed.spectra.layers
-    circles = figures.circles(layers)
+    variant = VARIANTS.get(seed.spectra.variant)
+    frame = figures.frame(layers)
+    circles = figures.circles(layers, frame, variant.near_unit if variant else None)
     step = max(1, -(-len(circles) // _SHOWN_CIRCLES))
     return page(
         "score.html.j2",
@@ -61,8 +64,11 @@ def render(report: Report) -> str:
         at=f"seeds/{report.seeds.index(seed)}",
         version=report.provenance.get("rksp", ""),
         headline=_headline(report, seed.risk),
-        gauge=figures.gauge(seed.risk) if seed.risk else None,
+        gauge=None if report.verdict == "indeterminate" else _gauge(seed.risk),
         curves=_curves(report, seed.risk),
+        variant=variant,
+        frame=frame,
+        has_far=any('class="eigen far"' in circle.drawing for circle in circles),
         circles=circles[::step],
         more_circles=circles if step > 1 else [],
         heat=figures.heat_map(layers),
@@ -101,6 +107,13 @@ def _headline(report: Report, risk: RiskReport | None) -> str:
     if report.verdict == "indeterminate":
         return "rksp cannot tell"
     return f"{likelihood(risk.probability_failed).capitalize()} to fail"
+
+
+def _gauge(risk: RiskReport | None) -> Markup | None:
+    if risk is None or risk.probability_failed is None:
+        return None
+    low, high = risk.probability_failed_low, risk.probability_failed_high
+    return figures.gauge(risk.probability_failed, low, high, risk.threshold)
 
 
 def _curves(report: Report, risk: RiskReport | None) -> list[tuple[str, Markup]]:

@@ -6,11 +6,25 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from rksp.report import words
-from rksp.report.schema import Report, SeedReport
+from rksp.report.schema import ComparisonReport, Report, SeedReport
 
 RISK = "RKSP001"
 UNDECIDED = "RKSP002"
 LEVELS = ("note", "warning", "error")  # in rising order
+# The field of the recipe that an issue is about, where it is about one.
+_FIELDS = {
+    RISK: "learning_rate",
+    "RKSP304": "precision",
+    "RKSP305": "precision",
+    "RKSP306": "precision",
+    "RKSP307": "precision",
+    "RKSP404": "max_grad_norm",
+    "RKSP405": "adam_epsilon",
+    "RKSP501": "learning_rate",
+    "RKSP502": "learning_rate",
+    "RKSP503": "warmup_steps",
+    "RKSP504": "batch_size",
+}
 _ON_DISK = ("config", "checkpoint", "training config")
 
 
@@ -74,11 +88,25 @@ def deciding(report: Report) -> SeedReport:
     return report.seeds[0]
 
 
-def place(report: Report) -> str | None:
-    """The file that was scored, with forward slashes; None where the target is only a name."""
+def state(issue: Issue, since: ComparisonReport | None) -> str | None:
+    """What became of an issue of the newer report; None without a comparison."""
+    for change in since.changes if since else ():
+        if (change.code, change.layer) == (issue.code, issue.layer) and change.state != "fixed":
+            return change.state
+    return None
+
+
+def place(report: Report, issue: Issue) -> tuple[str, int] | None:
+    """File, with forward slashes, and line: of the recipe's field, else the start of the target's.
+
+    None where the recipe was typed and the target is only a name.
+    """
+    stands = report.recipe_places.get(_FIELDS.get(issue.code, ""))
+    if stands is not None:
+        return stands
     if report.target.kind not in _ON_DISK:
         return None
-    return PurePath(report.target.name).as_posix()
+    return PurePath(report.target.name).as_posix(), 1
 
 
 def _verdict(report: Report) -> list[Issue]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 from xml.etree import ElementTree
 
 from rksp.report import words
@@ -11,6 +14,24 @@ from rksp.report.schema import Report
 
 # XML 1.0 has no way to write these; a hostile module name must not break the document.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One test.
+
+    Attributes:
+        name: Within its suite.
+        outcome: `error` is what could not run, `skipped` what rksp could not tell.
+        message: One line; `text` is all there is to say.
+        kind: Of the failure or error.
+    """
+
+    name: str
+    outcome: Literal["passed", "failure", "error", "skipped"]
+    message: str
+    text: str = ""
+    kind: str = ""
 
 
 def render(report: Report) -> str:
@@ -23,19 +44,23 @@ def render(report: Report) -> str:
     failing = set(report.gate.issues) if report.gate else {i.key for i in found if i.code == RISK}
     if not any(issue.code in (RISK, UNDECIDED) for issue in found):
         found = (_passed(report), *found)
-    skipped = sum(issue.code == UNDECIDED for issue in found)
-    failures = sum(issue.key in failing for issue in found)
-    counts = {"tests": str(len(found)), "failures": str(failures), "errors": "0"}
+    cases = [_case(issue, issue.key in failing) for issue in found]
+    return suite(report.target.name, cases, sum(report.timings.values()))
+
+
+def suite(name: str, cases: Sequence[Case], seconds: float) -> str:
+    """A document of one suite."""
+    count = {
+        outcome: str(sum(case.outcome == outcome for case in cases))
+        for outcome in ("failure", "error", "skipped")
+    }
+    counts = {"tests": str(len(cases)), "failures": count["failure"], "errors": count["error"]}
     root = ElementTree.Element("testsuites", {"name": "rksp"} | counts)
-    seconds = sum(report.timings.values())
-    suite = ElementTree.SubElement(
-        root,
-        "testsuite",
-        {"name": _clean(report.target.name), **counts, "skipped": str(skipped)}
-        | {"time": f"{seconds:.3f}"},
-    )
-    for issue in found:
-        _case(suite, report, issue, issue.key in failing)
+    more = {"skipped": count["skipped"], "time": f"{seconds:.3f}"}
+    top = ElementTree.SubElement(root, "testsuite", {"name": _clean(name)} | counts | more)
+    for case in cases:
+        named = {"classname": f"rksp.{_clean(name)}", "name": _clean(case.name)}
+        _outcome(ElementTree.SubElement(top, "testcase", named), case)
     ElementTree.indent(root, " ")
     body = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
@@ -47,22 +72,27 @@ def _passed(report: Report) -> Issue:
     return Issue(code=RISK, name="high-risk", level="note", message=message)
 
 
-def _case(suite: ElementTree.Element, report: Report, issue: Issue, failed: bool) -> None:
-    name = f"{issue.code} {issue.name}" + (f" [{issue.layer}]" if issue.layer else "")
-    case = ElementTree.SubElement(
-        suite,
-        "testcase",
-        {"classname": f"rksp.{_clean(report.target.name)}", "name": _clean(name)},
+def _case(issue: Issue, failed: bool) -> Case:
+    undecided = "skipped" if issue.code == UNDECIDED else "passed"
+    return Case(
+        name=f"{issue.code} {issue.name}" + (f" [{issue.layer}]" if issue.layer else ""),
+        outcome="failure" if failed else undecided,
+        message=issue.message,
+        text=issue.text if failed else f"{issue.level}: {issue.text}",
+        kind=issue.level,
     )
-    if failed:
-        failure = ElementTree.SubElement(
-            case, "failure", {"type": issue.level, "message": _clean(issue.message)}
-        )
-        failure.text = _clean(issue.text)
-    elif issue.code == UNDECIDED:
-        ElementTree.SubElement(case, "skipped", {"message": _clean(issue.message)})
-    else:
-        ElementTree.SubElement(case, "system-out").text = _clean(f"{issue.level}: {issue.text}")
+
+
+def _outcome(element: ElementTree.Element, case: Case) -> None:
+    if case.outcome == "passed":
+        ElementTree.SubElement(element, "system-out").text = _clean(case.text or case.message)
+        return
+    told = {"message": _clean(case.message)}
+    if case.outcome == "skipped":
+        ElementTree.SubElement(element, "skipped", told)
+        return
+    inner = ElementTree.SubElement(element, case.outcome, {"type": case.kind} | told)
+    inner.text = _clean(case.text or case.message)
 
 
 def _clean(text: str) -> str:

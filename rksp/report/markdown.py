@@ -96,14 +96,16 @@ def _verdict(report: Report, seed: SeedReport) -> list[str]:
     risk = seed.risk
     if risk is None:
         return [f"Not assessed: {plain(seed.risk_missing)}"]
+    if risk.verdict == "indeterminate":
+        why = f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"
+        return [why, f"({words.alone(report, risk)})"]
     parts = [f"**{words.answer(report, risk)}**"]
-    parts += [f"Cannot tell: {plain(reason)}" for reason in risk.reasons]
     parts.append(
         f"Safe learning rate **{words.safe_rate(risk)}** (upper bound of the risk "
         f"{risk.risk:.0%}); edge most likely near {words.edge(risk)}."
     )
-    if risk.counterfactual:
-        parts.append(f"➜ {plain(risk.counterfactual)}")
+    for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
+        parts.append(f"➜ {plain(sentence)}")
     return parts
 
 

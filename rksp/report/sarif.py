@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import PurePath
 from urllib.parse import quote
 
-from rksp.report.issues import Issue, issues, place
+from rksp.report.issues import Issue, issues, place, state
 from rksp.report.schema import Report
 
 _STATES = {
@@ -62,7 +63,7 @@ def _rule(issue: Issue) -> dict[str, object]:
 
 
 def _result(report: Report, issue: Issue, rule: int) -> dict[str, object]:
-    file = place(report)
+    file, line = place(report, issue) or (report.target.name, 1)
     logical = {"fullyQualifiedName": issue.layer or report.target.name, "kind": "module"}
     result: dict[str, object] = {
         "ruleId": issue.code,
@@ -72,22 +73,20 @@ def _result(report: Report, issue: Issue, rule: int) -> dict[str, object]:
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": quote(file or report.target.name, safe="/")},
-                    "region": {"startLine": 1},
+                    "artifactLocation": {"uri": _uri(file)},
+                    "region": {"startLine": line},
                 },
                 "logicalLocations": [logical],
             }
         ],
         "partialFingerprints": {"rkspIssue/v1": fingerprint(report, issue)},
     }
-    state = _state(report, issue)
-    if state:
-        result["baselineState"] = state
+    since = state(issue, report.baseline)
+    if since:
+        result["baselineState"] = _STATES[since]
     return result
 
 
-def _state(report: Report, issue: Issue) -> str | None:
-    for change in report.baseline.changes if report.baseline else ():
-        if (change.code, change.layer) == (issue.code, issue.layer) and change.state != "fixed":
-            return _STATES[change.state]
-    return None
+def _uri(name: str) -> str:
+    path = PurePath(name)
+    return path.as_uri() if path.is_absolute() else quote(name, safe="/")

@@ -68,7 +68,7 @@ class SpectraReport(Part):
     reason: str
     coverage: float
     published_score: float | None
-    aggregates: dict[str, dict[str, float]]
+    aggregates: dict[str, dict[str, float | None]]
     layers: list[LayerReport]
 
 
@@ -194,9 +194,10 @@ class Report(Part):
     `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the
     mean, standard deviation, lowest and highest over them of the numbers that people compare.
     `kernels` says which implementations ran, `gate` what decided the exit code, `baseline` what
-    changed since an older report. `non_finite` lists the paths of numbers that were infinite or
-    undefined: JSON has no word for them, so they stand as null. Only `timings` differs between two
-    runs of the same command.
+    changed since an older report. `recipe_places` says at which file and line a field of the recipe
+    stands, for those that were read from a file. `non_finite` lists the paths of numbers that were
+    infinite or undefined: JSON has no word for them, so they stand as null. Only `timings` differs
+    between two runs of the same command.
     """
 
     schema_version: Literal["1.0"] = SCHEMA_VERSION
@@ -211,20 +212,27 @@ class Report(Part):
     gate: GateReport | None = None
     baseline: ComparisonReport | None = None
     non_finite: list[str] = []
+    recipe_places: dict[str, tuple[str, int]] = {}
     timings: dict[str, float]
+
+    def finite(self) -> Report:
+        """As it will be read again: keys in order; what is not finite is None, and listed."""
+        return Report.model_validate(_clean(self))
 
     def to_json(self) -> str:
         """Sorted keys and no NaN; the same bytes for the same numbers."""
-        content = self.model_dump(mode="python")
-        missing: list[str] = []
-        clean = _finite(content, "", missing)
-        clean["non_finite"] = sorted(set(missing) | set(self.non_finite))
-        return json.dumps(clean, sort_keys=True, allow_nan=False, indent=1) + "\n"
+        return json.dumps(_clean(self), sort_keys=True, allow_nan=False, indent=1) + "\n"
+
+
+def _clean(report: Report) -> dict[str, object]:
+    missing: list[str] = []
+    content = _finite(report.model_dump(mode="python"), "", missing)
+    return content | {"non_finite": sorted(set(missing) | set(report.non_finite))}
 
 
 def _finite(value: object, path: str, missing: list[str]) -> object:
     if isinstance(value, dict):
-        return {key: _finite(part, f"{path}/{key}", missing) for key, part in value.items()}
+        return {key: _finite(value[key], f"{path}/{key}", missing) for key in sorted(value)}
     if isinstance(value, list | tuple):
         return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):

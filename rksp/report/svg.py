@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 Point = tuple[float, float]
+FLAG = 18  # pixels from one row of labels to the next
+_LETTER = 7.6  # pixels a letter of a label is wide, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,14 @@ def circle(x: float, y: float, radius: float, css: str, title: str = "") -> str:
     )
 
 
+def ring(x: float, y: float, inner: float, outer: float, css: str) -> str:
+    """The area between two circles about one middle."""
+    return (
+        f'<circle cx="{number(x)}" cy="{number(y)}" r="{number((inner + outer) / 2)}" '
+        f'stroke-width="{number(outer - inner)}" class="{css}"/>'
+    )
+
+
 def text(x: float, y: float, words: str, css: str = "", anchor: str = "start") -> str:
     """One line of text."""
     return (
@@ -106,6 +116,36 @@ def cell(x: float, share: float | None, title: str) -> str:
     )
 
 
+def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) -> list[str]:
+    """Upright lines with labels beside their tops, one row a label.
+
+    A label stands left of its line if on the right it would pass `end` or the line of another such
+    label. These come first, the last line on top, then the others, the first line on top: so a line
+    starts below the labels it would cross. All lines are drawn before all labels.
+
+    Args:
+        marks: Words, CSS class and position across, each.
+        end: Where the drawing ends on the right.
+        bottom: Where the lines end.
+    """
+    left, right = [], []
+    for mark in sorted(marks, key=lambda mark: mark[2], reverse=True):
+        words, _, x = mark
+        width = 6 + _LETTER * len(words)
+        if x + width > end and x - width > 0:
+            left.append(mark)
+            end = x
+        else:
+            right.append(mark)
+    lines, labels = [], []
+    for row, (words, css, x) in enumerate([*left, *reversed(right)]):
+        y = 16 + FLAG * row
+        anchor, shift = ("end", -6) if row < len(left) else ("start", 6)
+        lines.append(line(x, y - 8, x, bottom, f"mark {css}"))
+        labels.append(text(x + shift, y, words, f"label {css}", anchor))
+    return lines + labels
+
+
 def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) -> str:
     """Grid lines with tick labels; the horizontal scale's name below."""
     parts = []
@@ -124,10 +164,10 @@ def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) 
 
 
 def short(value: float, digits: int = 3) -> str:
-    """A number as people write it: 6e-4, 0.05, 1.72, 3,740."""
+    """A number as people write it: 6e-4, 8.8e-3, 0.05, 1.72, 3,740."""
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
-    form = "e" if 0 < abs(value) < 1e-3 else "g"
+    form = "e" if 0 < abs(value) < 1e-2 else "g"
     written = f"{value:.{digits - 1 if form == 'e' else digits}{form}}"
     mantissa, separator, power = written.partition("e")
     if not separator:

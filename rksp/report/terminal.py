@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rksp.report import words
+from rksp.report.issues import deciding
 from rksp.report.schema import (
     ComparisonReport,
     FindingReport,
@@ -28,7 +29,7 @@ _STYLES = {"ok": "bold green", "risk": "bold red", "indeterminate": "bold yellow
 
 def render(report: Report, console: Console) -> None:
     """Prints the verdict first, then the numbers behind it, then what could not be measured."""
-    seed = report.seeds[0]
+    seed = deciding(report)
     console.print(_headline(report))
     console.print(_verdict(report, seed))
     if report.findings:
@@ -81,12 +82,11 @@ def _verdict(report: Report, seed: SeedReport) -> Group:
     risk = seed.risk
     if risk is None:
         return Group(Text(f"not assessed: {seed.risk_missing}", style="bold yellow"))
-    lines = [
-        Text.assemble(
-            (risk.verdict.upper(), _STYLES[risk.verdict]), "  ", words.answer(report, risk)
-        )
-    ]
-    lines += [Text(f"  cannot tell: {reason}") for reason in risk.reasons]
+    title = (risk.verdict.upper(), _STYLES[risk.verdict])
+    if risk.verdict == "indeterminate":
+        why = f"  rksp cannot tell: {'; '.join(risk.reasons)}"
+        return Group(Text.assemble(title, why), Text(f"  {words.alone(report, risk)}", "dim"))
+    lines = [Text.assemble(title, "  ", words.answer(report, risk))]
     lines.append(
         Text.assemble(
             "  safe learning rate ",
@@ -99,8 +99,8 @@ def _verdict(report: Report, seed: SeedReport) -> Group:
             if abs(share) >= 0.05:
                 word = "raises" if share > 0 else "lowers"
                 lines.append(Text(f"  {meaning} {word} the log-odds by {abs(share):.1f}"))
-    if risk.counterfactual:
-        lines.append(Text(f"  {risk.counterfactual}", style="bold"))
+    for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
+        lines.append(Text(f"  {sentence}", style="bold"))
     lines.append(
         Text(f"  P(failed) from {_lowest(risk):.0e} to {_highest(risk):.0e}: {_curve(risk)}", "dim")
     )

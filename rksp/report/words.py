@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from rksp.features import FEATURES
 from rksp.report.schema import Report, RiskReport, SeedReport
 from rksp.status import Status
 
@@ -15,6 +16,7 @@ TITLES = {
     "not assessed": "NOT ASSESSED",
 }
 
+_MEANINGS = {feature.name: feature.meaning for feature in FEATURES}
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 
 
@@ -65,6 +67,24 @@ def edge(risk: RiskReport) -> str:
     return "beyond the rates looked at" if risk.likely_edge is None else f"{risk.likely_edge:.2g}"
 
 
+def margin(report: Report, risk: RiskReport) -> str:
+    """What an accepted rate above the safe one means; nothing elsewhere."""
+    rate, safe = report.recipe.learning_rate, risk.safe_learning_rate
+    if report.verdict != "ok" or rate is None or safe is None or rate <= safe:
+        return ""
+    return (
+        f"Below the bar, but {rate / safe:.1f} times the safe rate: the risk may be as high as "
+        f"{risk.probability_failed_high:.1%}."
+    )
+
+
+def alone(report: Report, risk: RiskReport) -> str:
+    """What the classifier says where rksp cannot tell."""
+    rate = [] if report.recipe.learning_rate is None else [answer(report, risk)]
+    said = [*rate, f"safe learning rate {safe_rate(risk)}", f"likely edge {edge(risk)}"]
+    return f"the classifier alone, not to be relied on: {'; '.join(said)}"
+
+
 def states(numbers: Mapping[str, int]) -> str:
     """`1 new, 2 unchanged`, in the order of concern; "nothing to compare" if there are none."""
     listed = [f"{numbers[s]} {s}" for s in STATES if numbers.get(s)]
@@ -78,8 +98,9 @@ def notes(report: Report, seed: SeedReport) -> list[str]:
         found.append(f"spectra indeterminate: {seed.spectra.reason}")
     for status, number in Counter(layer.status for layer in seed.spectra.layers).items():
         if status != Status.OK.value and not seed.spectra.reason:
-            found.append(f"{number} blocks {status.replace('_', ' ')}: {Status(status).remedy}")
-    reduced = [layer for layer in seed.spectra.layers if layer.rank < report.target.width]
+            concerned = "1 block" if number == 1 else f"{number} blocks"
+            found.append(f"{concerned} {status.replace('_', ' ')}: {Status(status).remedy}")
+    reduced = [layer for layer in seed.spectra.layers if 0 < layer.rank < report.target.width]
     if reduced and len(reduced) == len(seed.spectra.layers):
         found.append(
             f"spectra at reduced rank {reduced[0].rank} of {report.target.width}: compare only "
@@ -88,8 +109,9 @@ def notes(report: Report, seed: SeedReport) -> list[str]:
     found += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
     if seed.risk is not None and seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
-        listed = ", ".join(f"{name} ({over:.1f})" for name, over in worst)
-        found.append(f"outside the labelled runs, by this many of their ranges: {listed}")
+        listed = [f"{_MEANINGS.get(n, n)} by {over:.0%}" for n, over in worst if over >= 0.01]
+        if listed:
+            found.append(f"beyond the labelled runs, in shares of their range: {', '.join(listed)}")
     for name, values in report.spread.items():
         found.append(
             f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "

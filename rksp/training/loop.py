@@ -120,11 +120,9 @@ def train(
         losses.append(loss)
         norms.append(norm)
         if math.isfinite(loss):
-            if beside.before_update(moment):
-                norm = gradient_norm(params)
-            if recipe.max_grad_norm is not None and norm > recipe.max_grad_norm:
-                scale = recipe.max_grad_norm / (norm + 1e-6)
-                torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
+            may_have_changed = beside.before_update(moment)
+            if recipe.max_grad_norm is not None:
+                _clip(params, gradient_norm(params) if may_have_changed else norm, recipe)
             scaler.step(optimizer)
             scaler.update()
         beside.after_update(moment)
@@ -144,6 +142,12 @@ def gradient_norm(params: Sequence[Tensor]) -> float:
     norm = torch.stack(norms).norm()
     # float() of a sharded norm is silently that of the local shard.
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
+    if norm > recipe.max_grad_norm:
+        scale = recipe.max_grad_norm / (norm + 1e-6)
+        torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
 
 
 def mean_over_ranks(value: float) -> float:

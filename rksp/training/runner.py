@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ class RunRecord:
         undone: (first step, step after the last) of what a rollback took back.
         monitor_seconds: Host time of every monitor.
         seconds: Wall time of the run.
-        checkpoint: File with a state from before the first critical alarm, if one was asked for.
+        step_seconds: Wall time of the median step, with everything that goes along with it.
+        checkpoint: File with a state from before trouble, if one was asked for and trouble came.
     """
 
     curves: Curves
@@ -51,6 +53,7 @@ class RunRecord:
     undone: tuple[tuple[int, int], ...]
     monitor_seconds: Mapping[str, float]
     seconds: float
+    step_seconds: float
     checkpoint: str | None = None
 
 
@@ -81,7 +84,8 @@ def run(
         faults: In the order in which they strike.
         seed: Of dropout and of the faults; the global generators are put back.
         policy: Labels the run.
-        checkpoints: Writes a state from before the first critical alarm.
+        checkpoints: Writes a state from before the first critical alarm, or before the step at
+            which the run was stopped without one.
         progress: Told after every step.
 
     Raises:
@@ -94,8 +98,12 @@ def run(
     beside = Beside(watch or Watch([]), interventions, faults, checkpoints)
 
     def ends(losses: list[float], norms: list[float]) -> bool:
-        progress(len(losses) - 1, losses[-1])
-        return stop(losses, norms) and not beside.was_rolled_back
+        step = len(losses) - 1
+        progress(step, losses[-1])
+        is_over = stop(losses, norms) and not beside.was_rolled_back
+        if is_over and checkpoints is not None:
+            checkpoints.write(step, model)
+        return is_over
 
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     started = time.perf_counter()
@@ -115,6 +123,7 @@ def run(
         undone=tuple(beside.undone),
         monitor_seconds=dict(beside.watch.seconds),
         seconds=time.perf_counter() - started,
+        step_seconds=statistics.median(beside.step_seconds),
         checkpoint=str(checkpoints.written) if checkpoints and checkpoints.written else None,
     )
 
@@ -160,7 +169,10 @@ class Beside(Companion):
         self.checkpoints = checkpoints
         self.undone: list[tuple[int, int]] = []
         self.was_rolled_back = False  # in the current step
+        self.step_seconds: list[float] = []
+        self._started = 0.0
         self._alarms: list[Alarm] = []
+        self._heeded = [0] * len(self.interventions)  # actions known of each
         self._handles: list[RemovableHandle] = []
 
     @property
@@ -173,6 +185,7 @@ class Beside(Companion):
         self.watch.bind(model)
 
     def begin(self, moment: Moment) -> None:
+        self._started = time.perf_counter()
         self.was_rolled_back = False
         if self.checkpoints is not None:
             self.checkpoints.keep(moment.step, moment.model, moment.optimizer)
@@ -199,26 +212,31 @@ class Beside(Companion):
     def after_update(self, moment: Moment) -> None:
         for part in (*self.faults, *self.interventions):
             part.after_update(moment)
+        self._heed(moment)  # before monitors compare weights with those of earlier steps
         self._alarms = self._alarms + self.watch.after_update(moment)
         for alarm in self._alarms:
             if alarm.severity is Severity.CRITICAL and self.checkpoints is not None:
                 self.checkpoints.write(alarm.step, moment.model)
             for intervention in self.interventions:
-                self._answer(intervention, alarm, moment)
+                intervention.on_alarm(alarm, moment)
+        self._heed(moment)
+        self.step_seconds.append(time.perf_counter() - self._started)
 
     def close(self) -> None:
         self._disarm()
         self.watch.close()
 
-    def _answer(self, intervention: Intervention, alarm: Alarm, moment: Moment) -> None:
-        before = len(intervention.actions)
-        intervention.on_alarm(alarm, moment)
-        for action in intervention.actions[before:]:
-            steps = int(action.detail.get("undone", 0))
-            if steps:
-                self.undone.append((moment.step + 1 - steps, moment.step + 1))
-                self.was_rolled_back = True
-                self.watch.reset(f"{action.intervention}: {action.what}")
+    def _heed(self, moment: Moment) -> None:
+        """Draws the consequences of what interventions did since the last call."""
+        for place, intervention in enumerate(self.interventions):
+            for action in intervention.actions[self._heeded[place] :]:
+                if action.moved_weights:
+                    self.watch.reset(f"{action.intervention}: {action.what}")
+                undone = int(action.detail.get("undone", 0))
+                if undone:
+                    self.undone.append((moment.step + 1 - undone, moment.step + 1))
+                    self.was_rolled_back = True
+            self._heeded[place] = len(intervention.actions)
 
     def _disarm(self) -> None:
         for handle in self._handles:

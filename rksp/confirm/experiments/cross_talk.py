@@ -20,7 +20,7 @@ from rksp.recipe import Recipe
 
 FAULT_STEP, STEPS = 160, 300
 SPARSEST = {"jacobian-alignment": 15}  # else 5
-SEEDS, HEALTHY_SEEDS = range(3), range(5)
+SEEDS, HEALTHY_SEEDS = range(5), range(10)
 WARMUP = 40
 _RATE = f"large_rate:step={FAULT_STEP},factor=100"
 _PRECISION = f"low_precision_attention:step={FAULT_STEP}"
@@ -58,7 +58,7 @@ def table(rows: Sequence[Row]) -> str:
     onsets = {fault: [row.onset for row in rows if names[row.faults] == fault] for fault in faulty}
     shown = [f"{sum(o is not None for o in onsets[f])}/{len(onsets[f])}" for f in faulty]
     lines.append("| *the loss fails in* | " + " | ".join(shown) + " | |")
-    silent = {name for row in rows for name in row.silent}
+    silent = set.intersection(*(set(row.silent) for row in rows)) if rows else set()
     total = 0
     for monitor in MONITORS:
         if monitor in silent:

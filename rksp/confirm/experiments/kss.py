@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rksp.confirm.experiments.plan import Trial
-from rksp.confirm.experiments.rows import Row, divergence_table
+from rksp.confirm.experiments.rows import Cost, Row, divergence_table, shipped_rows
 from rksp.recipe import Recipe
 
 RATES = (0.005, 0.0075, 0.01)  # of the 24 trials
 SEEDS = range(8)
 ENERGY, PUBLISHED = "kss:form=energy,weight=3", "kss:form=published"
-MAIN_ARMS = ("baseline", ENERGY, PUBLISHED, "clip=1.0", "kss:form=random,weight=3")
-# Besides, to find the largest stable rate, and what a sparser cadence keeps of the effect.
-FURTHER = (
-    ("baseline", 0.003),
-    (ENERGY, 0.015),
-    *((f"{ENERGY},every=4", rate) for rate in RATES),
-    ("baseline", 0.002),
-)
+RANDOM = "kss:form=random,weight=3"  # the same cost, and a pull of the same size
+MAIN_ARMS = ("baseline", ENERGY, PUBLISHED, "clip=1.0", RANDOM)
+SPARSER = (2, 4)  # steps between two penalties; the default acts at every one
+FURTHER = (("baseline", 0.003), (ENERGY, 0.015))  # to find the largest stable rate
 STABLE_SHARE = 0.2  # the paper calls a rate stable under this share of diverged trials
 PAPER = {"baseline": 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}  # diverged percent of 24 trials
 
@@ -31,11 +27,13 @@ PAPER = {"baseline": 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}  # diverged percen
 def plan() -> list[Trial]:
     """All trials, the most telling first."""
     grid = [(arm, rate) for arm in MAIN_ARMS for rate in RATES]
-    return [_trial(arm, rate, seed) for arm, rate in (*grid, *FURTHER) for seed in SEEDS]
+    trials = [_trial(arm, rate, seed) for arm, rate in (*grid, *FURTHER) for seed in SEEDS]
+    sparser = [(f"{ENERGY},every={every}", rate) for every in SPARSER for rate in RATES]
+    return trials + [_trial(arm, rate, seed) for seed in SEEDS[:4] for arm, rate in sparser]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The 24 paired trials beside the paper's, then the share of diverged trials at every rate."""
+    """The 24 paired trials beside the paper's, divergence at every rate, and the cadence."""
     paired = [row for row in rows if row.rate in RATES]
     lines = [
         "",
@@ -46,7 +44,26 @@ def table(rows: Sequence[Row]) -> str:
         shares = {rate: _share(rows, arm, rate) for rate in _rates(rows)}
         cells = ["–" if share is None else f"{share:.0%}" for share in shares.values()]
         lines.append(f"| `{arm}` | " + " | ".join(cells) + f" | {_largest_stable(shares)} |")
-    return divergence_table(paired, PAPER) + "\n".join(lines) + "\n"
+    return divergence_table(paired, PAPER) + "\n".join([*lines, *_trade_off(paired)]) + "\n"
+
+
+def _trade_off(paired: Sequence[Row]) -> list[str]:
+    """Lines of a table: what a cadence of the penalty keeps of its effect, and what it costs."""
+    lines = [
+        "",
+        "| steps between two penalties | diverged | share of time | paper |",
+        "|---:|---:|---:|---:|",
+    ]
+    costs = {cost.arm: cost for cost in shipped_rows("cost", Cost) if cost.experiment == "kss"}
+    for every in (1, *SPARSER):
+        arm = ENERGY if every == 1 else f"{ENERGY},every={every}"
+        own = [row for row in paired if row.arm == arm]
+        if own:
+            bad = sum(row.has_diverged for row in own)
+            share = costs[ENERGY].share / every
+            paper = "8 to 12 %" if every == 1 else "–"
+            lines.append(f"| {every} | {bad}/{len(own)} | {share:.1%} | {paper} |")
+    return lines
 
 
 def _rates(rows: Sequence[Row]) -> list[float]:

@@ -10,11 +10,14 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from rksp.confirm.arms import parse_arm
-from rksp.confirm.trial import TrialReport, sum_up, train_arm
+from rksp.confirm.experiments.series import read_readings, write_readings
+from rksp.confirm.trial import TrialReport, alarm_rules, seen, sum_up, train_arm
 from rksp.datasets.tasks import make_task
 from rksp.lab.run import Progress, work_through
 from rksp.models.zoo import build_member
+from rksp.monitors.rules import replay
 from rksp.recipe import Recipe
+from rksp.training.runner import RunRecord
 
 
 class Trial(BaseModel):
@@ -54,12 +57,20 @@ class Stored(BaseModel):
 
 def run_trial(trial: Trial) -> TrialReport:
     """Trains one trial; arms of the same seed share initialization and batches."""
+    return _sum_up(trial, _train(trial))
+
+
+def _sum_up(trial: Trial, record: RunRecord) -> TrialReport:
+    return sum_up(record, trial.arm, trial.seed, fault_step=trial.fault_step)
+
+
+def _train(trial: Trial) -> RunRecord:
     recipe = trial.recipe
     task = make_task(trial.task, **trial.task_options)
     batches = task.batches(
         recipe.max_steps * recipe.gradient_accumulation_steps, recipe.batch_size, seed=trial.seed
     )
-    record = train_arm(
+    return train_arm(
         build_member(trial.family, trial.shape, seed=trial.seed),
         batches,
         recipe,
@@ -68,7 +79,6 @@ def run_trial(trial: Trial) -> TrialReport:
         faults=trial.faults,
         monitors=trial.monitors,
     )
-    return sum_up(record, trial.arm, trial.seed, fault_step=trial.fault_step)
 
 
 def run_trials(
@@ -78,7 +88,7 @@ def run_trials(
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> list[Stored]:
-    """Trains what `folder` does not hold yet, one file a trial, and reads everything back.
+    """Trains what `folder` does not hold yet, a file or two a trial, and reads everything back.
 
     Raises:
         Incomplete: A worker died; what is stored stays, and the same call continues.
@@ -87,18 +97,43 @@ def run_trials(
     missing = [trial for trial in trials if not _path(trial, folder).exists()]
     if missing:
         work_through(_store, missing, folder, total=len(trials), workers=workers, progress=progress)
-    return [
-        Stored.model_validate_json(_path(trial, folder).read_text(encoding="utf-8"))
-        for trial in trials
-    ]
+    return read_trials(trials, folder)
+
+
+def read_trials(trials: Sequence[Trial], folder: Path) -> list[Stored]:
+    """What `folder` holds of a plan, in its order.
+
+    Alarms are judged anew from the stored readings, by the rules of today.
+    """
+    found = []
+    for trial in trials:
+        path = _path(trial, folder)
+        if path.exists():
+            stored = Stored.model_validate_json(path.read_text(encoding="utf-8"))
+            found.append(_judged(stored, folder) if trial.monitors else stored)
+    return found
+
+
+def _judged(stored: Stored, folder: Path) -> Stored:
+    trial, result = stored.trial, stored.result
+    alarms = replay(read_readings(_readings_path(trial, folder)), alarm_rules(trial.recipe))
+    anew = seen(alarms, result.onset, since=trial.fault_step)
+    return stored.model_copy(update={"result": result.model_copy(update=anew)})
 
 
 def _path(trial: Trial, folder: Path) -> Path:
     return folder / f"{trial.id}.json"
 
 
+def _readings_path(trial: Trial, folder: Path) -> Path:
+    return folder / f"{trial.id}.readings.gz"
+
+
 def _store(trial: Trial, folder: Path) -> None:
-    stored = Stored(trial=trial, result=run_trial(trial))
+    record = _train(trial)
+    if trial.monitors:
+        write_readings(_readings_path(trial, folder), record.readings)
+    stored = Stored(trial=trial, result=_sum_up(trial, record))
     partial = folder / f"{trial.id}.partial"
     partial.write_text(stored.model_dump_json(), encoding="utf-8")
     partial.replace(_path(trial, folder))

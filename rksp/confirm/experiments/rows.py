@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from scipy.stats import fisher_exact
@@ -14,6 +16,8 @@ from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments.plan import Stored
 from rksp.errors import ArtifactError
 from rksp.outcome import Outcome
+
+AnyRow = TypeVar("AnyRow", bound=BaseModel)
 
 
 class Row(BaseModel):
@@ -43,6 +47,29 @@ class Row(BaseModel):
         return self.outcome == Outcome.DIVERGED
 
 
+class Cost(BaseModel):
+    """What one arm adds to a step of one experiment.
+
+    Attributes:
+        experiment, arm: Which.
+        every: Steps between two actions.
+        bare, acting: Processor milliseconds of a step without it, and of one in which it acts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    experiment: str
+    arm: str
+    every: int
+    bare: float
+    acting: float
+
+    @property
+    def share(self) -> float:
+        """Of a bare step, spread over the cadence."""
+        return (self.acting / self.bare - 1) / self.every
+
+
 def to_rows(stored: Sequence[Stored]) -> list[Row]:
     """The rows of stored trials."""
     shared = set(Row.model_fields) - {"rate", "faults", "fault_step"}
@@ -57,13 +84,13 @@ def to_rows(stored: Sequence[Stored]) -> list[Row]:
     ]
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
+def write_rows(path: Path, rows: Sequence[BaseModel]) -> None:
     """One row a line, so that a later run differs in the lines that changed."""
     lines = [json.dumps(row.model_dump(mode="json"), sort_keys=True) for row in rows]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
-def shipped_rows(name: str) -> list[Row]:
+def shipped_rows(name: str, kind: type[AnyRow] = Row) -> list[AnyRow]:
     """The committed rows of an experiment.
 
     Raises:
@@ -72,11 +99,15 @@ def shipped_rows(name: str) -> list[Row]:
     file = files("rksp.confirm") / "results" / f"{name}.json"
     if not file.is_file():
         raise ArtifactError(f"No results of {name!r} are shipped; run it with --folder.")
-    return [Row.model_validate(row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    return [kind.model_validate(row) for row in json.loads(file.read_text(encoding="utf-8"))]
 
 
 def divergence_table(rows: Sequence[Row], paper: Mapping[str, object]) -> str:
-    """Arm × trials diverged, Fisher's test against the baseline on the same trials, and loss."""
+    """Arm × trials diverged, Fisher's test against the baseline, and the median final loss.
+
+    The test compares an arm with the baseline on the arm's own trials; the loss is over the trials
+    that ended.
+    """
     lines = [
         "| arm | diverged | share | Fisher p | relative | final loss | paper |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -92,7 +123,7 @@ def divergence_table(rows: Sequence[Row], paper: Mapping[str, object]) -> str:
             p = f"{fisher_exact(counts).pvalue:.2g}"
             relative = f"{bad / base - 1:+.0%}" if base and len(paired) == len(own) else "–"
         finals = [r.final_loss for r in own.values() if r.final_loss is not None]
-        final = f"{sum(finals) / len(finals):.3f}" if finals else "–"
+        final = f"{statistics.median(finals):.3f}" if finals else "–"
         theirs = paper.get(arm, "–")
         theirs = f"{theirs:.1f} %" if isinstance(theirs, float) else theirs
         lines.append(
@@ -106,5 +137,5 @@ def _arms(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row.arm for row in rows))
 
 
-def _diverged(rows) -> int:
+def _diverged(rows: Iterable[Row]) -> int:
     return sum(row.has_diverged for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -69,11 +70,9 @@ class _Worker:
             self.lines.put(line)
 
     def send(self, task: Task) -> None:
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it died; the job will notice
             self.process.stdin.write(json.dumps(task) + "\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died; the job will notice
 
     def last_words(self) -> str:
         """The last line on its stderr."""
@@ -87,7 +86,8 @@ class _Worker:
         self.process.kill()
         self.process.wait()
         self.reader.join(timeout=5)
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # what it never read is still in the buffer
+            self.process.stdin.close()
         self.process.stdout.close()
         self.errors.close()
 

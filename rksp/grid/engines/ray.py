@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import os
 import queue
+import re
+import socket
 import threading
 
 from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import Event, Task
+
+_ADDRESS = re.compile(r"(ray://)?(?P<host>[^:/]+):(?P<port>\d{1,5})")
+_PATIENCE = 10.0  # seconds
 
 
 class RayEngine:
@@ -41,9 +46,10 @@ class RayEngine:
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
+                _knock(address)
                 ray.init(address=address, log_to_driver=False, include_dashboard=False)
-            except ConnectionError as error:
-                raise InputError(f"There is no Ray cluster at {address} ({error}).") from error
+            except (OSError, OverflowError) as error:
+                raise InputError(f"There is no Ray cluster at {address}: {error}.") from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._evaluator = evaluator
         remote = ray.remote(num_returns="streaming", num_cpus=1, max_retries=0)
@@ -58,6 +64,13 @@ class RayEngine:
         """Leaves the cluster; one that was there before is left as it is."""
         if self._is_ours:
             self._ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Whether anybody listens: Ray itself would try for minutes."""
+    match = _ADDRESS.fullmatch(address or "")
+    if match is not None:
+        socket.create_connection((match["host"], int(match["port"])), timeout=_PATIENCE).close()
 
 
 def _work(evaluator: str, task: Task):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,11 @@ from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import Event, Task
+from rksp.grid.provenance import made_by
 
 _PATIENCE = 30.0  # seconds between questions to the queue about a job that is silent
+_DEFAULTS = {"cpus_per_task": 1, "timeout_min": 240}  # submitit's own limit is 5 minutes
+_GRACE = 10.0  # seconds for a shared folder to show what a job that is over wrote last
 
 
 class SlurmEngine:
@@ -44,74 +48,165 @@ class SlurmEngine:
             import submitit
         except ImportError as error:
             raise InputError("--engine slurm needs submitit; pip install 'rksp[slurm]'.") from error
-        folder.mkdir(parents=True, exist_ok=True)
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "logs", cluster=cluster)
         except RuntimeError as error:
             raise InputError(f"Slurm cannot be used here: {error}.") from error
-        self._executor.update_parameters(**{"cpus_per_task": 1, **(parameters or {})})
-        self._patience = _PATIENCE if cluster == "slurm" else 0.5
+        try:
+            self._executor.update_parameters(**(_DEFAULTS | dict(parameters or {})))
+        except (NameError, TypeError) as error:
+            raise InputError(f"submitit refuses a parameter: {error}.") from error
+        maker = made_by()  # answers of another version must not be taken for ours
+        self.folder = folder / f"{maker['rksp']}-{maker['classifier']}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._is_remote = cluster == "slurm"
+        self._patience, self._grace = (_PATIENCE, _GRACE) if self._is_remote else (0.2, 0.0)
         self.slots = workers
-        self._folder = folder
         self._evaluator = evaluator
-        self._numbers = itertools.count()
         self._jobs: list[SlurmJob] = []
 
-    def start(self, task: Task) -> SlurmJob:
-        """Submits a group."""
-        file = self._folder / f"events-{task['cells'][0][0]}-{next(self._numbers)}.jsonl"
-        file.unlink(missing_ok=True)
-        submitted = self._executor.submit(work, self._evaluator, task, str(file))
-        job = SlurmJob(submitted, file, self._patience)
+    def start(self, task: Task) -> SlurmJob | Answered:
+        """Submits a group, but for cells that jobs of an earlier coordinator have answered."""
+        known = self._left_behind(task)
+        rest = [cell for cell in task["cells"] if cell[0] not in known]
+        if not rest:
+            return Answered(list(known.values()))
+        file = self.folder / f"events-{rest[0][0]}-{secrets.token_hex(4)}.jsonl"
+        left = {**task, "cells": rest}
+        job = SlurmJob(
+            self._executor.submit(work, self._evaluator, left, str(file)),
+            file,
+            patience=self._patience,
+            grace=self._grace,
+            known=list(known.values()),
+        )
         self._jobs.append(job)
         return job
 
+    def _left_behind(self, task: Task) -> dict[str, Event]:
+        """Results for cells of this group in the shared folder, by cell."""
+        wanted, found = {key for key, _ in task["cells"]}, {}
+        for file in sorted(self.folder.glob("events-*.jsonl")):
+            for event in _read(file, 0)[0]:
+                if event and event["kind"] == "result" and event["cell"] in wanted:
+                    found[event["cell"]] = event
+        return found
+
     def close(self) -> None:
-        """Cancels what is still in the queue."""
+        """Cancels what is still in the queue; processes of this machine are waited for."""
         for job in self._jobs:
             if job.end() is None:
                 job.stop()
+        if not self._is_remote:
+            for job in self._jobs:
+                job.join()
 
 
 def work(evaluator: str, task: Task, path: str) -> None:
-    """What a job runs: appends one line of JSON for each event."""
+    """What a job runs: appends one line of JSON for each event, and null at the end."""
     with Path(path).open("a", encoding="utf-8") as file:
-        for event in itertools.chain(({"kind": "started"},), load_evaluator(evaluator)(task)):
+        events = load_evaluator(evaluator)(task)
+        for event in itertools.chain(({"kind": "started"},), events, (None,)):
             print(json.dumps(event), file=file, flush=True)
 
 
-class SlurmJob:
-    """One group in the queue or at work."""
+def _read(file: Path, start: int) -> tuple[list[Event | None], int]:
+    """Whole lines from a position on, and the position after them."""
+    if not file.is_file():
+        return [], start
+    with file.open("rb") as content:
+        content.seek(start)
+        text = content.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], start + len(whole)
 
-    def __init__(self, job, file: Path, patience: float) -> None:
-        self._job, self._file, self._patience = job, file, patience
-        self._read = 0
-        self._next_look = time.monotonic() + patience
+
+class Answered:
+    """A group of which everything was known."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
 
     def poll(self) -> list[Event]:
-        """Whole lines written since the last call."""
-        if not self._file.is_file():
-            return []
-        with self._file.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        """Everything, once."""
+        events, self._events = self._events, []
+        return events
+
+    def end(self) -> End:
+        """It was over before it began."""
+        return End()
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+class SlurmJob:
+    """One group in the queue or at work.
+
+    Args:
+        job: As submitit gave it.
+        file: Where it writes its events.
+        patience: Seconds between questions to the queue.
+        grace: Seconds to wait for events of a job that the queue says is over.
+        known: Results that it need not give.
+    """
+
+    def __init__(
+        self, job, file: Path, *, patience: float, grace: float, known: list[Event]
+    ) -> None:
+        self._job, self._file = job, file
+        self._patience, self._grace = patience, grace
+        self._position = 0
+        self._events = known
+        self._is_done = False
+        self._next_look = time.monotonic() + patience
+        self._over_since: float | None = None
+
+    def _drain(self) -> None:
+        """Takes up whole lines written since the last time."""
+        events, self._position = _read(self._file, self._position)
+        self._is_done |= None in events
+        self._events += [event for event in events if event is not None]
+
+    def poll(self) -> list[Event]:
+        """Events since the last call."""
+        self._drain()
+        events, self._events = self._events, []
+        return events
 
     def end(self) -> End | None:
-        """By the word of the queue."""
+        """By the job's own last word, or, if it has none, by that of the queue."""
+        self._drain()
+        if self._is_done:
+            return End()
+        if self._over_since is None:
+            if not self._asked_the_queue():
+                return None
+            self._over_since = time.monotonic()
+        if time.monotonic() - self._over_since < self._grace:
+            return None
+        self._drain()
+        if self._is_done:
+            return End()
+        return End(failure="killed", message=f"the job ended early: {self._last_words()}")
+
+    def _asked_the_queue(self) -> bool:
+        """Whether the queue says that the job is over; asks at most once in `patience` seconds."""
         is_due = time.monotonic() > self._next_look
         if is_due:
             self._next_look = time.monotonic() + self._patience
-        if not self._job.done(force_check=is_due):
-            return None
-        error = self._job.exception()
-        if error is None:
-            return End()
-        words = str(error).strip().splitlines() or [type(error).__name__]
-        return End(failure="killed", message=f"the job failed: {words[-1]}")
+        return self._job.done(force_check=is_due)
+
+    def _last_words(self) -> str:
+        """Of its error stream; `exception()` would wait 15 s for a job that was killed."""
+        lines = (self._job.stderr() or "").strip().splitlines()
+        return lines[-1] if lines else f"{self._job.state.lower()}, and it said nothing"
 
     def stop(self) -> None:
         """Cancels the job."""
         self._job.cancel()
+
+    def join(self) -> None:
+        """Waits until the queue says that the job is over."""
+        while not self._job.done(force_check=True):
+            time.sleep(0.02)

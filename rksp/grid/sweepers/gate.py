@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rksp.grid.base import Base, make_cell
 from rksp.grid.cell import Cell, Options
-from rksp.grid.plan import Base, make_cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class RiskGate:
         from rksp.pipeline import judge
 
         base = Base(target=self.target, overrides=self.overrides, recipe=self.recipe)
-        point = {name: value for name, value in parameters.items() if name not in self.ignore}
+        point = {k: v for k, v in _flat(parameters).items() if k not in self.ignore}
         cell = make_cell(base, point, "the trial")
         options = self.options
         evaluation = judge(
@@ -118,3 +118,14 @@ class RiskGate:
             num_states=options.states,
             workers=options.threads,
         )
+
+
+def _flat(parameters: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested spaces, as Ray Tune has them, by dotted names."""
+    flat: dict[str, object] = {}
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

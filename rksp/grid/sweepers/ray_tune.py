@@ -66,7 +66,9 @@ def risk_scheduler(gate: RiskGate, scheduler=None):
 
         def choose_trial_to_run(self, tune_controller):
             while self.condemned:
-                tune_controller.stop_trial(self.condemned.pop())
+                trial = self.condemned.pop()
+                trial.init_local_path()  # Tune names a folder when a trial starts, and asks later
+                tune_controller.stop_trial(trial)
             return self.inner.choose_trial_to_run(tune_controller)
 
         def debug_string(self) -> str:

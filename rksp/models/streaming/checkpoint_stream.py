@@ -73,6 +73,9 @@ class CheckpointWeights:
             len(keys) == count for keys in source.keys.values()
         )
 
+    def is_drawn_in_place(self, name: str) -> bool:
+        return False
+
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
         return [lambda: self._fill(name, out, self._whole(name))]
 

@@ -8,6 +8,10 @@ from concurrent.futures import Executor, Future
 import torch
 from torch import Tensor, nn
 
+from rksp.models.streaming.buffers import Buffers
+
+Jobs = Callable[[str, Tensor], list[Callable[[], object]]]
+
 
 class Loading:
     """Tensors by name, filled by jobs in a pool and, for a GPU, copied there from pinned memory.
@@ -15,29 +19,38 @@ class Loading:
     Args:
         shapes: What to make: anything with a shape and a dtype, by name.
         jobs: Gives the jobs that fill a tensor.
-        pool: Runs them.
+        in_place: Of these, on a GPU, the jobs run there when they are wanted.
+        pool: Runs the others.
         device: Where the tensors are wanted.
+        buffers: Gives the tensors on the CPU.
     """
 
     def __init__(
         self,
         shapes: Mapping[str, Tensor],
-        jobs: Callable[[str, Tensor], list[Callable[[], object]]],
+        jobs: Jobs,
+        *,
+        in_place: Callable[[str], bool],
         pool: Executor,
         device: torch.device,
+        buffers: Buffers,
     ) -> None:
         self.device = device
+        self.size = sum(like.numel() * like.element_size() for like in shapes.values())
         on_gpu = device.type == "cuda"
+        self._jobs = jobs
+        self._later = {name: like for name, like in shapes.items() if on_gpu and in_place(name)}
         self._here = {
-            name: torch.empty(like.shape, dtype=like.dtype, pin_memory=on_gpu)
+            # torch keeps pinned memory for the next one itself.
+            name: _pinned(like) if on_gpu else buffers.empty(like)
             for name, like in shapes.items()
+            if name not in self._later
         }
         self._there: dict[str, Tensor] | None = None if on_gpu else self._here
-        self._copies = torch.cuda.Stream(device) if on_gpu else None
+        self._copies = torch.cuda.Stream(device) if on_gpu and self._here else None
         self._futures: list[Future] = [
             pool.submit(job) for name, tensor in self._here.items() for job in jobs(name, tensor)
         ]
-        self.size = sum(t.numel() * t.element_size() for t in self._here.values())
 
     def send(self) -> None:
         """Begins the copy to the GPU, beside what computes there, once all is filled."""
@@ -58,12 +71,24 @@ class Loading:
             computing.wait_stream(self._copies)
             for tensor in self._there.values():
                 tensor.record_stream(computing)
-        return self._there
+        return self._there | self._drawn_there()
+
+    def _drawn_there(self) -> dict[str, Tensor]:
+        drawn = {}
+        for name, like in self._later.items():
+            drawn[name] = torch.empty(like.shape, dtype=like.dtype, device=self.device)
+            for job in self._jobs(name, drawn[name]):
+                job()
+        return drawn
 
     def drop(self) -> None:
         """Forgets the jobs that have not begun."""
         for future in self._futures:
             future.cancel()
+
+
+def _pinned(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
 
 def choose_device() -> torch.device:

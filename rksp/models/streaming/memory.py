@@ -16,12 +16,25 @@ _SIZE = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?)i?[bB]?\s*$")
 _UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
 _ACTIVATIONS = 4  # of the widest module's output that live at once inside a block
+_SCRATCH = 12  # of it that statistics take and the allocator keeps, ...
+_MOST_SCRATCH = 400 * 10**6  # ... but no more bytes: what is larger goes back to the system
+_OVERHEAD = 50 * 10**6  # of threads and of what BLAS packs; a tenth is lost between allocations
 _SHARE = 0.9  # of what is free, where no limit is given
+# Limit and usage of a container (cgroup 2, cgroup 1), and what its usage is called: file pages
+# are left out, which make room by themselves.
+_CONTAINERS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", "anon"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+        "total_rss",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Predicted peak of a streamed pass, in bytes.
+    """Predicted peak of a streamed pass, in bytes: rather too much than too little.
 
     Attributes:
         base: What the process holds already.
@@ -37,7 +50,8 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        return self.base + self.weights + max(self.activations, self.spectra)
+        inside = self.weights + self.activations + self.spectra
+        return self.base + _OVERHEAD + int(1.1 * inside)
 
     def check(self, limit: int | None, target: str) -> None:
         """Refuses a pass that would not fit.
@@ -50,7 +64,7 @@ class MemoryPlan:
             raise InputError(
                 f"{target} needs {readable(self.peak)} of memory even when streamed "
                 f"({readable(self.weights)} of it weights), more than {readable(limit)}; "
-                "raise --max-memory, or use a shorter probe."
+                "raise --max-memory, or use a shorter probe or fewer threads."
             )
 
 
@@ -87,7 +101,10 @@ def plan_memory(
     return MemoryPlan(
         base=resident_memory(),
         weights=held + sum(inside) + 2 * slice_size,
-        activations=max(_ACTIVATIONS * widest, logits + logits // 2),
+        activations=_ACTIVATIONS * widest
+        + min(_SCRATCH * widest, _MOST_SCRATCH)
+        + logits
+        + logits // 2,
         spectra=_PER_STATE * entries * (workers + 1),
     )
 
@@ -121,8 +138,17 @@ def resident_memory() -> int:
 def free_memory() -> int:
     """Bytes this process may hold: nine tenths of what is free and what it has already."""
     information = Path("/proc/meminfo")
+    free = []
     if information.exists():
         lines = dict(line.split(":") for line in information.read_text().splitlines())
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-        return int(_SHARE * (free + resident_memory()))
-    return 8 * 10**9
+        free.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    free += [spare for files in _CONTAINERS if (spare := _container(*files)) is not None]
+    return int(_SHARE * (min(free) + resident_memory())) if free else 8 * 10**9
+
+
+def _container(limit: str, usage: str, name: str) -> int | None:
+    """Bytes left in the container this process runs in; None if it sets no limit."""
+    if not Path(limit).exists() or not (text := Path(limit).read_text().strip()).isdigit():
+        return None
+    lines = dict(line.split() for line in Path(usage).read_text().splitlines())
+    return int(text) - int(lines.get(name, 0))

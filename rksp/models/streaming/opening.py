@@ -7,7 +7,8 @@ from typing import Literal
 from rksp.errors import InputError
 from rksp.models.source import ModelSource, refusals, refused
 from rksp.models.streaming.checkpoint_stream import CheckpointWeights
-from rksp.models.streaming.memory import free_memory
+from rksp.models.streaming.loading import choose_device
+from rksp.models.streaming.memory import free_memory, readable, resident_memory
 from rksp.models.streaming.recording import record_model
 from rksp.models.streaming.skeleton import make_skeleton, share_weights
 from rksp.models.streaming.stream import Stream
@@ -23,7 +24,8 @@ def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | N
     """Whether a model is streamed: where it must be, or would not fit in memory.
 
     Raises:
-        InputError: Streaming was asked for and the target cannot be.
+        InputError: Streaming was asked for and the target cannot be, or it was forbidden and the
+            model does not fit.
     """
     if streaming not in STREAMING:
         raise InputError(f"--stream {streaming!r} is none of {', '.join(STREAMING)}.")
@@ -33,17 +35,27 @@ def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | N
             f"{source.target} is a factory, whose weights cannot be drawn one by one; "
             "use --stream never."
         )
-    if streaming != "auto" or not can or source.num_parameters is None:
+    if streaming == "always" or source.num_parameters is None:
         return streaming == "always"
     limit = free_memory() if max_memory is None else max_memory
-    too_large = source.num_parameters > source.max_params
-    return too_large or _PASS * source.num_parameters > limit
+    needed = resident_memory() + _PASS * source.num_parameters
+    if streaming == "auto" and can:
+        return source.num_parameters > source.max_params or needed > limit
+    if needed > limit:
+        advice = "use --stream auto" if can else "use a smaller one"
+        raise InputError(
+            f"{source.target} needs {readable(needed)} to be held in memory, more than "
+            f"{readable(limit)}; {advice}, or raise --max-memory."
+        )
+    return False
 
 
 def response_fits(source: ModelSource, max_memory: int | None) -> bool:
     """Whether the response, which holds six copies of the weights, fits in memory."""
     limit = free_memory() if max_memory is None else max_memory
-    return source.num_parameters is None or _RESPONSE * source.num_parameters <= limit
+    if source.num_parameters is None:
+        return True
+    return resident_memory() + _RESPONSE * source.num_parameters <= limit
 
 
 def open_stream(
@@ -78,7 +90,13 @@ def open_stream(
             weights.fill_buffers(model)
         else:
             model, recipes = record_model(source.construct_empty, seed)
-            weights = InitialWeights(recipes, seed, rounded_to=source.rounded_to, poison=poison)
+            weights = InitialWeights(
+                recipes,
+                seed,
+                rounded_to=source.rounded_to,
+                by_counter=choose_device().type == "cuda",
+                poison=poison,
+            )
             fill_buffers(model, weights)
     except refusals() as error:
         raise refused(source.target, error) from error

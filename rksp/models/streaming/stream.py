@@ -13,26 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from rksp.errors import InputError, NotCovered
-from rksp.models.blocks import Chain, find_chains, first_tensor
-from rksp.models.streaming.loading import Loading, choose_device, move_buffers, moved
+from rksp.models.blocks import first_tensor
+from rksp.models.streaming.buffers import Buffers
+from rksp.models.streaming.loading import Jobs, Loading, choose_device, move_buffers, moved
 from rksp.models.streaming.memory import free_memory, plan_memory
+from rksp.models.streaming.products import SplitProducts
+from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall, slice_size
 from rksp.models.streaming.units import (
     GRAINS,
     Grain,
     HollowProducts,
-    SlicedWeight,
     Slot,
     Unit,
-    expert_size,
     hollow,
-    is_sliced,
     slots_of,
     units_of,
 )
 from rksp.models.streaming.weights import Weights
 
 Result = TypeVar("Result")
-AHEAD = 512 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
+AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
 
 
 class Stream:
@@ -45,15 +45,15 @@ class Stream:
     Args:
         model: A skeleton; its buffers have values.
         weights: Where the weights come from.
-        workers: Threads that prepare weights while the model computes; the result does not depend
-            on them.
-        ahead: Bytes prepared ahead of use; 0 prepares nothing ahead. Default half a gigabyte or
-            the largest unit of a block, less where memory is short.
+        workers: Threads that prepare weights, and as many that multiply by them; the result does
+            not depend on them.
+        ahead: Bytes prepared ahead of use; 0 prepares nothing ahead. Default a quarter of a
+            gigabyte or the largest unit of a block, less where memory is short.
         max_memory: Bytes; a pass that needs more is refused after its rehearsal.
         target: What it is called in messages.
         device: Where the model runs; default the GPU if there is one, to which weights come from
-            pinned memory while it computes. On the CPU the pass takes one thread: products split
-            over several round differently, and the result must not depend on how many there are.
+            pinned memory while it computes. On the CPU torch gets one thread and large products
+            are split here: the result must not depend on how many threads there are.
     """
 
     def __init__(
@@ -73,9 +73,11 @@ class Stream:
         move_buffers(model, self.device)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        slots = slots_of(model)
-        self.sliced = tuple(s for s in slots if is_sliced(s) and weights.can_slice(s.name))
-        self._streamed = [slot for slot in slots if slot not in self.sliced]
+        self._slots = slots_of(model)
+        can_slice = [slot for slot in self._slots if weights.can_slice(slot.name)]
+        self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
+        on_cpu = self.device.type == "cpu"  # a GPU has no use for less than a whole matrix
+        self.tall = tuple(slot for slot in can_slice if on_cpu and is_tall(slot))
         self.grain: Grain = "module"
         self.units: tuple[Unit, ...] = ()
         self.order: list[Unit] = []
@@ -88,16 +90,19 @@ class Stream:
         self._done: list[Unit] = []
         self._loaded: list[Unit] = []
         self._coming: dict[Unit, Loading] = {}
-        self._next_expert: dict[str, tuple[int, Loading]] = {}
+        self._experts: list[Experts] = []
         self._hooks: list = []
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rksp-weights")
-        if self.sliced and hasattr(model, "set_experts_implementation"):
+        self._products = ThreadPoolExecutor(workers, thread_name_prefix="rksp-products")
+        self._buffers = Buffers()
+        self.split_flops = 0  # of products split over threads
+        if self.stacks and hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("eager")  # the one that looks at experts one by one
-        for slot in self.sliced:
+        for slot in self.stacks:
+            experts = Experts(slot, self._read(slot), self.device, lambda: bool(self.ahead))
             # In the instance's own dictionary it hides the parameter, which stays listed.
-            slot.module.__dict__[slot.attribute] = SlicedWeight(
-                slot.empty, lambda index, slot=slot: self._expert(slot, index)
-            )
+            slot.module.__dict__[slot.attribute] = experts
+            self._experts.append(experts)
         model._rksp_stream = self
         self._attach("module")
 
@@ -108,8 +113,10 @@ class Stream:
             "block": "block by block",
             "rest": "block by block, the rest at once",
         }
-        experts = ", experts one by one" if self.sliced else ""
-        return f"streamed {grains[self.grain]}{experts}"
+        experts = ", experts one by one" if self.stacks else ""
+        tall = ", large matrices by rows" if self.tall else ""
+        where = ", on the GPU" if self.device.type == "cuda" else ""
+        return f"streamed {grains[self.grain]}{experts}{tall}{where}"
 
     def _plan(self, sequences: int, entries: int) -> None:
         """Predicts the peak, preparing less ahead where memory is short.
@@ -117,26 +124,36 @@ class Stream:
         Raises:
             InputError: It does not fit even so.
         """
-        inner = max((unit.size for unit in self.units if "." in unit.path), default=0)
+        inner = max((unit.size for unit in self.units if unit.is_in_list), default=0)
         wished = max(AHEAD, inner) if self._asked_ahead is None else self._asked_ahead
         limit = free_memory() if self.max_memory is None else self.max_memory
         for self.ahead in (wished, inner, wished // 4, 0):
             self.plan = plan_memory(
                 self.order,
                 ahead=self.ahead,
-                slice_size=max((expert_size(slot) for slot in self.sliced), default=0),
+                slice_size=self._slice_size(),
                 widest=self._widest * sequences,
                 logits=self._logits * sequences,
                 entries=entries,
                 workers=self.workers,
             )
             if self.plan.peak <= limit:
+                self._buffers.limit = self.plan.weights
                 return
         self.plan.check(limit, self.target)
 
+    def _slice_size(self) -> int:
+        """Bytes of what is loaded at a time of weights that are not loaded whole."""
+        together: dict[nn.Module, int] = {}  # both stacks of a module are in use at once
+        for slot in self.stacks:
+            together[slot.module] = together.get(slot.module, 0) + slice_size(slot)
+        return max((*together.values(), *map(slice_size, self.tall)), default=0)
+
     def _attach(self, grain: Grain) -> None:
         self._detach()
-        self.grain, self.units = grain, units_of(self.model, self._streamed, grain)
+        sliced = {*self.stacks, *self.tall}
+        whole = [slot for slot in self._slots if slot not in sliced]
+        self.grain, self.units = grain, units_of(self.model, whole, grain)
         for unit in self.units:
             self._hooks += [
                 unit.module.register_forward_pre_hook(
@@ -159,11 +176,22 @@ class Stream:
         self._hooks = []
 
     @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, products with large weights take as many threads as weights have."""
+        if self.device.type != "cpu":
+            yield
+            return
+        tall = {id(slot.empty): Rows(slot.empty, self._read(slot)) for slot in self.tall}
+        with SplitProducts(self._products, tall) as split:
+            yield
+        self.split_flops = split.flops
+
+    @contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Inside, the model runs on weights without memory, and the order of units is noted."""
         self.is_rehearsing, self.order = True, []
         try:
-            with HollowProducts():
+            with HollowProducts({id(slot.empty) for slot in self.tall}):
                 yield
         finally:
             self.release()
@@ -184,8 +212,7 @@ class Stream:
             NotCovered: The model uses weights outside of the modules that hold them.
         """
         failure: Exception | None = None
-        for grain in GRAINS:
-            self._attach(grain)
+        for _ in self._attempts():
             try:
                 with self.rehearsal():
                     result = run()
@@ -203,6 +230,15 @@ class Stream:
         self._plan(sequences, entries)
         return result
 
+    def _attempts(self) -> Iterator[None]:
+        """Ever coarser: large matrices by rows, all of them whole, blocks, the rest at once."""
+        self._attach("module")
+        yield
+        self.tall = ()
+        for grain in GRAINS:
+            self._attach(grain)
+            yield
+
     def _enter(self, unit: Unit) -> None:
         self._retire()
         if self.is_rehearsing:
@@ -213,13 +249,24 @@ class Stream:
             self._advance(unit)
             tensors = self._wait(loading)
         for slot in unit.slots:
-            value = tensors[slot.name]
-            slot.module._parameters[slot.attribute] = nn.Parameter(value, requires_grad=False)
+            # As in memory: torch chooses between products, which round differently, by whether a
+            # weight requires a gradient, even where none is taken.
+            weight = nn.Parameter(tensors[slot.name], requires_grad=slot.empty.requires_grad)
+            slot.module._parameters[slot.attribute] = weight
         self._loaded.append(unit)
 
     def _load(self, unit: Unit) -> Loading:
-        shapes = {slot.name: slot.empty for slot in unit.slots}
-        return Loading(shapes, self.weights.jobs, self._pool, self.device)
+        return self._loading({slot.name: slot.empty for slot in unit.slots}, self.weights.jobs)
+
+    def _loading(self, shapes: dict[str, Tensor], jobs: Jobs) -> Loading:
+        return Loading(
+            shapes,
+            jobs,
+            in_place=self.weights.is_drawn_in_place,
+            pool=self._pool,
+            device=self.device,
+            buffers=self._buffers,
+        )
 
     def _wait(self, loading: Loading) -> dict[str, Tensor]:
         start = time.perf_counter()
@@ -263,24 +310,22 @@ class Stream:
         for loading in self._coming.values():
             loading.send()
 
-    def _expert(self, slot: Slot, index: int) -> Tensor:
-        if self.is_rehearsing:
-            like = torch.empty(slot.empty.shape[1:], dtype=slot.empty.dtype, device="meta")
-            return hollow(like, self.device)
-        expected, loading = self._next_expert.pop(slot.name, (None, None))
-        if expected != index:
-            loading = self._load_expert(slot, index)
-        if index + 1 < len(slot.empty) and self.ahead:  # experts are looked at in their order
-            self._next_expert[slot.name] = (index + 1, self._load_expert(slot, index + 1))
-        return self._wait(loading)[slot.name]
+    def _read(self, slot: Slot) -> Read:
+        """What loads parts of a slot's weight."""
 
-    def _load_expert(self, slot: Slot, index: int) -> Loading:
-        return Loading(
-            {slot.name: slot.empty[0]},
-            lambda name, out: self.weights.rows(name, index, index + 1, out),
-            self._pool,
-            self.device,
-        )
+        def read(start: int, stop: int) -> Callable[[], Tensor]:
+            shape, dtype = (stop - start, *slot.empty.shape[1:]), slot.empty.dtype
+            like = torch.empty(shape, dtype=dtype, device="meta")
+            if self.is_rehearsing:  # an expert: what is tall is never looked at then
+                like = torch.empty(shape[1:], dtype=dtype, device="meta")
+                return lambda: hollow(like, self.device).unsqueeze(0)
+            loading = self._loading(
+                {slot.name: like},
+                lambda name, out: self.weights.rows(name, start, stop, out),
+            )
+            return lambda: self._wait(loading)[slot.name]
+
+        return read
 
     def release(self) -> None:
         """Drops every weight; the next pass begins anew."""
@@ -289,17 +334,20 @@ class Stream:
         for loading in self._coming.values():
             loading.drop()
         self._coming.clear()
-        self._next_expert.clear()
+        for experts in self._experts:
+            experts.forget()
+        self._buffers.trim()
         self._place = 0
 
     def close(self) -> None:
         """Drops every weight, takes the hooks off and stops the threads."""
         self.release()
         self._detach()
-        for slot in self.sliced:
+        for slot in self.stacks:
             slot.module.__dict__.pop(slot.attribute, None)
         self.model.__dict__.pop("_rksp_stream", None)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._products):
+            pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(self._threads)
 
     def __enter__(self) -> Stream:
@@ -314,27 +362,6 @@ class Stream:
         self.close()
 
 
-def locate_chains(
-    model: nn.Module, run: Callable[[], object], path: str | None, sequences: int, states: int
-) -> tuple[Chain, ...]:
-    """`find_chains`, by a rehearsal where the model is streamed.
-
-    Args:
-        sequences, states: Of the pass that will follow, to predict its memory.
-    """
-    stream = stream_of(model)
-    find = lambda: find_chains(model, run, path=path)
-    if stream is None:
-        return find()
-    width = getattr(getattr(model, "config", None), "hidden_size", 0)
-    return stream.rehearse(find, sequences=sequences, entries=states * int(width or 0))
-
-
 def _bytes_of(output: object) -> int:
     tensor = first_tensor(output)
     return 0 if tensor is None else tensor.numel() * tensor.element_size()
-
-
-def stream_of(model: nn.Module) -> Stream | None:
-    """The stream that feeds a model, if there is one."""
-    return getattr(model, "_rksp_stream", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 Grain = Literal["module", "block", "rest"]
 GRAINS: tuple[Grain, ...] = ("module", "block", "rest")
 _HARMLESS = frozenset({"__get__", "size", "dim", "numel", "stride", "element_size"})
-SLICED_OVER = 256 * 2**20  # bytes of a fused expert weight beyond which experts come one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +25,11 @@ class Slot:
     attribute: str
     name: str
     empty: nn.Parameter
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.empty.numel() * self.empty.element_size()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,6 +46,11 @@ class Unit:
     module: nn.Module
     slots: tuple[Slot, ...]
     size: int
+
+    @property
+    def is_in_list(self) -> bool:
+        """Whether it belongs to an entry of a list of modules, as blocks do."""
+        return any(part.isdigit() for part in self.path.split("."))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,39 +100,7 @@ def _outermost_entries(module: nn.Module) -> list[nn.Module]:
 
 
 def _bytes(slots: list[Slot]) -> int:
-    unique = {slot.name: slot.empty for slot in slots}
-    return sum(p.numel() * p.element_size() for p in unique.values())
-
-
-def is_sliced(slot: Slot) -> bool:
-    """Whether a fused weight of experts is so large that each expert is loaded alone."""
-    weight = slot.empty
-    return (
-        weight.dim() == 3
-        and weight.numel() * weight.element_size() > SLICED_OVER
-        and "Experts" in type(slot.module).__name__
-    )
-
-
-def expert_size(slot: Slot) -> int:
-    """Bytes of one expert of a fused weight."""
-    return slot.empty[0].numel() * slot.empty.element_size()
-
-
-class SlicedWeight:
-    """Stands in for a weight `[experts, …]` of which one expert at a time is looked at.
-
-    Args:
-        like: The parameter it stands for, on the meta device.
-        load: Gives the weight of one expert.
-    """
-
-    def __init__(self, like: nn.Parameter, load: Callable[[int], Tensor]) -> None:
-        self.shape, self.dtype, self.device = like.shape, like.dtype, torch.device("cpu")
-        self._load = load
-
-    def __getitem__(self, index: int | Tensor) -> Tensor:
-        return self._load(int(index))
+    return sum({slot.name: slot.size for slot in slots}.values())
 
 
 def hollow(like: Tensor, device: torch.device) -> nn.Parameter:
@@ -139,23 +116,32 @@ class HollowProducts(TorchFunctionMode):
     """Replaces products with hollow weights by something of the right shape that costs nothing.
 
     A weight that is not there must not be looked at; some operations would not mind.
+
+    Args:
+        tall: Identities of weights that are never there, but have products by ranges of rows.
     """
 
+    def __init__(self, tall: Collection[int] = ()) -> None:
+        super().__init__()
+        self.tall = tall
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        is_product = func in (F.linear, F.embedding) and len(args) > 1 and self._is_hollow(args[1])
+        if is_product and func is F.linear:
+            x, weight = args[0], args[1]
+            return x.mean(-1, keepdim=True) * _ripple(len(weight), x.device) + x[..., :1]
+        if is_product:
+            return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1], args[0].device)
         if func.__name__ not in _HARMLESS and any(
             isinstance(value, Tensor) and value.device.type == "meta" for value in args
         ):
             raise RuntimeError(f"{func.__name__} of a weight that is not there")
-        if func is F.linear and _is_hollow(args[1]):
-            x, weight = args[0], args[1]
-            return x.mean(-1, keepdim=True) * _ripple(len(weight), x.device) + x[..., :1]
-        if func is F.embedding and _is_hollow(args[1]):
-            return 0.01 * args[0].unsqueeze(-1) + _ripple(args[1].shape[-1], args[0].device)
         return func(*args, **(kwargs or {}))
 
-
-def _is_hollow(weight: Tensor) -> bool:
-    return weight.dim() == 2 and not weight.is_meta and weight.stride() == (0, 0)
+    def _is_hollow(self, weight: Tensor) -> bool:
+        if weight.is_meta:
+            return id(weight) in self.tall
+        return weight.dim() == 2 and weight.stride() == (0, 0)
 
 
 def _ripple(length: int, device: torch.device) -> Tensor:

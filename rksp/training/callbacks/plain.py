@@ -18,6 +18,7 @@ from rksp.monitors.sinks import Sink, sentence
 from rksp.monitors.watch import Watch
 
 _LOG = logging.getLogger("rksp")
+_KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
 
 
 class LoopWatch:
@@ -57,7 +58,7 @@ class LoopWatch:
         stop_on: Severity | str | None = None,
     ) -> None:
         self.model, self.optimizer = model, optimizer
-        self.watch = Watch(chosen_monitors(monitors), rules, sinks)
+        self.watch = Watch(chosen_monitors(monitors), rules, sinks, keep=_KEEP)
         self.stop_on = None if stop_on is None else Severity(stop_on)
         self.should_stop = False
         self.step = -1

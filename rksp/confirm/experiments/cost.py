@@ -1,0 +1,113 @@
+"""What interventions cost in the settings of the experiments, as a share of a training step.
+
+Steps of every kind take turns in one run, so that a slow minute slows all of them; a kind's cost is
+the processor time of its cheapest step over that of the cheapest bare step. One thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.confirm.experiments import kss, msign
+from rksp.confirm.experiments.plan import Trial
+from rksp.confirm.experiments.rows import Cost
+from rksp.datasets.tasks import make_task
+from rksp.interventions.registry import make_intervention
+from rksp.models.zoo import build_member
+from rksp.monitors.base import Moment
+from rksp.monitors.watch import Watch
+from rksp.recipe import Recipe
+from rksp.training import Companion, train
+from rksp.training.runner import Beside
+
+ROUNDS = 40
+# Line that acts at every step → steps between two actions as published or by default.
+LINES = {
+    "kss": {
+        "clip=1.0": ("clip:norm=1.0", 1),
+        kss.ENERGY: (kss.ENERGY, 1),
+        kss.RANDOM: (kss.RANDOM, 1),
+        kss.PUBLISHED: (f"{kss.PUBLISHED},every=1", 10),
+    },
+    "msign": {
+        "msign:every=100,scope=attention": ("msign:every=1,scope=attention", 100),
+        "msign:every=100,scope=mlp": ("msign:every=1,scope=mlp", 100),
+        "msign:every=100,scope=all": ("msign:every=1,scope=all", 100),
+    },
+}
+
+
+class _Rotation(Companion):
+    """Gives every step to the next companion in turn and keeps the cheapest of each."""
+
+    def __init__(self, companions: Sequence[Companion]) -> None:
+        self.companions = companions
+        self.cheapest = [float("inf")] * len(companions)
+        self._turn = 0
+        self._started = 0.0
+
+    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        for companion in self.companions:
+            companion.bind(model, optimizer, recipe)
+
+    def begin(self, moment: Moment) -> None:
+        self._turn = moment.step % len(self.companions)
+        self._started = time.process_time()
+        self.companions[self._turn].begin(moment)
+
+    def penalty(self, moment: Moment) -> Tensor | None:
+        return self.companions[self._turn].penalty(moment)
+
+    def after_backward(self, moment: Moment) -> None:
+        self.companions[self._turn].after_backward(moment)
+
+    def before_update(self, moment: Moment) -> bool:
+        return self.companions[self._turn].before_update(moment)
+
+    def after_update(self, moment: Moment) -> None:
+        self.companions[self._turn].after_update(moment)
+        spent = time.process_time() - self._started
+        self.cheapest[self._turn] = min(self.cheapest[self._turn], spent)
+
+
+def measure(*, rounds: int = ROUNDS) -> list[Cost]:
+    """Times the arms of both experiments; call it on one thread."""
+    plans = {"kss": kss.plan()[0], "msign": msign.plan()[0]}
+    return [cost for name, lines in LINES.items() for cost in _of(name, plans[name], lines, rounds)]
+
+
+def table(costs: Sequence[Cost]) -> str:
+    """As Markdown."""
+    lines = [
+        "| experiment | arm | ms a bare step | ms acting | every | share of time |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {c.experiment} | `{c.arm}` | {c.bare:.1f} | {c.acting:.1f} | {c.every} "
+        f"| {c.share:+.1%} |"
+        for c in costs
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(name: str, trial: Trial, lines: Mapping[str, tuple[str, int]], rounds: int) -> list[Cost]:
+    acted = [Beside(Watch([]), [make_intervention(line)], [], None) for line, _ in lines.values()]
+    rotation = _Rotation([Companion(), *acted])
+    steps = rounds * len(rotation.companions)
+    # A low rate: the states must stay those of a run that trains.
+    recipe = trial.recipe.model_copy(
+        update={"learning_rate": 1e-4, "max_steps": steps, "warmup_steps": 0}
+    )
+    task = make_task(trial.task, **trial.task_options)
+    batch = task.batches(1, recipe.batch_size, seed=0)[0]
+    model = build_member(trial.family, trial.shape, seed=0)
+    train(model, [batch] * steps, recipe, companion=rotation)
+    bare, *acting = (1e3 * seconds for seconds in rotation.cheapest)
+    return [
+        Cost(experiment=name, arm=arm, every=every, bare=bare, acting=spent)
+        for (arm, (_, every)), spent in zip(lines.items(), acting, strict=True)
+    ]

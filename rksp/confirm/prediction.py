@@ -1,0 +1,42 @@
+"""What `rksp score` says of a recipe before it is trained, over several seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from rksp.confirm.schema import PredictionReport
+from rksp.pipeline import Evaluation
+
+
+def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
+    """Means over the seeds; a verdict only where every seed has one."""
+    risks = [evaluation.risk for evaluation in evaluations]
+    reasons = sorted(
+        {e.risk_missing for e in evaluations if e.risk_missing}
+        | {reason for risk in risks if risk for reason in risk.reasons}
+    )
+    failed = [risk.failed for risk in risks if risk is not None and risk.failed is not None]
+    if len(failed) < len(evaluations):
+        is_missing = any(risk is None for risk in risks)
+        return PredictionReport(
+            probability_failed=None,
+            low=None,
+            high=None,
+            verdict="not assessed" if is_missing else "indeterminate",
+            reasons=reasons,
+            safe_learning_rate=None,
+            threshold=threshold,
+        )
+    probability = statistics.fmean(p.probability for p in failed)
+    verdict = "risk" if probability >= threshold else "ok"
+    safe = [risk.safe_learning_rate for risk in risks if risk.safe_learning_rate is not None]
+    return PredictionReport(
+        probability_failed=probability,
+        low=statistics.fmean(p.low for p in failed),
+        high=statistics.fmean(p.high for p in failed),
+        verdict="indeterminate" if reasons else verdict,
+        reasons=reasons,
+        safe_learning_rate=min(safe) if len(safe) == len(risks) else None,
+        threshold=threshold,
+    )

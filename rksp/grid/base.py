@@ -1,0 +1,127 @@
+"""What a grid varies around: a target, a recipe, or a run file; and one cell made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rksp.errors import InputError
+from rksp.grid.axes import canonical
+from rksp.grid.cell import Cell
+from rksp.recipe import Recipe
+from rksp.recipe_files.document import Document, Unresolved
+from rksp.recipe_files.names import optimizer_of, precision_of
+from rksp.recipe_files.origin import Draft, RecipeFile
+from rksp.recipe_files.registry import recognize
+
+Point = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What every cell starts from: a target, settings of it, and recipe fields or a run file."""
+
+    target: str | None = None
+    overrides: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    document: Document | None = None
+    devices: int | None = None
+    seed: int = 0
+
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of the run file should know."""
+        if self.document is None:
+            return ()
+        read = _read(self.document, self.devices)
+        spoken = read.target.notes if read.target is not None and self.target is None else ()
+        return (*read.notes, *spoken)
+
+
+def make_cell(base: Base, point: Point, source: str) -> Cell:
+    """One cell: the base with a point's values in place.
+
+    Args:
+        base: What does not vary.
+        point: Values by the names that the user gave.
+        source: Of the grid, for messages.
+
+    Raises:
+        InputError: There is no model, or a value cannot be used.
+    """
+    target, seed = base.target, base.seed
+    overrides = dict(base.overrides)
+    fields = {canonical(name)[1] or name: value for name, value in base.recipe.items()}
+    data = base.document.data if base.document is not None else None
+    for name, value in point.items():
+        kind, key = canonical(name)
+        if data is not None and base.document.has(name):
+            data = _placed(data, name, value)
+        elif kind == "target":
+            target = str(value)
+        elif kind == "seed":
+            seed = seed_of(value)
+        elif kind == "recipe":
+            fields[key] = _in_our_words(key, value)
+        else:
+            overrides[key] = value
+    if fields.get("max_grad_norm") == 0:
+        fields["max_grad_norm"] = None
+    if data is not None:
+        read = _read(dataclasses.replace(base.document, data=data), base.devices)
+        if target is None and read.target is not None:
+            target, overrides = read.target.name, dict(read.target.overrides) | overrides
+        if target is None:
+            raise InputError(f"{source}: {read.target_missing}")
+        recipe = read.recipe(_in_steps(fields, read.field("max_steps").value))
+    else:
+        recipe = Recipe.parse(_in_steps(fields, Recipe.model_fields["max_steps"].default))
+    if target is None:
+        raise InputError(f"{source} names no model; give --target, or an axis called target.")
+    return Cell(target=target, overrides=overrides, seed=seed, recipe=recipe, labels=dict(point))
+
+
+def seed_of(value: object) -> int:
+    """A seed as a grid writes it.
+
+    Raises:
+        InputError: It is no whole number of at least 0.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise InputError(f"A seed is {value!r}; give a whole number of at least 0.")
+
+
+def _in_our_words(field: str, value: object) -> object:
+    """Names of optimizers and precisions as sweeps write them; what is unknown stays as it is."""
+    if field == "optimizer":
+        return optimizer_of(str(value))[0] or value
+    if field == "precision":
+        return precision_of(str(value)) or value
+    return value
+
+
+def _in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
+    """A warm-up between 0 and 1 is a share of the run, as in `TrainingArguments`."""
+    share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
+    if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
+        return fields | {"warmup_steps": round(share * whole)}
+    return fields
+
+
+def _read(document: Document, devices: int | None) -> RecipeFile:
+    reader = recognize(document)
+    draft = Draft(document, reader.title, devices=devices)
+    reader.read(draft)
+    return draft.finish()
+
+
+def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:
+    """The settings with one replaced, by its dotted name."""
+    first, _, rest = name.partition(".")
+    actual = next(k for k in data if str(k).replace("-", "_") == first.replace("-", "_"))
+    if not rest:
+        return {**data, actual: value}
+    inner = data[actual]
+    assert isinstance(inner, Mapping) and not isinstance(inner, Unresolved)
+    return {**data, actual: _placed(inner, rest, value)}

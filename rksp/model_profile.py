@@ -1,0 +1,83 @@
+"""A model that you already have: one forward pass, every block's spectrum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rksp.datasets.tasks import Batch
+from rksp.dmd import VARIANTS
+from rksp.errors import InputError
+from rksp.forward import ForwardStats
+from rksp.snapshots import Collected, collect
+from rksp.spectral_profile import SpectralAccumulator, SpectralProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What one forward pass showed of one model.
+
+    Attributes:
+        spectra: One spectrum per block, and their aggregates.
+        forward: Statistics of the same pass.
+        chains: (path, number of blocks) of the residual stream.
+        width: Width of the residual stream.
+        states: States per block before duplicates were removed.
+        forward_passes: Cost in passes over the probe.
+    """
+
+    spectra: SpectralProfile
+    forward: ForwardStats
+    chains: tuple[tuple[str, int], ...]
+    width: int
+    states: int
+    forward_passes: float
+
+
+def profile(
+    model: nn.Module,
+    inputs: torch.Tensor | dict[str, torch.Tensor] | Batch,
+    *,
+    variant: str = "rksp-1",
+    rank: int | None = None,
+    kreiss: bool = False,
+    num_states: int | None = None,
+    blocks: str | None = None,
+    workers: int = 1,
+) -> Profile:
+    """Profiles a model that you already have: one forward pass, every block's spectrum.
+
+    Args:
+        model: Any `nn.Module` with a chain of blocks; left bitwise as found.
+        inputs: What the model is called with: a tensor, keyword arguments, or a `Batch` with
+            labels for the initial loss. `attention_mask` zeros are left out.
+        variant: A name in `rksp.dmd.VARIANTS`; the published definitions are there by name.
+        rank: Keep this many principal directions; default decided from the data.
+        kreiss: Also the Kreiss constant of each block (slow).
+        num_states: Use this many token states; default all.
+        blocks: Module path of the list of blocks; default the one that is found.
+        workers: Threads for the eigenproblems; the result does not depend on it.
+
+    Raises:
+        InputError: An option or the inputs cannot be used.
+        NotCovered: The model has no residual stream of constant width.
+    """
+    if variant not in VARIANTS:
+        raise InputError(f"No variant is called {variant!r}; there are {', '.join(VARIANTS)}.")
+    batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)
+    with SpectralAccumulator(
+        variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
+    ) as spectra:
+        seen: Collected = collect(
+            model, batch, consume=spectra.consume, num_states=num_states, blocks=blocks
+        )
+        return Profile(
+            spectra=spectra.finish(),
+            forward=seen.forward,
+            chains=seen.chains,
+            width=seen.width,
+            states=seen.states,
+            forward_passes=seen.forward_passes,
+        )

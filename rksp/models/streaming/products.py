@@ -1,0 +1,101 @@
+"""Products with large weights on several threads, the same bits on any number of them.
+
+BLAS splits a product by the threads it has, and rounds by how it splits. Here the split depends
+on the weight's shape alone and each part runs on one thread. The whole product on one thread rounds
+differently for some shapes (2048 × 2048 with 256 tokens, say), by 1e-6 of its size; smaller weights
+are left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from rksp.models.streaming.slices import Rows, even_edges
+
+_LARGE = 1 << 22  # entries of a weight: its product with 256 tokens takes 20 ms on one core
+_NARROW = 512  # outputs of a part
+_PARTS = 16
+
+
+def bounds(outputs: int) -> list[int]:
+    """Where the parts of a product with so many outputs begin and end."""
+    return even_edges(outputs, max(1, min(_PARTS, outputs // _NARROW)))
+
+
+class SplitProducts(TorchFunctionMode):
+    """Inside, `F.linear` with a large weight runs on the threads of a pool.
+
+    Args:
+        pool: Its threads; not the one that fills weights, behind whose jobs products would wait.
+        tall: Weights that are loaded by ranges of rows, by the identity of what stands for them.
+
+    Attributes:
+        flops: FLOP of what was split, because counters see their own thread only.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, tall: Mapping[int, Rows] | None = None) -> None:
+        super().__init__()
+        self.pool, self.tall, self.flops = pool, tall or {}, 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.linear and not kwargs:
+            if id(args[1]) in self.tall:
+                return self._by_rows(self.tall[id(args[1])], *args)
+            if _is_worth_it(*args):
+                return self._linear(*args)
+        if func is F.embedding and id(args[1]) in self.tall:
+            return self.tall[id(args[1])].look_up(args[0])
+        return func(*args, **kwargs)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        out = torch.empty(*x.shape[:-1], len(weight), dtype=x.dtype)
+        self._multiply(_flat(x), weight, bias, _flat(out))
+        return out
+
+    def _by_rows(self, weight: Rows, x: Tensor, like: Tensor, bias: Tensor | None = None) -> Tensor:
+        out = torch.empty(*x.shape[:-1], len(like), dtype=x.dtype)
+        for start, stop, part in weight.parts():
+            own = None if bias is None else bias[start:stop]
+            self._multiply(_flat(x), part, own, _flat(out)[:, start:stop])
+            del part  # before the next one takes its memory
+        return out
+
+    def _multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+        """Writes `x @ weight.T + bias` to `out` `[tokens, outputs]`."""
+
+        @torch.no_grad()  # threads begin with gradients on
+        def part(start: int, stop: int) -> None:
+            here, own = out[:, start:stop], weight[start:stop].T
+            if bias is None:
+                torch.mm(x, own, out=here)
+            else:
+                torch.addmm(bias[start:stop], x, own, out=here)
+
+        self.flops += 2 * len(x) * weight.numel()
+        futures = [self.pool.submit(part, *edges) for edges in pairwise(bounds(len(weight)))]
+        for future in futures:
+            future.result()
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _is_worth_it(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    return (
+        isinstance(weight, Tensor)
+        and weight.dim() == 2
+        and weight.numel() >= _LARGE
+        and len(weight) >= 2 * _NARROW
+        and weight.device.type == x.device.type == "cpu"
+        and weight.dtype == x.dtype
+        and not torch.is_grad_enabled()
+    )

@@ -1,0 +1,126 @@
+"""Weights too large to be held at once: loaded an expert, or a range of rows, at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from rksp.models.streaming.seeds import PIECE
+from rksp.models.streaming.units import Slot
+
+SLICED_OVER = 256 * 2**20  # bytes; what is no larger is loaded whole
+_PART = 128 * 2**20  # bytes of the rows that are loaded together
+_ROWS = 4096  # but no fewer rows, so that their product has parts enough for every thread
+_ALIGNED = 64  # rows, so that no part of a product ends within a vector register
+_GROUPS = 16  # of rows of an embedding that are loaded together
+
+# Begins to load the entries `start … stop` of a weight's first dimension, and gives what waits
+# for them.
+Read = Callable[[int, int], Callable[[], Tensor]]
+
+
+def is_stack(slot: Slot) -> bool:
+    """Whether a slot holds a fused weight of experts that is loaded one expert at a time."""
+    return (
+        slot.empty.dim() == 3
+        and slot.size > SLICED_OVER
+        and "Experts" in type(slot.module).__name__
+    )
+
+
+def is_tall(slot: Slot) -> bool:
+    """Whether a slot holds a matrix or an embedding that is loaded by ranges of rows."""
+    return (
+        slot.empty.dim() == 2
+        and slot.size > SLICED_OVER
+        and isinstance(slot.module, nn.Linear | nn.Embedding)
+    )
+
+
+class Experts:
+    """Stands in for a weight `[experts, …]` of which one expert at a time is looked at.
+
+    Args:
+        slot: Where it stands.
+        read: See `Read`.
+        device: Where the experts are wanted.
+        ahead: Whether to load the next expert meanwhile: they are looked at in their order.
+    """
+
+    def __init__(
+        self, slot: Slot, read: Read, device: torch.device, ahead: Callable[[], bool]
+    ) -> None:
+        self.shape, self.dtype, self.device = slot.empty.shape, slot.empty.dtype, device
+        self._read, self._ahead = read, ahead
+        self._next: tuple[int, Callable[[], Tensor]] | None = None
+
+    def __getitem__(self, index: int | Tensor) -> Tensor:
+        index = int(index)
+        expected, wait = self._next or (None, None)
+        if expected != index:
+            wait = self._read(index, index + 1)
+        self._next = None
+        if index + 1 < self.shape[0] and self._ahead():
+            self._next = (index + 1, self._read(index + 1, index + 2))
+        return wait()[0]
+
+    def forget(self) -> None:
+        """Drops what is loaded."""
+        self._next = None
+
+
+class Rows:
+    """A weight `[rows, width]` that is never whole.
+
+    Args:
+        like: The parameter it stands for, on the meta device.
+        read: See `Read`.
+    """
+
+    def __init__(self, like: nn.Parameter, read: Read) -> None:
+        self.shape, self._read = like.shape, read
+
+    def parts(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Ranges in order with their rows; the next is loaded while one is used."""
+        ranges = list(pairwise(part_edges(self.shape)))
+        waiting = self._read(*ranges[0])
+        for (start, stop), following in zip(ranges, [*ranges[1:], None], strict=True):
+            part = waiting()
+            waiting = None if following is None else self._read(*following)
+            yield start, stop, part
+            del part  # before the one after the next takes its memory
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        """`weight[ids]`, of which only the neighborhood of each row is loaded."""
+        wanted, place = ids.unique(return_inverse=True)
+        size = max(1, PIECE // self.shape[1])  # a random piece is drawn whole
+        groups = (wanted // size).unique().tolist()
+        found = []
+        for first in range(0, len(groups), _GROUPS):
+            some = groups[first : first + _GROUPS]
+            ranges = [(g * size, min((g + 1) * size, self.shape[0])) for g in some]
+            waiting = [self._read(start, stop) for start, stop in ranges]
+            for (start, stop), wait in zip(ranges, waiting, strict=True):
+                here = wanted[(wanted >= start) & (wanted < stop)]
+                found.append(wait()[here - start])
+        return torch.cat(found)[place]
+
+
+def even_edges(count: int, parts: int) -> list[int]:
+    """Where the parts of so many rows begin and end; all about as long, so that none is narrow."""
+    return [count * part // parts // _ALIGNED * _ALIGNED for part in range(parts)] + [count]
+
+
+def part_edges(shape: tuple[int, ...]) -> list[int]:
+    """Where the ranges of rows of a matrix `[rows, width]` of float32 begin and end."""
+    at_most = max(_ROWS, _PART // (4 * shape[1]))
+    return even_edges(shape[0], -(-shape[0] // at_most))
+
+
+def slice_size(slot: Slot) -> int:
+    """Bytes of what is loaded at a time of a slot that is not loaded whole."""
+    edges = range(2) if is_stack(slot) else part_edges(slot.empty.shape)
+    return slot.size // len(slot.empty) * max(b - a for a, b in pairwise(edges))
