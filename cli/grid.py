@@ -96,7 +96,7 @@ def grid(
     from rksp.grid.run import read_grid, run_grid
     from rksp.report.gate import Gate
 
-    _check(output_format, engine, evidence, workers, top)
+    _check(output_format, engine, evidence, workers, top, where or [], export or [])
     gate = Gate.parse(fail_on)
     if _is_store(source):
         return _show(
@@ -143,8 +143,22 @@ def grid(
 
 
 def _check(
-    output_format: str, engine: str, evidence: str, workers: int | None, top: int | None
+    output_format: str,
+    engine: str,
+    evidence: str,
+    workers: int | None,
+    top: int | None,
+    where: list[str],
+    exports: list[Path],
 ) -> None:
+    """Everything that can be wrong is said before there is any work."""
+    from rksp.grid.export import check_export
+    from rksp.grid.table import Condition
+
+    for condition in where:
+        Condition.parse(condition)
+    for path in exports:
+        check_export(path)
     for option, value, known in (
         ("--format", output_format, _FORMATS),
         ("--engine", engine, _ENGINES),
@@ -221,14 +235,15 @@ def _show(
     exit_zero: bool,
 ) -> int:
     from rksp.grid import table
+    from rksp.grid.export import export, to_csv
     from rksp.grid.terminal import render
 
     everything = result.records(gate.bar)
     found = table.where(everything, where or [])[:top]
     for path in exports or []:
-        table.export(everything, path)
+        export(everything, path)
     if output_format == "csv":
-        sys.stdout.write(table.to_csv(found))
+        sys.stdout.write(to_csv(found))
     elif output_format == "json":
         document = _document(result, everything, found, gate)
         json.dump(document, sys.stdout, sort_keys=True, indent=1)

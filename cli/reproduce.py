@@ -17,12 +17,14 @@ from rksp.errors import InputError, nearest
 if TYPE_CHECKING:
     from rksp.confirm.experiments.rows import Row
 
-_TRAINED = ("kss", "msign", "cross-talk")
+_TRAINED = ("kss", "kss-batch", "msign", "cross-talk")
 _MEASURED = ("cost", "table-1")  # without training, in minutes
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="kss, msign, cross-talk, cost or table-1.")],
+    name: Annotated[
+        str, typer.Argument(help="kss, kss-batch, msign, cross-talk, cost or table-1.")
+    ],
     folder: Annotated[
         Path | None,
         typer.Option(help="Train here, one file a trial; the same command continues there."),

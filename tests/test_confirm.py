@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import hypergeom
 
+import rksp.confirm
 from rksp.bench.monitors import monitor_cost
 from rksp.cli import main
 from rksp.cli.confirm_progress import sparse
@@ -17,7 +19,7 @@ from rksp.confirm.arms import Arm, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held
 from rksp.confirm.confirm import confirm, shortened
 from rksp.confirm.data import training_batches
-from rksp.confirm.experiments import cross_talk, kss, msign, plan, table_1
+from rksp.confirm.experiments import cost, cross_talk, kss, kss_batch, msign, plan, table_1
 from rksp.confirm.experiments.plan import Stored, Trial, read_trials, run_trial, run_trials
 from rksp.confirm.experiments.rows import Row, to_rows, write_rows
 from rksp.confirm.onset import first_alarms, leads, onset
@@ -34,6 +36,14 @@ from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 
 POLICY = OutcomePolicy()
+README = Path(rksp.confirm.__file__).with_name("README.md")
+
+
+def _left_with(arguments: list[str]) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    return left.value.code
 
 
 def _curves(losses: list[float], norms: list[float] | None = None) -> Curves:
@@ -367,9 +377,7 @@ def test_the_report_is_json_without_nan_and_comes_back(report: ConfirmReport) ->
     ],
 )
 def test_what_cannot_be_used_is_said_before_training(arguments, said, capsys) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["confirm", *arguments])
-    assert left.value.code == 2
+    assert _left_with(["confirm", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -378,10 +386,8 @@ def test_the_command_prints_writes_and_leaves_with_one_on_failure(tmp_path, caps
     arguments = "gpt2 --shrink --lr 1e30 --optimizer sgd --clip 0 --steps 6 --seeds 1 --evidence "
     arguments += "forward --batch-size 2 --sequence-length 16 --monitor non-finite --threads 1"
     command = ["confirm", *arguments.split(), "-o", str(path), "--keep", str(tmp_path / "kept")]
-    with pytest.raises(SystemExit) as left:
-        main(command)
+    assert _left_with(command) == 1
     printed = capsys.readouterr()
-    assert left.value.code == 1
     assert "FAILED" in printed.out
     assert "run 1 of 2, baseline seed 0: alarm at step" in printed.err
     stored = ConfirmReport.model_validate_json(path.read_text())
@@ -465,7 +471,7 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
 
 
 def test_plans_are_paired() -> None:
-    for trials in (kss.plan(), msign.plan(), cross_talk.plan()):
+    for trials in (kss.plan(), kss_batch.plan(), msign.plan(), cross_talk.plan()):
         assert len({trial.id for trial in trials}) == len(trials)
     main = [t for t in kss.plan() if t.arm in kss.MAIN_ARMS and t.recipe.learning_rate in kss.RATES]
     pairs = {arm: set() for arm in kss.MAIN_ARMS}
@@ -479,12 +485,46 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
     assert "| no_norm | 0.79 | 0.80 | 0.20 | 0.19 | 1.10 | 1.11 |" in printed
 
 
-def test_reproduce_says_what_it_needs(capsys) -> None:
-    for arguments, said in (["kss"], "--folder"), (["ksss"], "did you mean kss"):
-        with pytest.raises(SystemExit) as left:
-            main(["reproduce", *arguments])
-        assert left.value.code == 2
-        assert said in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["kss"], "--folder"),
+        (["ksss"], "did you mean kss"),
+        (["kss", "--stored", "--folder", "."], "holds no trial"),
+        (["cost", "--folder", "."], "trains nothing"),
+        (["table-1", "--stored"], "not stored"),
+        (["kss", "--stored", "-o", "nowhere/rows.json"], "no folder nowhere"),
+    ],
+)
+def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _left_with(["reproduce", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["kss", "kss-batch", "msign", "cost", "cross-talk"])
+def test_the_tables_of_the_readme_are_those_of_the_command(name, capsys) -> None:
+    assert _left_with(["reproduce", name, "--stored"]) == 0
+    table = capsys.readouterr().out
+    assert len(table.splitlines()) > 3
+    assert table in README.read_text(encoding="utf-8")
+
+
+def test_what_is_trained_in_part_can_be_looked_at(tmp_path, monkeypatch, capsys) -> None:
+    trials = [_small(seed=seed) for seed in range(2)]
+    monkeypatch.setattr(msign, "plan", lambda: trials)
+    plan._store(trials[0], tmp_path)
+    assert _left_with(["reproduce", "msign", "--folder", str(tmp_path), "--stored"]) == 0
+    printed = capsys.readouterr()
+    assert "1 of 2 trials so far" in printed.err
+    assert "| `baseline` | 0/1 | 0% |" in printed.out
+
+
+def test_the_cost_of_an_arm_is_spread_over_its_cadence() -> None:
+    (cost_of,) = cost._of("kss", _small(), {"clip=1.0": ("clip:norm=1.0", 10)}, rounds=2)
+    assert cost_of.bare > 0 and cost_of.acting > 0
+    assert cost_of.share == pytest.approx((cost_of.acting / cost_of.bare - 1) / 10)
+    assert f"| {cost_of.share:+.1%} |" in cost.table([cost_of])
 
 
 def test_the_cost_of_monitors_is_measured_beside_the_bare_step() -> None:

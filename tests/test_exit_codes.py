@@ -57,6 +57,21 @@ def test_exit_zero_says_what_it_overrides(run):
     assert "rksp: exit 0: RKSP001" in err.splitlines()[-1]
 
 
+def test_with_a_baseline_only_what_is_new_or_worse_breaks_the_build(run):
+    score = ["score", "gpt2", *TINY.split(), "--format", "github"]
+    assert run(*score, "--lr", "3.0", "-o", "risky.json")[0] == 1
+    code, out, err = run(*score, "--lr", "3.0", "--baseline", "risky.json", "-o", "same.sarif")
+    assert code == 0, err
+    assert out == "::notice title=rksp::gpt2: risk\n"
+    results = json.loads(Path("same.sarif").read_text())["runs"][0]["results"]
+    assert {result["baselineState"] for result in results} == {"unchanged"}
+    assert run(*score, "--lr", "6e-4", "--exit-zero", "-o", "calm.json")[0] == 0
+    code, out, err = run(*score, "--lr", "3.0", "--baseline", "calm.json")
+    assert code == 1
+    assert out.startswith("::error title=RKSP001")
+    assert "exit 1: RKSP001" in err.splitlines()[-1]
+
+
 def test_what_is_to_blame_is_shown_at_its_line(run):
     lines = ["weight_decay: 0.1", "warmup_steps: 0", "learning_rate: 3.0", "max_grad_norm: 1.0"]
     lines += ["per_device_train_batch_size: 32", "gradient_accumulation_steps: 1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -18,6 +19,7 @@ from rksp.grid import table
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.evaluate import summarize
+from rksp.grid.export import export
 from rksp.grid.heat import heat_map
 from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.provenance import made_by
@@ -145,19 +147,51 @@ def test_the_terminal_shows_it_all(worked):
     assert "gpt2: no answer" in render(lost, lost, [])
 
 
+def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
+    rows = worked[0]
+    unsure = [
+        dataclasses.replace(r, result=r.result | {"verdict": "indeterminate", "reasons": ["odd"]})
+        if r.recipe["learning_rate"] == 1e-4 and r.result
+        else r
+        for r in rows
+    ]
+    found = table.records(unsure)
+    verdicts = [r["verdict"] for r in found]
+    first = verdicts.index("indeterminate")
+    assert set(verdicts[:first]) == {"ok", "risk"}
+    assert verdicts[first:] == ["indeterminate"] * 8 + ["could not run"]
+    assert all(r["probability_failed"] is None and r["reasons"] == "odd" for r in found[first:-1])
+    assert all(r["learning_rate"] > 1e-4 for front in table.pareto(found).values() for r in front)
+    assert all(row[0] is None for row in heat_map(found, ["lr", "n_layer"]).rows.values())
+    with_answers = table.records(rows)
+    assert all(r["probability_failed"] is not None for r in with_answers[:-1])
+
+
 def test_exports_hold_every_cell(worked, tmp_path):
     rows, _ = worked
     found = table.records(rows)
     for suffix in ("csv", "jsonl", "parquet"):
-        table.export(found, tmp_path / f"grid.{suffix}")
+        export(found, tmp_path / f"grid.{suffix}")
     assert len((tmp_path / "grid.csv").read_text().splitlines()) == 26
     first = json.loads((tmp_path / "grid.jsonl").read_text().splitlines()[0])
     assert first == json.loads(json.dumps(found[0]))
     parquet = pytest.importorskip("pyarrow.parquet")
     stored = parquet.read_table(tmp_path / "grid.parquet").to_pylist()
-    assert [r["probability_failed"] for r in stored] == [r["probability_failed"] for r in found]
-    with pytest.raises(InputError, match="none of"):
-        table.export(found, tmp_path / "grid.xlsx")
+    for name in ("probability_failed", "learning_rate", "max_steps", "verdict", "n_layer"):
+        assert [r[name] for r in stored] == [r.get(name) for r in found]
+    assert type(stored[0]["max_steps"]) is int
+
+
+@pytest.mark.parametrize("name", ["grid.xlsx", "nowhere/grid.csv"])
+def test_what_cannot_be_exported_is_said_before_the_work(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"--export {name}"):
+        grid("gpt2", ["lr=1e-3"], store=Path("g.db"), export=[Path(name)])
+    with pytest.raises(InputError, match="is not NAME<VALUE"):
+        grid("gpt2", ["lr=1e-3"], store=Path("g.db"), where=["lr"])
+    with pytest.raises(InputError, match="there is no folder"):
+        grid("gpt2", ["lr=1e-3"], store=Path("nowhere/g.db"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):

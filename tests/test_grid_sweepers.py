@@ -40,6 +40,13 @@ def test_the_gate_profiles_each_model_once(gate):
         gate.look({"lr": 1e-5, "n_layerr": 2})
 
 
+def test_what_the_gate_cannot_tell_it_lets_pass(gate):
+    look = gate.look({"lr": 1.0, "initializer_range": 1e25})  # no finite gradient
+    assert (look.verdict, look.prune) == ("indeterminate", False)
+    assert (look.probability_failed, look.safe_learning_rate) == (None, None)
+    assert "gradient is not finite" in look.reason
+
+
 def example(word: str) -> str:
     """The Python block of the grids' page that speaks of a sweeper."""
     page = (ROOT / "rksp" / "grid" / "README.md").read_text(encoding="utf-8")

@@ -73,7 +73,7 @@ def test_local_processes_that_are_killed_give_the_same_table(plan, expected, tmp
 def test_two_ray_nodes_of_which_one_is_killed_give_the_same_table(
     plan, expected, tmp_path, monkeypatch
 ):
-    pytest.importorskip("ray")
+    ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     from rksp.grid.engines.ray import RayEngine
@@ -86,15 +86,12 @@ def test_two_ray_nodes_of_which_one_is_killed_give_the_same_table(
     try:
         other = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        import ray
-
-        ray.init(address=cluster.address, log_to_driver=False)
         done_then: list[int] = []
         killer = threading.Thread(target=_kill_midway, args=(path, cluster, other, done_then))
         with GridStore(path) as store:
             store.fill(plan.cells, STATES)
             killer.start()
-            drive(store, RayEngine(2))
+            drive(store, RayEngine(2, address=cluster.address))
             killer.join()
         assert 150 <= done_then[0] < 900
         assert len(cluster.list_all_nodes()) == 1

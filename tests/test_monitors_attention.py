@@ -127,7 +127,7 @@ def test_long_sequences_are_sampled_at_late_queries() -> None:
     q = torch.arange(300.0).view(1, 1, 300, 1)
     call = Call(layer="a", query=q, key=q, mask=None, is_causal=True, scale=1.0)
     logits, visible = visible_logits(call)
-    assert logits.shape == (1, 1, 128, 300) and visible[0, 0, -1].all()
+    assert logits.shape == (1, 1, 64, 300) and visible[0, 0, -1].all()
     assert logits[0, 0, -1, 1] == 299.0
 
 

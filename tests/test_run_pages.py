@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import browser
+import jsonschema
 import pytest
 import xmlschema
 from pages import Page, check_self_contained, embedded, wrong_numbers
@@ -215,6 +216,16 @@ def test_a_broken_cell_is_an_error_beside_the_good_ones(capsys, tmp_path):
     for name in ("html", "markdown", "junit", "json", "text"):
         emit(load_any(tmp_path / "grid.json"), name, [])
         assert "could not run" in capsys.readouterr().out.lower(), name
+
+
+@pytest.mark.parametrize("make", [confirmation_report, grid_report])
+def test_the_json_is_valid_by_its_schema(make):
+    report = make()
+    schema = type(report).model_json_schema()
+    document = json.loads(report.to_json())
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"kind": "soup"}, schema)
 
 
 def test_a_stored_report_of_nothing_known_is_refused(tmp_path):

@@ -25,7 +25,7 @@ from rksp.monitors.rules import Rules
 from rksp.monitors.watch import Watch
 from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
-from rksp.training import hopeless, judge_alone, run, train
+from rksp.training import gradient_norm, hopeless, judge_alone, run, train
 from rksp.training.checkpoints import Checkpoints
 from rksp.training.runner import without
 
@@ -139,6 +139,17 @@ def test_the_norm_is_recorded_before_an_intervention_clips() -> None:
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)  # clipped once, not twice
     assert [action.step for action in record.actions] == [0]
+
+
+def test_the_norm_is_infinite_only_where_a_gradient_is() -> None:
+    params = [nn.Parameter(torch.zeros(3, 4)) for _ in range(2)]
+    for param in params:
+        param.grad = torch.full_like(param, 1e25)  # its square is no float32
+    assert gradient_norm(params) == pytest.approx(1e25 * math.sqrt(24))
+    params[0].grad[0, 0] = math.inf
+    assert gradient_norm(params) == math.inf
+    params[0].grad[0, 0] = math.nan
+    assert math.isnan(gradient_norm(params))
 
 
 def test_a_loss_that_is_not_finite_is_seen_at_its_step_and_ends_the_run() -> None:

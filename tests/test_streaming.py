@@ -228,6 +228,37 @@ def test_a_block_that_is_used_again_is_loaded_again():
         assert len(stream.order) > len(set(stream.order)) > 0
 
 
+ZAMBA2 = {  # one transformer block, with weights of its own or shared, at three places
+    "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid", "mamba"],
+    "hybrid_layer_ids": [1, 3, 4],
+    "num_hidden_layers": 6,
+    "num_mem_blocks": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "attention_hidden_size": 128,
+    "attention_head_dim": 32,
+    "adapter_rank": 8,
+    "n_mamba_heads": 4,
+    "mamba_headdim": 32,
+    "mamba_d_state": 8,
+    "mamba_ngroups": 1,
+    "vocab_size": 300,
+}
+
+
+def test_blocks_that_share_their_weights_are_the_ones_in_memory():
+    source = resolve("zamba2", overrides=ZAMBA2)
+    batch = batch_for(source)
+    model = source.build(0)
+    assert model.num_parameters() < sum(p.numel() for p in model.state_dict().values())
+    expected, _ = states_of(model, batch)
+    with open_stream(source, 0, workers=2, poison=True) as stream:
+        found, _ = states_of(stream.model, batch)
+    assert_same(expected, found)
+
+
 def test_weights_in_use_and_in_preparation_stay_within_what_is_set_aside():
     source = resolve_tiny("llama")
     with open_stream(source) as opened:

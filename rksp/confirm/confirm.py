@@ -184,7 +184,7 @@ class _Critical(Sink):
         for alarm in alarms:
             if alarm.severity is Severity.CRITICAL and alarm.monitor not in self._heard:
                 self._heard.add(alarm.monitor)
-                what = f"{self.name}: alarm at step {alarm.step + 1}, {sentence(alarm)}"
+                what = f"{self.name}: alarm at step {alarm.step}, {sentence(alarm)}"
                 self.say(what, self.done + alarm.step, self.total)
 
 

@@ -3,15 +3,50 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rksp.errors import InputError, RkspError
+from rksp.grid.cell import Options
 from rksp.grid.events import Event, Failure, Task
 from rksp.recipe import Recipe
 
+if TYPE_CHECKING:
+    from rksp.gathered import Gathered
+    from rksp.pipeline import Evaluation
+
 EVALUATOR = "rksp.grid.evaluate:evaluate_task"
+
+
+def gather_cell(
+    target: str, overrides: Mapping[str, object], seed: int, options: Options
+) -> Gathered:
+    """Resolves a target and profiles one initialization of it: what cells of a group share.
+
+    Raises:
+        InputError: There is no such model, or it cannot be shown anything.
+    """
+    from rksp.features import Evidence
+    from rksp.models.resolve import resolve
+    from rksp.pipeline import gather
+
+    source = resolve(
+        target,
+        overrides=overrides,
+        allow_hub=options.allow_hub,
+        trust_remote_code=options.trust_remote_code,
+        max_params=options.max_params,
+    )
+    return gather(
+        source,
+        seed=seed,
+        evidence=Evidence.parse(options.evidence),
+        probe_file=Path(options.probe) if options.probe else None,
+        num_states=options.states,
+        workers=options.threads,
+    )
 
 
 def evaluate_task(task: Task) -> Iterator[Event]:
@@ -21,31 +56,15 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     """
     import torch
 
-    from rksp.features import Evidence
-    from rksp.models.resolve import resolve
     from rksp.models.source import refusals
-    from rksp.pipeline import gather, judge
+    from rksp.pipeline import judge
 
-    options = task["options"]
-    torch.set_num_threads(int(options["threads"]))
+    options = Options(**task["options"])
+    torch.set_num_threads(options.threads)
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
-        source = resolve(
-            task["target"],
-            overrides=task["overrides"],
-            allow_hub=options["allow_hub"],
-            trust_remote_code=options["trust_remote_code"],
-            max_params=options["max_params"],
-        )
-        gathered = gather(
-            source,
-            seed=task["seed"],
-            evidence=Evidence.parse(options["evidence"]),
-            probe_file=Path(options["probe"]) if options["probe"] else None,
-            num_states=options["states"],
-            workers=options["threads"],
-        )
+        gathered = gather_cell(task["target"], task["overrides"], task["seed"], options)
     except expected as error:
         yield _failed(error)
         return
@@ -55,8 +74,8 @@ def evaluate_task(task: Task) -> Iterator[Event]:
             evaluation = judge(
                 gathered,
                 Recipe.model_validate(fields),
-                threshold=options["threshold"],
-                risk=options["risk"],
+                threshold=options.threshold,
+                risk=options.risk,
             )
         except expected as error:
             yield _failed(error) | {"cell": key}
@@ -70,7 +89,7 @@ def load_evaluator(name: str):
     return getattr(import_module(module), function)
 
 
-def summarize(evaluation) -> dict[str, object]:
+def summarize(evaluation: Evaluation) -> dict[str, object]:
     """What a grid keeps of an `rksp.pipeline.Evaluation`: the answer without its curves.
 
     Nothing in it depends on timing or on the machine's other work: the same cell has the same

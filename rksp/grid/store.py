@@ -68,12 +68,15 @@ class GridStore:
         owner: Who claims; default this object in this process.
 
     Raises:
+        InputError: There is no such folder.
         ArtifactError: The file is not such a store.
     """
 
     def __init__(self, path: Path, *, owner: str | None = None) -> None:
         self.path = path
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        if not path.absolute().parent.is_dir():
+            raise InputError(f"{path} cannot be made: there is no folder {path.parent}.")
         try:
             self._base = sqlite3.connect(path, timeout=30, isolation_level=None)
             self._base.execute("PRAGMA journal_mode=WAL")

@@ -1,15 +1,12 @@
-"""The results of a grid: ranking, filters, best safe setting, trade-off, heat map, exports."""
+"""The results of a grid: ranking, filters, best safe setting, trade-off."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from rksp.errors import InputError, nearest
 from rksp.grid.axes import canonical
@@ -42,8 +39,9 @@ _ANSWER = (
 def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
     """One flat record a cell, ranked: the least likely to fail first, faster rates before slower.
 
-    Cells without an answer come last, in the order of the grid. The order and the values depend
-    on the cells alone.
+    Cells without an answer come last, and among them those that could not run. Where rksp cannot
+    tell, the classifier's numbers are left out: they are no basis to rank by. The order and the
+    values depend on the cells alone.
 
     Args:
         bar: P(failed) at which a verdict is `risk`.
@@ -52,7 +50,8 @@ def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
 
 
 def _record(row: Row, bar: float) -> Record:
-    result = row.result or {}
+    result, verdict = row.result or {}, _verdict(row, bar)
+    answer = {} if verdict == "indeterminate" else result
     findings = result.get("findings", [])
     head = {
         "position": row.position,
@@ -65,8 +64,8 @@ def _record(row: Row, bar: float) -> Record:
         **row.labels,  # as the user wrote them, under other names than ours
         **row.recipe,
         **head,
-        **{name: result.get(name) for name in _ANSWER},
-        "verdict": _verdict(row, bar),
+        **{name: answer.get(name) for name in _ANSWER},
+        "verdict": verdict,
         "reasons": "; ".join(reason for reason in result.get("reasons", []) if reason),
         "findings": " ".join(findings),
         "failure": row.failure if row.state == "failed" else None,
@@ -83,13 +82,48 @@ def _verdict(row: Row, bar: float) -> str:
     return row.result["verdict"]
 
 
-def _rank(record: Record) -> tuple[float, float, int]:
+def _rank(record: Record) -> tuple[float, bool, float, int]:
     probability, rate = record["probability_failed"], record.get("learning_rate")
     return (
         math.inf if probability is None else probability,
+        record["failure"] is not None,
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One `--where`: a column against a value."""
+
+    text: str
+    name: str
+    compare: Callable[[object, object], bool]
+    value: object
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Reads `lr<=1e-3` or `verdict=ok`.
+
+        Raises:
+            InputError: It is no such condition.
+        """
+        match = _CONDITION.match(text)
+        if match is None:
+            raise InputError(f"--where {text!r} is not NAME<VALUE, such as lr<=1e-3.")
+        return cls(text=text, name=match[1], compare=_COMPARE[match[2]], value=parse_yaml(match[3]))
+
+    def column(self, columns: Collection[str]) -> str:
+        """The column that is meant.
+
+        Raises:
+            InputError: There is none of that name.
+        """
+        name = self.name if self.name in columns else canonical(self.name)[1]
+        if name not in columns:
+            hint = nearest(self.name, columns) or "."
+            raise InputError(f"--where {self.text!r}: no such column{hint}")
+        return name
 
 
 def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
@@ -98,17 +132,10 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
     Raises:
         InputError: A condition cannot be read, or names no column.
     """
-    for condition in conditions:
-        match = _CONDITION.match(condition)
-        if match is None:
-            raise InputError(f"--where {condition!r} is not NAME<VALUE, such as lr<=1e-3.")
-        name, compare, value = match[1], _COMPARE[match[2]], parse_yaml(match[3])
-        columns = {column for record in found for column in record}
-        if name not in columns:
-            name = canonical(name)[1] or name
-        if found and name not in columns:
-            raise InputError(f"--where {condition!r}: no such column{nearest(name, columns)}")
-        found = [record for record in found if _meets(record.get(name), compare, value)]
+    columns = {column for record in found for column in record}
+    for condition in map(Condition.parse, conditions):
+        name = condition.column(columns) if columns else condition.name
+        found = [r for r in found if _meets(r.get(name), condition.compare, condition.value)]
     return list(found)
 
 
@@ -157,45 +184,3 @@ def axes_of(rows: Sequence[Row]) -> list[str]:
     """Names of what varies over the grid, in the order in which they were given."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     return [n for n in names if len({str(row.labels.get(n)) for row in rows}) > 1]
-
-
-def to_csv(found: Sequence[Record]) -> str:
-    """All columns of all records."""
-    columns = list(dict.fromkeys(name for record in found for name in record))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(found)
-    return text.getvalue()
-
-
-def export(found: Sequence[Record], path: Path) -> None:
-    """Writes all records as CSV, JSON Lines or Parquet, by the suffix.
-
-    Raises:
-        InputError: The suffix is another one, or Parquet lacks pyarrow.
-    """
-    if path.suffix == ".csv":
-        path.write_text(to_csv(found), encoding="utf-8")
-    elif path.suffix in (".jsonl", ".ndjson"):
-        lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in found)
-        path.write_text(lines, encoding="utf-8")
-    elif path.suffix == ".parquet":
-        try:
-            import pyarrow as arrow
-            import pyarrow.parquet as parquet
-        except ImportError as error:
-            raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
-        columns = list(dict.fromkeys(name for record in found for name in record))
-        table = {name: _column([record.get(name) for record in found]) for name in columns}
-        parquet.write_table(arrow.table(table), path)
-    else:
-        raise InputError(f"{path} is none of .csv, .jsonl and .parquet.")
-
-
-def _column(values: list[object]) -> list[object]:
-    """One type a column: numbers stay, anything mixed becomes text."""
-    present = [value for value in values if value is not None]
-    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in present):
-        return [None if v is None else float(v) for v in values]
-    return [None if v is None else str(v) for v in values]

@@ -88,7 +88,7 @@ def _setting(record: Record, axes: Sequence[str]) -> str:
 def _no_setting(model: str, everything: Sequence[Record]) -> str:
     """Why a model has no safe cell, and what would be safe."""
     own = [record for record in everything if record["model"] == model]
-    if all(record["probability_failed"] is None for record in own):
+    if all(record["verdict"] not in ("ok", "risk") for record in own):
         return "no answer"
     safe = [r["safe_learning_rate"] for r in own if r["safe_learning_rate"] is not None]
     if not safe:

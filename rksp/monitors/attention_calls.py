@@ -15,7 +15,7 @@ from rksp.attention_stats import watching_attention
 from rksp.monitors.anatomy import find_anatomy
 from rksp.monitors.base import Moment, Monitor, Reading
 
-_QUERIES = 128  # query positions looked at per attention call, evenly chosen
+_QUERIES = 64  # query positions looked at per attention call, evenly chosen
 _SEQUENCES = 2
 _HIDDEN = -1e4  # an additive mask below this hides a key
 
@@ -106,7 +106,7 @@ def _may_attend(model: nn.Module) -> bool:
 
 
 class LogitMonitor(AttentionWatcher):
-    """A monitor of attention logits, at up to 128 queries of the first two sequences."""
+    """A monitor of attention logits, at up to 64 queries of the first two sequences."""
 
     def look(
         self,

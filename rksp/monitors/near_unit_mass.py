@@ -29,7 +29,8 @@ class NearUnitMass(Monitor):
     blocks' states. `near_unit_mass` and `expansive_mass` per block, and their mean over the
     blocks that can be trusted as the whole model's. Dropout, where the model trains with it, is
     part of what is fitted, so values differ from those of `rksp score`; compare them over time.
-    A block that changes the shape of its states is left out, and so is one whose fit is not OK.
+    A block that changes the shape of its states is left out, and so is one whose fit is not OK,
+    such as one that still starts from zero; with too few states for any, the monitor is silent.
     """
 
     name: ClassVar[str] = "near-unit-mass"
@@ -59,8 +60,11 @@ class NearUnitMass(Monitor):
     def read(self, moment: Moment) -> list[Reading]:
         spectra = [spectrum for spectrum in self._spectra if spectrum.status is Status.OK]
         if not spectra:
-            reasons = sorted({s.status.value for s in self._spectra}) or ["no block ran"]
-            raise NotCovered(f"no block gave a spectrum that can be trusted: {', '.join(reasons)}")
+            statuses = {spectrum.status for spectrum in self._spectra}
+            if statuses <= {Status.TOO_FEW_STATES, Status.RANK_DEFICIENT}:  # of the batch's shape
+                reasons = sorted(status.value for status in statuses) or ["no block ran"]
+                raise NotCovered(f"no block gave a spectrum to be trusted: {', '.join(reasons)}")
+            return []
         readings = []
         for quantity in ("near_unit_mass", "expansive_mass"):
             values = {spectrum.name: getattr(spectrum, quantity) for spectrum in spectra}

@@ -35,8 +35,9 @@ class QKSpectralEntropy(Monitor):
 
     the effective rank is exp(−Σ p ln p), p = σ² / Σ σ². A fault that pushes one direction makes it
     fall. Quantities, each with its window as a suffix (`_50`): `qk_delta2_rank`, `qk_delta3_rank`,
-    `qk_delta1_rank`, and `query_update_rank`, `key_update_rank` of ΔW itself. The value is the
-    lowest head's; `normalized` is its logarithm over that of the largest possible rank.
+    and `query_update_rank`, `key_update_rank` of ΔW itself. Δ1 goes with Δ2 and would cost as much,
+    so it is left out. The value is the lowest head's; `normalized` is its logarithm over that of
+    the largest possible rank.
 
     The spectra come from Gram matrices of the factors, never from width × width matrices, in
     float32 (float64 for float64 weights). Rotary position is left out (offset zero), latent
@@ -52,7 +53,6 @@ class QKSpectralEntropy(Monitor):
     quantities: ClassVar[tuple[str, ...]] = (
         "qk_delta2_rank",
         "qk_delta3_rank",
-        "qk_delta1_rank",
         "query_update_rank",
         "key_update_rank",
     )
@@ -155,11 +155,9 @@ def change_ranks(
     scale = torch.where(scale > 0, scale, 1.0)
     left = torch.cat([query_step / scale, query_then], dim=-2)
     first = torch.cat([key_then, key_step / scale], dim=-2)
-    exact = torch.cat([key_now, key_step / scale], dim=-2)
     return {
         "qk_delta2_rank": (product_rank(left, first), min(2 * dim, width)),
         "qk_delta3_rank": (product_rank(query_step / scale, key_step / scale), min(dim, width)),
-        "qk_delta1_rank": (product_rank(left, exact), min(2 * dim, width)),
         "query_update_rank": (effective_rank(_gram(query_step)), min(dim, width)),
         "key_update_rank": (effective_rank(_gram(key_step)), min(dim, width)),
     }

@@ -127,7 +127,6 @@ RULES: dict[str, Rule] = {
     "residual_gain_outlier": Rule(direction=None, warn=6.0),
     "checksum_mismatch": Rule(direction=None, critical=1.0, advice="backoff"),
     # qk-entropy
-    "qk_delta1_rank": _FALLING_RANK,
     "qk_delta2_rank": _FALLING_RANK,
     "qk_delta3_rank": _FALLING_RANK,
     "query_update_rank": _FALLING_RANK,

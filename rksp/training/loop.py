@@ -129,17 +129,26 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         if stop(losses, norms):
             break
-    return Curves(
-        loss=np.array(losses, dtype=np.float32),
-        grad_norm=np.array(norms, dtype=np.float32),
-        planned_steps=recipe.max_steps,
-    )
+    with np.errstate(over="ignore"):  # a norm of many gradients may be beyond float32
+        return Curves(
+            loss=np.array(losses, dtype=np.float32),
+            grad_norm=np.array(norms, dtype=np.float32),
+            planned_steps=recipe.max_steps,
+        )
 
 
 def gradient_norm(params: Sequence[Tensor]) -> float:
-    """Euclidean norm of all gradients together, over all shards, in one reduction."""
-    norms = torch._foreach_norm([p.grad for p in params if p.grad is not None])
-    norm = torch.stack(norms).norm()
+    """Euclidean norm of all gradients together, over all shards, in one reduction.
+
+    Infinite only where a gradient is: where squares overflow float32 it is taken in float64.
+    """
+    grads = [p.grad for p in params if p.grad is not None]
+    norm = _total(torch._foreach_norm(grads))
+    return norm if math.isfinite(norm) else _total([grad.double().norm() for grad in grads])
+
+
+def _total(norms: Sequence[Tensor]) -> float:
+    norm = torch.stack(list(norms)).norm()
     # float() of a sharded norm is silently that of the local shard.
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 

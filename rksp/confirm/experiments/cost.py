@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.confirm.experiments import kss, msign
+from rksp.confirm.experiments import kss, kss_batch, msign
 from rksp.confirm.experiments.plan import Trial
 from rksp.confirm.experiments.rows import Cost
 from rksp.datasets.tasks import make_task
@@ -33,6 +33,7 @@ LINES = {
         kss.RANDOM: (kss.RANDOM, 1),
         kss.PUBLISHED: (f"{kss.PUBLISHED},every=1", 10),
     },
+    "kss-batch": {kss.ENERGY: (kss.ENERGY, 1)},
     "msign": {
         "msign:every=100,scope=attention": ("msign:every=1,scope=attention", 100),
         "msign:every=100,scope=mlp": ("msign:every=1,scope=mlp", 100),
@@ -75,8 +76,8 @@ class _Rotation(Companion):
 
 
 def measure(*, rounds: int = ROUNDS) -> list[Cost]:
-    """Times the arms of both experiments; call it on one thread."""
-    plans = {"kss": kss.plan()[0], "msign": msign.plan()[0]}
+    """Times the arms in the settings of their experiments; call it on one thread."""
+    plans = {"kss": kss.plan()[0], "kss-batch": kss_batch.plan()[0], "msign": msign.plan()[0]}
     return [cost for name, lines in LINES.items() for cost in _of(name, plans[name], lines, rounds)]
 
 

@@ -27,9 +27,9 @@ PAPER = {"baseline": 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}  # diverged percen
 def plan() -> list[Trial]:
     """All trials, the most telling first."""
     grid = [(arm, rate) for arm in MAIN_ARMS for rate in RATES]
-    trials = [_trial(arm, rate, seed) for arm, rate in (*grid, *FURTHER) for seed in SEEDS]
+    trials = [make_trial(arm, rate, seed) for arm, rate in (*grid, *FURTHER) for seed in SEEDS]
     sparser = [(f"{ENERGY},every={every}", rate) for every in SPARSER for rate in RATES]
-    return trials + [_trial(arm, rate, seed) for seed in SEEDS[:4] for arm, rate in sparser]
+    return trials + [make_trial(arm, rate, seed) for seed in SEEDS[:4] for arm, rate in sparser]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -87,7 +87,8 @@ def _largest_stable(shares: dict[float, float | None]) -> str:
     return f"{stable:g} or more"
 
 
-def _trial(arm: str, rate: float, seed: int) -> Trial:
+def make_trial(arm: str, rate: float, seed: int, *, batch_size: int = 32) -> Trial:
+    """One run of the setting above."""
     return Trial(
         family="zoo_no_norm",
         shape={
@@ -104,7 +105,7 @@ def _trial(arm: str, rate: float, seed: int) -> Trial:
             max_steps=300,
             schedule="constant",
             max_grad_norm=None,
-            batch_size=32,
+            batch_size=batch_size,
             sequence_length=64,
         ),
         seed=seed,

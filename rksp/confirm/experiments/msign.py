@@ -13,7 +13,7 @@ from rksp.confirm.experiments.plan import Trial
 from rksp.confirm.experiments.rows import Row, divergence_table
 from rksp.recipe import Recipe
 
-SEEDS = range(6)
+SEEDS = range(12)
 ARMS = (
     "baseline",
     "msign:every=20,scope=attention",

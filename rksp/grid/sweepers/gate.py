@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rksp.grid.base import Base, make_cell
 from rksp.grid.cell import Cell, Options
+from rksp.grid.evaluate import gather_cell
+
+if TYPE_CHECKING:
+    from rksp.gathered import Gathered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +22,7 @@ class Look:
     Attributes:
         prune: Whether P(failed) is at or above the bar; never where rksp cannot tell.
         verdict: `ok`, `risk`, `indeterminate` or `not assessed`.
-        probability_failed: At the trial's rate, or None.
+        probability_failed: At the trial's rate; None where rksp cannot tell.
         safe_learning_rate: The largest rate that would be safe for it, or None.
         reason: One sentence.
     """
@@ -53,7 +58,7 @@ class RiskGate:
     ignore: tuple[str, ...] = ()
     keep: int = 2
     profiles: int = 0
-    _gathered: OrderedDict[str, object] = field(default_factory=OrderedDict)
+    _gathered: OrderedDict[str, Gathered] = field(default_factory=OrderedDict)
 
     def look(self, parameters: Mapping[str, object]) -> Look:
         """Judges one trial before it costs anything.
@@ -79,45 +84,25 @@ class RiskGate:
                 safe_learning_rate=None,
                 reason=evaluation.risk_missing or "",
             )
-        probability = risk.failed.probability if risk.failed else None
+        can_tell = risk.verdict != "indeterminate"
         return Look(
             prune=risk.verdict == "risk",
             verdict=risk.verdict.value,
-            probability_failed=probability,
-            safe_learning_rate=risk.safe_learning_rate,
-            reason=risk.counterfactual or "; ".join(risk.reasons),
+            probability_failed=risk.failed.probability if can_tell and risk.failed else None,
+            safe_learning_rate=risk.safe_learning_rate if can_tell else None,
+            reason="; ".join(risk.reasons) or risk.counterfactual or "",
         )
 
-    def _of(self, cell: Cell):
+    def _of(self, cell: Cell) -> Gathered:
         key = cell.init_key(self.options)
         if key not in self._gathered:
-            self._gathered[key] = self._gather(cell)
+            found = gather_cell(cell.target, cell.overrides, cell.seed, self.options)
+            self._gathered[key] = found
             self.profiles += 1
             while len(self._gathered) > self.keep:
                 self._gathered.popitem(last=False)
         self._gathered.move_to_end(key)
         return self._gathered[key]
-
-    def _gather(self, cell: Cell):
-        from rksp.features import Evidence
-        from rksp.models.resolve import resolve
-        from rksp.pipeline import gather
-
-        options = self.options
-        source = resolve(
-            cell.target,
-            overrides=cell.overrides,
-            allow_hub=options.allow_hub,
-            trust_remote_code=options.trust_remote_code,
-            max_params=options.max_params,
-        )
-        return gather(
-            source,
-            seed=cell.seed,
-            evidence=Evidence.parse(options.evidence),
-            num_states=options.states,
-            workers=options.threads,
-        )
 
 
 def _flat(parameters: Mapping[str, object], prefix: str = "") -> dict[str, object]:

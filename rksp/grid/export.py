@@ -1,0 +1,77 @@
+"""A grid's records as files for other programs: CSV, JSON Lines, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rksp.errors import InputError
+from rksp.grid.table import Record
+
+SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
+
+
+def check_export(path: Path) -> None:
+    """To be asked before hours of work.
+
+    Raises:
+        InputError: The suffix is none of ours, or there is no such folder.
+    """
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"--export {path} is none of {', '.join(SUFFIXES)}.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--export {path}: there is no folder {path.parent}.")
+
+
+def export(found: Sequence[Record], path: Path) -> None:
+    """Writes all records with all columns, by the suffix.
+
+    Raises:
+        InputError: As `check_export`, it cannot be written, or Parquet lacks pyarrow.
+    """
+    check_export(path)
+    try:
+        if path.suffix == ".parquet":
+            _write_parquet(found, path)
+        elif path.suffix == ".csv":
+            path.write_text(to_csv(found), encoding="utf-8")
+        else:
+            lines = (json.dumps(record, sort_keys=True) + "\n" for record in found)
+            path.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--export {path} cannot be written: {error.strerror}.") from error
+
+
+def to_csv(found: Sequence[Record]) -> str:
+    """All columns of all records."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _columns(found), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return text.getvalue()
+
+
+def _write_parquet(found: Sequence[Record], path: Path) -> None:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
+    table = {name: _of_one_type([r.get(name) for r in found]) for name in _columns(found)}
+    parquet.write_table(arrow.table(table), path)
+
+
+def _columns(found: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in found for name in record))
+
+
+def _of_one_type(values: list[object]) -> list[object]:
+    """A column of Parquet has one type: whole numbers with others become floats, a mix text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 and kinds <= {int, float, bool, str}:
+        return values
+    cast = float if kinds == {int, float} else str
+    return [None if value is None else cast(value) for value in values]
