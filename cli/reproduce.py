@@ -17,14 +17,13 @@ from rksp.errors import InputError, nearest
 if TYPE_CHECKING:
     from rksp.confirm.experiments.rows import Row
 
-_TRAINED = ("kss", "kss-batch", "msign", "cross-talk")
+_TRAINED = ("kss", "kss-batch", "msign", "msign-deep", "cross-talk")
 _MEASURED = ("cost", "table-1")  # without training, in minutes
+_KNOWN = (*_TRAINED, *_MEASURED)
 
 
 def reproduce(
-    name: Annotated[
-        str, typer.Argument(help="kss, kss-batch, msign, cross-talk, cost or table-1.")
-    ],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(_KNOWN)}.")],
     folder: Annotated[
         Path | None,
         typer.Option(help="Train here, one file a trial; the same command continues there."),
@@ -44,9 +43,8 @@ def reproduce(
 
     Alarms of cross-talk are judged anew from the stored readings, by the rules of today.
     """
-    known = (*_TRAINED, *_MEASURED)
-    if name not in known:
-        hint = nearest(name, known) or f"; choose among {', '.join(known)}."
+    if name not in _KNOWN:
+        hint = nearest(name, _KNOWN) or f"; choose among {', '.join(_KNOWN)}."
         raise InputError(f"There is no experiment {name!r}{hint}")
     if output is not None and not output.parent.is_dir():
         raise InputError(f"-o {output}: there is no folder {output.parent}.")

@@ -26,6 +26,7 @@ _EXPERTS = (
 )
 _GATES = ("gate", "router", "wg", "classifier")  # `gate_proj` of a SwiGLU is no router
 _DEAD = 0.1  # of the mean load
+LOGITS_NOT_FINITE = "the logits are not finite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +297,7 @@ def _output_stats(
     if target is not None and counted:
         result["loss"] = _finite(loss / counted)
         if result["loss"] is None:
-            missing["loss"] = "the logits are not finite"
+            missing["loss"] = LOGITS_NOT_FINITE
     return result
 
 

@@ -16,6 +16,7 @@ from rksp.classifiers.classifier import DivergenceClassifier, load_classifier
 from rksp.datasets.probe import Probe, make_probe
 from rksp.errors import ArtifactError, InputError
 from rksp.features import Evidence, extract
+from rksp.forward import LOGITS_NOT_FINITE
 from rksp.gathered import Gathered, Progress, as_batch, timed
 from rksp.model_profile import Profile, profile
 from rksp.models.resolve import ModelSource
@@ -27,8 +28,8 @@ from rksp.models.streaming.opening import (
 )
 from rksp.range_test import RangeTest
 from rksp.recipe import Recipe
-from rksp.response import ResponseProfile
-from rksp.risk import RiskAssessment, assess
+from rksp.response import GRADIENT_NOT_FINITE, ResponseProfile
+from rksp.risk import RiskAssessment, assess, certain_failure
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension
 
@@ -207,24 +208,27 @@ def judge(
     response = gathered.response(recipe, progress)
     rising = gathered.range_test(recipe, response, progress)
     missing, assessment = None, None
-    try:
-        assessment = assess(
-            extract(
-                recipe.model_copy(update={"learning_rate": recipe.learning_rate or 1.0}),
-                depth=sum(length for _, length in seen.chains),
-                forward=seen.forward,
-                spectra=seen.spectra,
-                response=response,
-                range_test=rising,
-            ),
-            classifier or load_classifier(),
-            learning_rate=recipe.learning_rate,
-            threshold=threshold,
-            risk=risk,
-            doubts=_doubts(seen, response),
-        )
-    except ArtifactError as error:
-        missing = str(error)
+    bars = {"learning_rate": recipe.learning_rate, "threshold": threshold, "risk": risk}
+    broken = _not_finite(seen, response)
+    if broken is not None:
+        assessment = certain_failure(broken, gathered.evidence, **bars)
+    else:
+        try:
+            assessment = assess(
+                extract(
+                    recipe.model_copy(update={"learning_rate": recipe.learning_rate or 1.0}),
+                    depth=sum(length for _, length in seen.chains),
+                    forward=seen.forward,
+                    spectra=seen.spectra,
+                    response=response,
+                    range_test=rising,
+                ),
+                classifier or load_classifier(),
+                **bars,
+                doubts=_doubts(seen, response),
+            )
+        except ArtifactError as error:
+            missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
     return Evaluation(
         seed=gathered.seed,
@@ -248,6 +252,15 @@ def judge(
         weights=gathered.weights,
         seconds=dict(gathered.seconds),
     )
+
+
+def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
+    """What makes training impossible whatever the recipe, if anything does."""
+    if seen.forward.not_measured.get("loss") == LOGITS_NOT_FINITE:
+        return f"{LOGITS_NOT_FINITE} (first in {seen.forward.non_finite})"
+    if response is not None and response.reason == GRADIENT_NOT_FINITE:
+        return GRADIENT_NOT_FINITE
+    return None
 
 
 def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ _PROBE_RATE = 1e-3  # of the step that reveals the update direction; the directi
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
 _BEYOND = (3.0, 10.0)  # multiples of the critical rate looked at afterwards
+GRADIENT_NOT_FINITE = "the gradient is not finite"
 _SMALL = 1e-4  # RMS update of the step that shows the linear response
 
 
@@ -95,7 +96,7 @@ def measure_response(
         count = sum(g.numel() for g in grads)
         norm = float(torch.stack(torch._foreach_norm(grads)).norm())
         if not math.isfinite(norm):
-            return _unmeasured("the gradient is not finite", 1.5)
+            return _unmeasured(GRADIENT_NOT_FINITE, 1.5)
         if norm == 0:
             return _unmeasured("the gradient is zero", 1.5)
         grad_max = max(float(g.abs().max()) for g in grads)

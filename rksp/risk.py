@@ -61,7 +61,8 @@ class RiskAssessment:
         curve: P(failed) against the rate.
         contributions: What moves this run's log-odds from the average, largest first.
         outside: Features beyond the fitted range, in widths of it.
-        counterfactual: A sentence: the rate that would bring the probability under the threshold.
+        counterfactual: A sentence: the rate that would bring the probability under the threshold,
+            or why none does.
         tier: Evidence behind the answer.
     """
 
@@ -138,6 +139,39 @@ def assess(
         outside=outside,
         counterfactual=counterfactual,
         tier=features.tier,
+        threshold=threshold,
+        risk=risk,
+    )
+
+
+def certain_failure(
+    cause: str,
+    tier: Evidence,
+    *,
+    learning_rate: float | None,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+) -> RiskAssessment:
+    """The answer where no classifier is needed: values are not finite before the first step.
+
+    Args:
+        cause: What is not finite, a clause.
+    """
+    sure = Prediction(probability=1.0, low=1.0, high=1.0)
+    return RiskAssessment(
+        verdict=Verdict.RISK,
+        reasons=(),
+        failed=None if learning_rate is None else sure,
+        diverged=None if learning_rate is None else sure,
+        safe_learning_rate=None,
+        likely_edge=None,
+        curve=tuple(
+            CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in _RATES
+        ),
+        contributions=(),
+        outside={},
+        counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
+        tier=tier,
         threshold=threshold,
         risk=risk,
     )

@@ -1,7 +1,8 @@
 """An evaluator that measures nothing and fails as told: for tests of engines and of the store.
 
 Told by the target's overrides: `die_in_profile`, `die_at` (index of a cell), `die_once` (a file
-that marks the first death), `hang_at`, `invalid`, `seconds` (a profile), `pause` (a cell).
+that marks the first death), `raise_at`, `hang_at`, `invalid`, `seconds` (a profile), `pause` (a
+cell).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def evaluate(task: Task) -> Iterator[Event]:
     for key, recipe in task["cells"]:
         if told.get("die_at") == recipe["max_steps"]:
             _die()
+        if told.get("raise_at") == recipe["max_steps"]:
+            raise RuntimeError("nobody expected this")
         if told.get("hang_at") == recipe["max_steps"]:
             time.sleep(3600)
         if marker is not None and not marker.exists():

@@ -70,6 +70,7 @@ def test_a_cell_that_dies_hangs_or_is_invalid_marks_only_itself(tmp_path):
         *cells("good", 5),
         *cells("dies", 4, die_at=2),
         *cells("hangs", 3, hang_at=3),
+        *cells("buggy", 3, raise_at=2),
         *cells("wrong", 2, invalid=True),
         *cells("unlucky", 3, die_once=str(tmp_path / "died")),
         *cells("hopeless", 2, die_in_profile=True),
@@ -81,6 +82,7 @@ def test_a_cell_that_dies_hangs_or_is_invalid_marks_only_itself(tmp_path):
             "good": ["done"] * 5,
             "dies": ["done", "killed", "done", "done"],
             "hangs": ["done", "done", "timeout"],
+            "buggy": ["done", "error", "done"],
             "wrong": ["invalid"] * 2,
             "unlucky": ["done"] * 3,
             "hopeless": ["killed"] * 2,
@@ -88,6 +90,8 @@ def test_a_cell_that_dies_hangs_or_is_invalid_marks_only_itself(tmp_path):
         rows = {(row.target, row.recipe["max_steps"]): row for row in store.rows()}
         assert rows["dies", 2].tries == TRIES
         assert "SIGKILL" in rows["dies", 2].message
+        assert "RuntimeError: nobody expected this" in rows["buggy", 2].message
+        assert rows["buggy", 2].tries == 1
         assert rows["hangs", 3].tries == 1  # a second hour would not help
         assert rows["wrong", 1].message == "there is no such model."
         assert rows["good", 2].result["probability_failed"] == 2e-3

@@ -209,6 +209,9 @@ def test_a_model_that_overflows_is_rendered_alike_from_its_json(name):
     report = scored(6e-4, 1e19)
     assert any(finding.code == "RKSP301" for finding in report.findings)
     assert report.non_finite
+    assert report.verdict == "risk"
+    assert report.seeds[0].risk.probability_failed == 1.0
+    assert report.seeds[0].risk.safe_learning_rate is None
     again = Report.model_validate_json(report.to_json())
     assert again == report
     assert render(again, name) == render(report, name)

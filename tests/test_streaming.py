@@ -248,6 +248,14 @@ ZAMBA2 = {  # one transformer block, with weights of its own or shared, at three
 }
 
 
+def test_no_graph_keeps_the_weights_that_have_gone():
+    source = resolve_tiny("llama")
+    batch = batch_for(source)
+    with open_stream(source, 0) as stream:
+        assert torch.is_grad_enabled()
+        assert not stream.model(**batch.inputs).logits.requires_grad
+
+
 def test_blocks_that_share_their_weights_are_the_ones_in_memory():
     source = resolve("zamba2", overrides=ZAMBA2)
     batch = batch_for(source)

@@ -79,7 +79,7 @@ class _Rotation(Companion):
         self._case = self._turn[moment.step % len(self._turn)]
         if isinstance(self._case.companion, Beside):
             self._spent = dict(self._case.companion.watch.seconds)
-        self._started = time.perf_counter()
+        self._started = time.process_time()
         self._case.companion.begin(moment)
 
     def penalty(self, moment: Moment) -> Tensor | None:
@@ -94,7 +94,7 @@ class _Rotation(Companion):
     def after_update(self, moment: Moment) -> None:
         self._case.companion.after_update(moment)
         if moment.step >= len(self._turn):  # the first round pays for warm starts
-            self._case.seconds.append(time.perf_counter() - self._started)
+            self._case.seconds.append(time.process_time() - self._started)
             if isinstance(self._case.companion, Beside):
                 spent = self._case.companion.watch.seconds
                 self._case.by_monitor.append({k: v - self._spent[k] for k, v in spent.items()})
@@ -109,8 +109,8 @@ def monitor_cost(
 ) -> list[dict[str, object]]:
     """Times training steps: bare, with every monitor sampling, and under each intervention.
 
-    All in one run, a step of each kind in turn. Times are the least of `rounds`, as other load
-    only adds to them. A monitor's share
+    All in one run, a step of each kind in turn. Times are CPU seconds, the least of `rounds`, so
+    that what else runs on the machine adds little; give torch one thread. A monitor's share
     is the time that the watch spent on it, hooks included, over the bare step, spread over its
     cadence; an intervention's is what the whole step takes longer, and can be negative by noise.
     `whole` compares the two for the monitors: by how much the step that samples all of them is
@@ -120,7 +120,7 @@ def monitor_cost(
         A row each: `name`, `kind` (step, monitor, intervention, sum or whole), `every`, `ms` (of
         the step, or of the monitor), `share`; or `reason` where it does not apply to this model.
     """
-    watch = Watch(make_monitors([f"{name}:every=1" for name in MONITORS]))
+    watch = Watch(make_monitors([f"{name}:every=1" for name in MONITORS]), clock=time.process_time)
     for monitor in watch.monitors:
         if isinstance(monitor, QKSpectralEntropy):
             monitor.windows = monitor.windows[:1]  # the other is due at every tenth reading

@@ -232,6 +232,8 @@ def _whole(
     max_memory: int | None,
 ) -> dict[str, object]:
     """The uncut model: its peak by a rehearsal, its time by the numbers it draws."""
+    import torch
+
     from rksp.models.resolve import resolve
     from rksp.models.streaming.opening import open_stream
     from rksp.models.streaming.streamed import locate_chains
@@ -239,7 +241,7 @@ def _whole(
     source = resolve(target, overrides=settings)
     batch = _batch(source, tokens)
     one = {key: value[:1] for key, value in batch.inputs.items()}
-    with open_stream(source, 0, workers=threads, max_memory=max_memory) as stream:
+    with open_stream(source, 0, workers=threads, max_memory=max_memory) as stream, torch.no_grad():
         locate_chains(stream.model, lambda: stream.model(**one, use_cache=False), None, 2, tokens)
         predicted = stream.plan.peak - stream.plan.base
         ratio = _draws(stream) / found[_DRAWS]

@@ -30,14 +30,14 @@ def _safe_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             message=f"The rate {rate:g} is {rate / edge:.3g} times the likely edge {edge:.2g}.",
             value=rate / edge,
             fix=f"Lower the rate to {_NOTED * edge:.1g}"
-            + (f", or to the safe {safe:.1g}." if safe is not None else "."),
+            + (f", or to the safe {safe:.2g}." if safe is not None else "."),
         )
     elif safe is not None and rate > safe and (edge is None or rate > _NOTED * edge):
         yield Observation(
             level=Level.NOTE,
             message=f"The rate {rate:g} is {rate / safe:.3g} times the safe one {safe:.2g}.",
             value=rate / safe,
-            fix=f"Lower the rate to {safe:.1g}.",
+            fix=f"Lower the rate to {safe:.2g}.",
         )
 
 
@@ -49,7 +49,7 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.WARNING if ratio > _WILD_RATIO else Level.NOTE,
             message=(
                 f"The rate is {ratio:.3g} times the {published_rate(size):.2g} that GPT-3's recipe "
-                f"has for {size / 1e9:,.4g}B parameters."
+                f"has for {size:,.0f} parameters."
             ),
             value=ratio,
             fix=f"Lower the rate to {_HIGH_RATIO * published_rate(size):.1g}.",

@@ -130,9 +130,13 @@ def _on_monitors(baseline: ArmReport) -> str:
 
 def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
     if not baseline.failed:
-        if arm.lost:
-            return f"{arm.arm} failed in {arm.lost} of {arm.runs} runs where the baseline did not."
-        return f"{arm.arm} trained too, {_beside(arm, baseline)}."
+        if not arm.lost:
+            return f"{arm.arm} trained too, and {_ending(arm, baseline)}."
+        ended = arm.final_loss is not None
+        rest = f"; what ran to its end {_ending(arm, baseline)}" if ended else ""
+        return (
+            f"{arm.arm} failed in {arm.lost} of {arm.runs} runs where the baseline did not{rest}."
+        )
     if arm.saved:
         cost = f" at {arm.overhead:+.0%} time a step" if arm.overhead is not None else ""
         harm = f" and lost {arm.lost}" if arm.lost else ""
@@ -143,11 +147,11 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
     return f"{arm.arm} would not have saved the run."
 
 
-def _beside(arm: ArmReport, baseline: ArmReport) -> str:
+def _ending(arm: ArmReport, baseline: ArmReport) -> str:
     more = arm.final_loss - baseline.final_loss
     if abs(more) <= _MARGIN:
-        return "and ended as the baseline did"
-    return f"and ended {abs(more):.2f} nats {'above' if more > 0 else 'below'} the baseline"
+        return "ended as the baseline did"
+    return f"ended {abs(more):.2f} nats {'above' if more > 0 else 'below'} the baseline"
 
 
 def _fisher(

@@ -283,9 +283,9 @@ class _Series:
                 )
 
     def _refresh(self, layers: int) -> None:
-        """Fits the baseline again once a sixteenth of the samples is new."""
+        """Fits the baseline again once an eighth of the samples is new."""
         usable = len(self.samples)
-        is_due = self.count - self.fitted_at >= max(1, usable // 16)
+        is_due = self.count - self.fitted_at >= max(1, usable // 8)
         if self.fitted_at >= 0 and not is_due:
             return
         recent = min(self.rules.recent, usable // 4)

@@ -63,6 +63,7 @@ class Watch:
         rules: Of the alarms.
         sinks: Where readings and alarms go.
         keep: Readings that stay in memory; None for all.
+        clock: Gives seconds.
 
     Attributes:
         monitors: All of them, in the order given.
@@ -71,6 +72,7 @@ class Watch:
         alarms: All of them, in order.
         seconds: Host time spent per monitor, hooks included. On a device that computes
             asynchronously this is the time to launch, not to compute.
+        rule_seconds: Host time spent on rules and sinks.
         resets: (step, reason) of every `reset`.
     """
 
@@ -81,6 +83,7 @@ class Watch:
         sinks: Iterable[Sink] = (),
         *,
         keep: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         names = [monitor.name for monitor in monitors]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -92,8 +95,9 @@ class Watch:
         self.readings: list[Reading] = []
         self.alarms: list[Alarm] = []
         self.seconds = dict.fromkeys(names, 0.0)
+        self.rule_seconds = 0.0
         self.resets: list[tuple[int, str]] = []
-        self._sinks, self._keep = tuple(sinks), keep
+        self._sinks, self._keep, self._clock = tuple(sinks), keep, clock
         self._judge = Judge(self.rules)
         self._model: nn.Module | None = None
         self._devices: list[int] = []  # CUDA devices of the model
@@ -197,6 +201,7 @@ class Watch:
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
                 found += self._guard(monitor, lambda monitor=monitor: monitor.read(moment)) or []
+        started = self._clock()
         alarms = self._judge.feed(found)
         self.readings += found
         if self._keep is not None and len(self.readings) > 2 * self._keep:
@@ -204,11 +209,12 @@ class Watch:
         self.alarms += alarms
         for sink in self._sinks:
             sink.write(found, alarms)
+        self.rule_seconds += self._clock() - started
         return alarms
 
     def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
         """Runs a part of a monitor, timed, with the generators put back; None if it raised."""
-        started = time.perf_counter()
+        started = self._clock()
         try:
             with torch.random.fork_rng(devices=self._devices):
                 return call()
@@ -216,7 +222,7 @@ class Watch:
             self._switch_off(monitor, error)
             return None
         finally:
-            self.seconds[monitor.name] += time.perf_counter() - started
+            self.seconds[monitor.name] += self._clock() - started
 
     def _switch_off(self, monitor: Monitor, error: Exception) -> None:
         text = " ".join(str(error).split())[:200] or "no message"
@@ -231,14 +237,14 @@ class Watch:
         def guarded(*args: object) -> None:
             if monitor.name in self.silent or (is_forward and not self._is_live):
                 return
-            started = time.perf_counter()
+            started = self._clock()
             try:
                 with torch.no_grad(), self._without_autocast():
                     hook(*args)
             except _EXPECTED as error:
                 self._switch_off(monitor, error)
             finally:
-                self.seconds[monitor.name] += time.perf_counter() - started
+                self.seconds[monitor.name] += self._clock() - started
 
         hooks[handle.id] = guarded
 

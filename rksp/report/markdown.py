@@ -100,10 +100,7 @@ def _verdict(report: Report, seed: SeedReport) -> list[str]:
         why = f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"
         return [why, f"({words.alone(report, risk)})"]
     parts = [f"**{words.answer(report, risk)}**"]
-    parts.append(
-        f"Safe learning rate **{words.safe_rate(risk)}** (upper bound of the risk "
-        f"{risk.risk:.0%}); edge most likely near {words.edge(risk)}."
-    )
+    parts.append(f"{words.sentence(words.rates(risk))}.")
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         parts.append(f"➜ {plain(sentence)}")
     return parts

@@ -87,13 +87,7 @@ def _verdict(report: Report, seed: SeedReport) -> Group:
         why = f"  rksp cannot tell: {'; '.join(risk.reasons)}"
         return Group(Text.assemble(title, why), Text(f"  {words.alone(report, risk)}", "dim"))
     lines = [Text.assemble(title, "  ", words.answer(report, risk))]
-    lines.append(
-        Text.assemble(
-            "  safe learning rate ",
-            (words.safe_rate(risk), "bold"),
-            f" (upper bound of the risk {risk.risk:.0%}); edge most likely near {words.edge(risk)}",
-        )
-    )
+    lines.append(Text(f"  {words.rates(risk)}"))
     if report.recipe.learning_rate is not None:
         for meaning, share in risk.contributions[:3]:
             if abs(share) >= 0.05:

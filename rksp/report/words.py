@@ -67,6 +67,22 @@ def edge(risk: RiskReport) -> str:
     return "beyond the rates looked at" if risk.likely_edge is None else f"{risk.likely_edge:.2g}"
 
 
+def rates(risk: RiskReport) -> str:
+    """The safe rate and the likely edge, a line."""
+    bound = f"(upper bound of the risk {risk.risk:.0%})"
+    if risk.safe_learning_rate is None:
+        safe = f"no learning rate looked at is safe {bound}"
+    else:
+        safe = f"safe learning rate {safe_rate(risk)} {bound}"
+    near = "" if risk.likely_edge is None else "most likely near "
+    return f"{safe}; edge {near}{edge(risk)}"
+
+
+def sentence(text: str) -> str:
+    """With a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def margin(report: Report, risk: RiskReport) -> str:
     """What an accepted rate above the safe one means; nothing elsewhere."""
     rate, safe = report.recipe.learning_rate, risk.safe_learning_rate

@@ -14,7 +14,7 @@ import threading
 
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import Event, Task
 
 
 class LocalEngine:
@@ -137,12 +137,11 @@ class LocalJob:
 
 
 def _cause(code: int, words: str) -> End:
-    failure: Failure = "killed"
     if code < 0:
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
         hint = ", perhaps for want of memory" if name == "SIGKILL" else ""
-        return End(failure=failure, message=f"the worker was ended by {name}{hint}")
-    return End(failure=failure, message=f"the worker left with code {code}: {words}")
+        return End(failure="killed", message=f"the worker was ended by {name}{hint}")
+    return End(failure="error", message=f"the worker left with code {code}: {words}")

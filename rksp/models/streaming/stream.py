@@ -250,8 +250,10 @@ class Stream:
             tensors = self._wait(loading)
         for slot in unit.slots:
             # As in memory: torch chooses between products, which round differently, by whether a
-            # weight requires a gradient, even where none is taken.
-            weight = nn.Parameter(tensors[slot.name], requires_grad=slot.empty.requires_grad)
+            # weight requires a gradient, even where none is taken. Where one is, the graph would
+            # keep every weight.
+            is_asked = slot.empty.requires_grad and not torch.is_grad_enabled()
+            weight = nn.Parameter(tensors[slot.name], requires_grad=is_asked)
             slot.module._parameters[slot.attribute] = weight
         self._loaded.append(unit)
 
