@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,29 @@ def test_that_check_can_fail():
         _parse(["rksp", "score", "gpt2", "--speed"])
     with pytest.raises(AssertionError, match="no such command"):
         _parse(["rksp", "scores", "gpt2"])
+
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def _spoken(text: str) -> tuple[list[str], list[float]]:
+    """The words and the numbers outside of the table of blocks, whose κ(V) depends on the BLAS."""
+    lines = [line for line in text.splitlines() if not line.startswith("transformer.h.")]
+    joined = re.sub(r"[▁-█]+", " ", " ".join(lines))
+    return _NUMBER.sub("#", joined).split(), [float(n) for n in _NUMBER.findall(joined)]
+
+
+@pytest.mark.slow
+def test_the_output_of_the_readme_is_what_its_command_prints():
+    environment = {**os.environ, "COLUMNS": "100"}
+    command = [sys.executable, "-c", "from rksp.cli import main; main()", "score", "gpt2"]
+    done = subprocess.run(
+        [*command, "--lr", "6e-4"], capture_output=True, text=True, env=environment, check=True
+    )
+    words, numbers = _spoken(_blocks("text")[0])
+    printed, found = _spoken(done.stdout)
+    assert printed == words
+    assert found == pytest.approx(numbers, rel=0.1, abs=0.02)
 
 
 def test_the_python_of_the_readme_runs():
