@@ -9,14 +9,29 @@ from typing import Annotated
 import typer
 
 from rksp.cli.confirm_progress import live_progress
+from rksp.cli.options import (
+    AllowHub,
+    BatchSize,
+    Beta2,
+    Clip,
+    Devices,
+    Epsilon,
+    ExitZero,
+    OptimizerName,
+    Overrides,
+    Precision,
+    RecipeFile,
+    Schedule,
+    SequenceLength,
+    Threads,
+    TrustRemoteCode,
+    WarmupSteps,
+    WeightDecay,
+    assignments,
+)
+from rksp.cli.process import default_threads, quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import asked_for
 from rksp.cli.rendering import command_line, emit, outputs
-from rksp.cli.score import (
-    _assignments,
-    _default_threads,
-    _quiet_transformers,
-    _stdout_for_us_alone,
-)
 from rksp.errors import InputError
 from rksp.recipe import Recipe
 
@@ -24,13 +39,8 @@ from rksp.recipe import Recipe
 def confirm(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="As for rksp score.")],
-    recipe_file: Annotated[
-        Path | None,
-        typer.Option("--recipe", help="A trainer's run file; flags replace what it says."),
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="Of the run, for batches a recipe file gives per device.")
-    ] = None,
+    recipe_file: RecipeFile = None,
+    devices: Devices = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     arms: Annotated[
         list[str] | None,
@@ -51,33 +61,29 @@ def confirm(
         list[str] | None,
         typer.Option("--monitor", help="Only these (name or name:every=5); repeatable."),
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="adamw, sgd, lion, adafactor or muon.")] = "adamw",
-    warmup_steps: Annotated[int, typer.Option(help="Linear warm-up.")] = 0,
+    optimizer: OptimizerName = "adamw",
+    warmup_steps: WarmupSteps = 0,
     max_steps: Annotated[int, typer.Option(help="Optimizer steps of the full run.")] = 1000,
-    schedule: Annotated[str, typer.Option(help="constant, linear or cosine.")] = "cosine",
-    batch_size: Annotated[int, typer.Option(help="Sequences per optimizer step.")] = 32,
-    sequence_length: Annotated[int, typer.Option(help="Tokens per sequence.")] = 256,
-    clip: Annotated[float, typer.Option(help="Gradient-norm clipping; 0 is off.")] = 1.0,
-    weight_decay: Annotated[float, typer.Option()] = 0.0,
-    beta2: Annotated[float, typer.Option(help="Adam's second beta.")] = 0.999,
-    epsilon: Annotated[float, typer.Option(help="Adam's epsilon.")] = 1e-8,
-    precision: Annotated[
-        str, typer.Option(help="fp32, bf16, fp16, bf16-pure, fp16-pure.")
-    ] = "fp32",
+    schedule: Schedule = "cosine",
+    batch_size: BatchSize = 32,
+    sequence_length: SequenceLength = 256,
+    clip: Clip = 1.0,
+    weight_decay: WeightDecay = 0.0,
+    beta2: Beta2 = 0.999,
+    epsilon: Epsilon = 1e-8,
+    precision: Precision = "fp32",
     accumulate: Annotated[
         int | None, typer.Option(min=1, help="Micro-batches per optimizer step.")
     ] = None,
     evidence: Annotated[str, typer.Option(help="Of the prediction, as for score.")] = "response",
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
-    ] = None,
+    overrides: Overrides = None,
     shrink: Annotated[
         bool,
         typer.Option("--shrink", help="Confirm a tiny model of the same type: another model."),
     ] = False,
     text: Annotated[Path | None, typer.Option(help="Train on this instead of Shakespeare.")] = None,
     fail_on: Annotated[float, typer.Option(help="P(failed) that counts as risk.")] = 0.5,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")] = False,
+    exit_zero: ExitZero = False,
     output_format: Annotated[str, typer.Option("--format", help="text, json or html.")] = "text",
     output: Annotated[
         list[str] | None,
@@ -91,10 +97,10 @@ def confirm(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Default half of the cores.")] = None,
+    threads: Threads = None,
     max_params: Annotated[float, typer.Option(help="Refuse larger models.")] = 2e7,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
-    allow_hub: Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_hub: AllowHub = False,
 ) -> int:
     """Trains briefly with every monitor on: did the prediction hold, and what would have helped?"""
     files = outputs(output_format, output, "confirm")
@@ -105,7 +111,7 @@ def confirm(
     recipe = asked.recipe
     if accumulate is not None:
         recipe = Recipe.parse(recipe.model_dump() | {"gradient_accumulation_steps": accumulate})
-    with _stdout_for_us_alone():
+    with stdout_for_us_alone():
         # Here and not above: --help must not wait for torch.
         import torch
 
@@ -120,14 +126,14 @@ def confirm(
             raise InputError(f"--device {device!r} is not at hand; use cpu.")
         if shrink and overrides:
             raise InputError("--shrink chooses the sizes itself; leave out --set, or --shrink.")
-        torch.set_num_threads(threads or _default_threads())
-        _quiet_transformers()
+        torch.set_num_threads(threads or default_threads())
+        quiet_transformers()
         source = (
             resolve_tiny(asked.target, max_params=int(max_params))
             if shrink
             else resolve(
                 asked.target,
-                overrides={**asked.overrides, **_assignments(overrides or [])},
+                overrides={**asked.overrides, **assignments(overrides or [])},
                 trust_remote_code=trust_remote_code,
                 allow_hub=allow_hub,
                 max_params=int(max_params),

@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.cli.options import (
+    AllowHub,
+    Devices,
+    ExitZero,
+    ProbeFile,
+    RiskBound,
+    Snapshots,
+    TrustRemoteCode,
+)
 from rksp.cli.rendering import emit
 from rksp.errors import InputError
 
@@ -49,9 +58,7 @@ def grid(
     ignore: Annotated[
         list[str] | None, typer.Option(help="An axis that is neither recipe nor model; repeatable.")
     ] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="Of the run, for batches a run file gives per device.")
-    ] = None,
+    devices: Devices = None,
     max_cells: Annotated[int, typer.Option(help="Refuse larger grids.")] = 10_000,
     engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
     workers: Annotated[int | None, typer.Option(help="Models at work at once.")] = None,
@@ -67,12 +74,12 @@ def grid(
         bool, typer.Option("--retry-failed", help="Open failed cells again.")
     ] = False,
     evidence: Annotated[str, typer.Option(help="forward, response or micro.")] = "response",
-    snapshots: Annotated[int, typer.Option(help="Token states per block.")] = 2048,
-    probe: Annotated[Path | None, typer.Option(help="Text to show instead of the bundled.")] = None,
+    snapshots: Snapshots = 2048,
+    probe: ProbeFile = None,
     fail_on: Annotated[
         str, typer.Option(help="P(failed) at which a cell is a risk; or error, warning, never.")
     ] = "0.5",
-    risk: Annotated[float, typer.Option(help="Upper bound of the risk at the safe rate.")] = 0.05,
+    risk: RiskBound = 0.05,
     max_params: Annotated[float, typer.Option(help="Refuse larger models.")] = 2e9,
     threads: Annotated[int, typer.Option(help="Of each worker.")] = 1,
     top: Annotated[int | None, typer.Option(help="Print only so many cells.")] = None,
@@ -86,9 +93,9 @@ def grid(
         list[Path] | None, typer.Option(help="Also write .csv, .jsonl or .parquet; repeatable.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and stop.")] = False,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")] = False,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
-    allow_hub: Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")] = False,
+    exit_zero: ExitZero = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_hub: AllowHub = False,
 ) -> int:
     """Ranks a whole sweep by its risk; exit 1 if a cell is at or above the bar."""
     from rksp.grid.cell import Options

@@ -1,7 +1,7 @@
 """What interventions cost in the settings of the experiments, as a share of a training step.
 
 Steps of every kind take turns in one run, so that a slow minute slows all of them; a kind's cost is
-the processor time of its cheapest step over that of the cheapest bare step. One thread.
+the processor time of its cheapest step over that of the cheapest bare step. One thread. `kss-wide` is `kss-batch` at width 256.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rksp.recipe import Recipe
 from rksp.training import Companion, train
 from rksp.training.runner import Beside
 
-ROUNDS = 40
+ROUNDS = 20
 # Line that acts at every step → steps between two actions as published or by default.
 LINES = {
     "kss": {
@@ -34,6 +34,7 @@ LINES = {
         kss.PUBLISHED: (f"{kss.PUBLISHED},every=1", 10),
     },
     "kss-batch": {kss.ENERGY: (kss.ENERGY, 1)},
+    "kss-wide": {kss.ENERGY: (kss.ENERGY, 1)},
     "msign": {
         "msign:every=100,scope=attention": ("msign:every=1,scope=attention", 100),
         "msign:every=100,scope=mlp": ("msign:every=1,scope=mlp", 100),
@@ -77,8 +78,16 @@ class _Rotation(Companion):
 
 def measure(*, rounds: int = ROUNDS) -> list[Cost]:
     """Times the arms in the settings of their experiments; call it on one thread."""
-    plans = {"kss": kss.plan()[0], "kss-batch": kss_batch.plan()[0], "msign": msign.plan()[0]}
-    return [cost for name, lines in LINES.items() for cost in _of(name, plans[name], lines, rounds)]
+    larger = kss_batch.plan()[0]
+    trials = {
+        "kss": kss.plan()[0],
+        "kss-batch": larger,
+        "kss-wide": larger.model_copy(update={"shape": {**larger.shape, "hidden_size": 256}}),
+        "msign": msign.plan()[0],
+    }
+    return [
+        cost for name, lines in LINES.items() for cost in _of(name, trials[name], lines, rounds)
+    ]
 
 
 def table(costs: Sequence[Cost]) -> str:

@@ -1,0 +1,42 @@
+"""What a command does to its own process: threads, and a stdout for the result alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+
+def default_threads() -> int:
+    """Two on CI, otherwise half of the cores: more threads than free cores cost tenfold."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return 2 if os.environ.get("CI") else max(1, (os.cpu_count() or 2) // 2)
+
+
+def quiet_transformers() -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+@contextlib.contextmanager
+def stdout_for_us_alone() -> Iterator[None]:
+    """Sends what foreign code prints to stderr: stdout carries the result and nothing else."""
+    sys.stdout.flush()
+    try:
+        saved = os.dup(1)
+    except OSError:  # no real stdout, as under a test runner that closed it
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
