@@ -111,6 +111,13 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
         table.where(found, ["lr"])
 
 
+def test_the_safe_rate_itself_is_safe_though_it_has_four_digits():
+    record = {"verdict": "ok", "safe_learning_rate": 3.162e-4}
+    assert table.is_safe(record | {"learning_rate": 10**-3.5})
+    assert not table.is_safe(record | {"learning_rate": 3.2e-4})
+    assert not table.is_safe(record | {"learning_rate": 1e-4, "verdict": "indeterminate"})
+
+
 def test_the_heat_map_rises_with_the_rate(worked):
     rows, _ = worked
     found, axes = table.records(rows), table.axes_of(rows)

@@ -323,6 +323,10 @@ def test_jacobians_leave_caches_hooks_and_modes_as_they_are() -> None:
     assert found[0] == found[1] and len(found[0]) == 2
 
 
+def test_states_that_are_not_finite_have_no_jacobian() -> None:
+    assert observe(_Blocks(), JacobianAlignment(), torch.full((1, 1, 4), math.nan).double()) == []
+
+
 def test_one_block_has_no_neighbor() -> None:
     assert "two blocks" in JacobianAlignment().bind(_Blocks(count=1))
 

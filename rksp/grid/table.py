@@ -25,6 +25,7 @@ _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+_ROUNDED = 1.001  # safe rates have four digits
 _ANSWER = (
     "verdict",
     "probability_failed",
@@ -151,7 +152,9 @@ def _meets(found: object, compare: Callable, value: object) -> bool:
 def is_safe(record: Record) -> bool:
     """Whether the rate is at or below the largest one whose upper bound of the risk is accepted."""
     rate, safe = record.get("learning_rate"), record.get("safe_learning_rate")
-    return record["verdict"] == "ok" and rate is not None and safe is not None and rate <= safe
+    if record["verdict"] != "ok" or rate is None or safe is None:
+        return False
+    return rate <= safe * _ROUNDED
 
 
 def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -69,6 +70,8 @@ class JacobianAlignment(Monitor):
                 with _as_found(block), torch.no_grad():
                     found = self._leading(_as_function(block, *inputs[path]))
                 triplets.append((path, *found))
+        if not all(math.isfinite(sigma) for _, sigma, _, _ in triplets):
+            return []  # the states are not finite, which another monitor says
         readings = []
         for (_, _, u, _), (path, sigma, _, v) in pairwise(triplets):
             if u.shape != v.shape:
@@ -156,7 +159,7 @@ def _first_sequence(value: object, size: int) -> object:
     return value
 
 
-def _is_torch_s(hook: object) -> bool:
+def _belongs_to_torch(hook: object) -> bool:
     return (getattr(hook, "__module__", None) or type(hook).__module__).startswith("torch.")
 
 
@@ -176,7 +179,9 @@ def _as_found(block: nn.Module) -> Iterator[None]:
         block.eval()
         for module, attributes in before:
             for name in _HOOKS:
-                kept = ((i, hook) for i, hook in attributes[name].items() if _is_torch_s(hook))
+                kept = (
+                    (i, hook) for i, hook in attributes[name].items() if _belongs_to_torch(hook)
+                )
                 module.__dict__[name] = OrderedDict(kept)
         yield
     finally:

@@ -1,7 +1,8 @@
 """What interventions cost in the settings of the experiments, as a share of a training step.
 
 Steps of every kind take turns in one run, so that a slow minute slows all of them; a kind's cost is
-the processor time of its cheapest step over that of the cheapest bare step. One thread. `kss-wide` is `kss-batch` at width 256.
+the processor time of its cheapest step over that of the cheapest bare step. One thread.
+`kss-wide` is `kss-batch` at width 256.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rksp.recipe import Recipe
 from rksp.training import Companion, train
 from rksp.training.runner import Beside
 
-ROUNDS = 20
+ROUNDS = 40
 # Line that acts at every step → steps between two actions as published or by default.
 LINES = {
     "kss": {
