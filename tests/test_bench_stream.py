@@ -37,7 +37,7 @@ def test_random_numbers_and_products_of_a_pass(fast):
     assert linear <= floor - drawn <= 1.2 * linear  # attention besides
     assert f"{8 * drawn:.3g}, one core 1/s" in found["bound by bytes moved"]
     assert found["how"] == "streamed module by module"
-    assert found["peak memory, GB"] > found["of it after imports, GB"] > 0
+    assert found["peak memory, GB"] >= found["of it after imports, GB"] > 0
 
 
 def test_a_cut_model_is_extrapolated_by_what_the_whole_draws(fast):

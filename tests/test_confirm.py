@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import left_with
 from scipy.stats import hypergeom
 
-import rksp.confirm
-from rksp.bench.monitors import monitor_cost
-from rksp.cli import main
 from rksp.cli.confirm_progress import sparse
 from rksp.confirm.arms import Arm, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held
 from rksp.confirm.confirm import confirm, shortened
 from rksp.confirm.data import training_batches
-from rksp.confirm.experiments import cost, cross_talk, kss, kss_batch, msign, plan, table_1
-from rksp.confirm.experiments.plan import Stored, Trial, read_trials, run_trial, run_trials
-from rksp.confirm.experiments.rows import Row, to_rows, write_rows
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport
@@ -30,20 +24,11 @@ from rksp.errors import InputError
 from rksp.features import Evidence
 from rksp.models.resolve import resolve_tiny
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.rules import Rules
 from rksp.monitors.sinks import read_log
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 
 POLICY = OutcomePolicy()
-README = Path(rksp.confirm.__file__).with_name("README.md")
-
-
-def _left_with(arguments: list[str]) -> int:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    return left.value.code
 
 
 def _curves(losses: list[float], norms: list[float] | None = None) -> Curves:
@@ -208,6 +193,8 @@ def test_the_conclusions_say_what_happened() -> None:
     assert "the loss monitor by 1" in monitor
     assert "kss would have saved 3 of 3" in helped
     assert "clip=1 would not" in useless
+    quiet = compare([_trial("baseline", s) for s in range(3)])
+    assert conclude(_prediction(), quiet, [])[1] == "No monitor raised an alarm in the baseline."
     assert "did not hold" in conclude(_prediction("ok", 0.1), arms, [])[0]
     assert "without a fault" in conclude(_prediction(), arms, ["bitflip:step=5"])[0]
 
@@ -377,7 +364,7 @@ def test_the_report_is_json_without_nan_and_comes_back(report: ConfirmReport) ->
     ],
 )
 def test_what_cannot_be_used_is_said_before_training(arguments, said, capsys) -> None:
-    assert _left_with(["confirm", *arguments]) == 2
+    assert left_with(["confirm", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -386,156 +373,10 @@ def test_the_command_prints_writes_and_leaves_with_one_on_failure(tmp_path, caps
     arguments = "gpt2 --shrink --lr 1e30 --optimizer sgd --clip 0 --steps 6 --seeds 1 --evidence "
     arguments += "forward --batch-size 2 --sequence-length 16 --monitor non-finite --threads 1"
     command = ["confirm", *arguments.split(), "-o", str(path), "--keep", str(tmp_path / "kept")]
-    assert _left_with(command) == 1
+    assert left_with(command) == 1
     printed = capsys.readouterr()
     assert "FAILED" in printed.out
     assert "run 1 of 2, baseline seed 0: alarm at step" in printed.err
     stored = ConfirmReport.model_validate_json(path.read_text())
     assert stored.verdict == "failed"
     assert (tmp_path / "kept" / "baseline-seed-0.jsonl").exists()
-
-
-# Experiments
-
-
-def _small(**fields: object) -> Trial:
-    recipe = Recipe(learning_rate=1e-3, max_steps=4, batch_size=2, sequence_length=8)
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    shape |= {"vocab_size": 32, "max_position_embeddings": 8}
-    options = {"length": 8, "vocab": 32, "pairs": 2}
-    given = {"family": "zoo_no_norm", "shape": shape, "task": "recall", "task_options": options}
-    return Trial(**given | {"recipe": recipe, "seed": 0} | fields)
-
-
-def test_a_trial_depends_on_nothing_but_itself_and_is_not_run_twice(tmp_path) -> None:
-    trial = _small()
-    assert run_trial(trial).loss == run_trial(trial).loss
-    assert _small(arm="kss").id != trial.id
-    assert run_trial(_small(arm="clip=0.01")).loss[0] == run_trial(trial).loss[0]
-    (stored,) = run_trials([trial], tmp_path, workers=1)
-    file = tmp_path / f"{trial.id}.json"
-    written = file.stat().st_mtime_ns
-    assert run_trials([trial], tmp_path, workers=1) == [stored]
-    assert file.stat().st_mtime_ns == written
-    write_rows(tmp_path / "rows.json", to_rows([stored]))
-    (row,) = json.loads((tmp_path / "rows.json").read_text())
-    assert Row.model_validate(row) == to_rows([stored])[0]
-
-
-def test_alarms_are_judged_anew_from_stored_readings(tmp_path, monkeypatch) -> None:
-    recipe = Recipe(
-        learning_rate=1e30, optimizer="sgd", max_grad_norm=None, max_steps=4, batch_size=2
-    )
-    trial = _small(recipe=recipe, monitors=("loss", "non-finite"))
-    plan._store(trial, tmp_path)
-    stored = Stored.model_validate_json((tmp_path / f"{trial.id}.json").read_text())
-    assert read_trials([trial], tmp_path) == [stored]  # the same rules, the same alarms
-    assert "non-finite" in stored.result.first_alarms
-    monkeypatch.setattr(plan, "alarm_rules", lambda recipe: Rules(table={}))
-    quiet = read_trials([trial], tmp_path)[0].result
-    assert sum(quiet.alarms.values()) < sum(stored.result.alarms.values())
-    assert quiet.loss == stored.result.loss
-    assert read_trials([_small(seed=1)], tmp_path) == []
-
-
-def _row(arm: str, seed: int, outcome: str, rate: float = 0.005, **fields: object) -> Row:
-    given = {"faults": (), "final_loss": 1.0, "steps": 300, "onset": None, "fault_step": 0}
-    given |= {"first_alarms": {}, "alarms": {}, "silent": {}, "seconds": 1.0}
-    given |= {"action_seconds": 0.0, "monitor_seconds": 0.0}
-    return Row(arm=arm, seed=seed, outcome=outcome, rate=rate, **given | fields)
-
-
-def test_the_kss_table_counts_pairs_and_finds_the_largest_stable_rate() -> None:
-    rows = [_row("baseline", s, "diverged") for s in range(4)]
-    rows += [_row("baseline", s, "healthy", 0.003) for s in range(4)]
-    rows += [_row(kss.ENERGY, s, "healthy" if s else "diverged") for s in range(2)]
-    printed = kss.table(rows)
-    assert "| `baseline` | 4/4 | 100% | – | – | 1.000 | 66.7 % |" in printed
-    assert f"| `{kss.ENERGY}` | 1/2 | 50% | 1 | -50% |" in printed  # against its own two seeds
-    assert "| `baseline` | 0% | 100% | 0.003 |" in printed
-    assert f"| `{kss.ENERGY}` | – | 50% | under 0.005 |" in printed
-
-
-def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
-    norm, rate = "gradient-norm", cross_talk.FAULTS["rate"]
-    rows = [_row("baseline", s, "healthy", alarms={norm: s}, steps=540) for s in range(2)]
-    struck = {"faults": rate, "fault_step": 160, "onset": 190}
-    rows += [_row("baseline", 0, "failed", first_alarms={norm: 185, "loss": 170}, **struck)]
-    lines = cross_talk.table(rows).splitlines()
-    column = [cell.strip() for cell in lines[0].split("|")].index("rate")
-    cells = {line.split("|")[1].strip(): line.split("|") for line in lines[2:]}
-    assert cells["*the loss fails in*"][column].strip() == "1/1"
-    assert cells["loss"][column].strip() == "1/1, 10 (+20, +15)"
-    assert cells[norm][column].strip() == "1/1, 25 (+5, +0)"
-    assert cells[norm][-2].strip() == "1.00"  # one alarm in 2 x 500 steps after the warm-up
-
-
-def test_plans_are_paired() -> None:
-    for trials in (kss.plan(), kss_batch.plan(), msign.plan(), cross_talk.plan()):
-        assert len({trial.id for trial in trials}) == len(trials)
-    main = [t for t in kss.plan() if t.arm in kss.MAIN_ARMS and t.recipe.learning_rate in kss.RATES]
-    pairs = {arm: set() for arm in kss.MAIN_ARMS}
-    for trial in main:
-        pairs[trial.arm].add((trial.seed, trial.recipe.learning_rate))
-    assert {len(pair) for pair in pairs.values()} == {24}
-
-
-def test_table_1_prints_ours_beside_the_paper_s() -> None:
-    printed = table_1.table({"zoo_no_norm": (0.79, 0.2, 1.1)})
-    assert "| no_norm | 0.79 | 0.80 | 0.20 | 0.19 | 1.10 | 1.11 |" in printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["kss"], "--folder"),
-        (["ksss"], "did you mean kss"),
-        (["kss", "--stored", "--folder", "."], "holds no trial"),
-        (["cost", "--folder", "."], "trains nothing"),
-        (["table-1", "--stored"], "not stored"),
-        (["kss", "--stored", "-o", "nowhere/rows.json"], "no folder nowhere"),
-    ],
-)
-def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert _left_with(["reproduce", *arguments]) == 2
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["kss", "kss-batch", "msign", "cost", "cross-talk"])
-def test_the_tables_of_the_readme_are_those_of_the_command(name, capsys) -> None:
-    assert _left_with(["reproduce", name, "--stored"]) == 0
-    table = capsys.readouterr().out
-    assert len(table.splitlines()) > 3
-    assert table in README.read_text(encoding="utf-8")
-
-
-def test_what_is_trained_in_part_can_be_looked_at(tmp_path, monkeypatch, capsys) -> None:
-    trials = [_small(seed=seed) for seed in range(2)]
-    monkeypatch.setattr(msign, "plan", lambda: trials)
-    plan._store(trials[0], tmp_path)
-    assert _left_with(["reproduce", "msign", "--folder", str(tmp_path), "--stored"]) == 0
-    printed = capsys.readouterr()
-    assert "1 of 2 trials so far" in printed.err
-    assert "| `baseline` | 0/1 | 0% |" in printed.out
-
-
-def test_the_cost_of_an_arm_is_spread_over_its_cadence() -> None:
-    (cost_of,) = cost._of("kss", _small(), {"clip=1.0": ("clip:norm=1.0", 10)}, rounds=2)
-    assert cost_of.bare > 0 and cost_of.acting > 0
-    assert cost_of.share == pytest.approx((cost_of.acting / cost_of.bare - 1) / 10)
-    assert f"| {cost_of.share:+.1%} |" in cost.table([cost_of])
-
-
-def test_the_cost_of_monitors_is_measured_beside_the_bare_step() -> None:
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape |= {"vocab_size": 256, "max_position_embeddings": 16}
-    rows = {row["name"]: row for row in monitor_cost(shape, batch_size=2, length=16, rounds=1)}
-    assert rows["bare step"]["share"] == 1.0
-    assert rows["gradient-norm"]["ms"] > 0
-    every = rows["near-unit-mass"]["every"]
-    share = rows["near-unit-mass"]["ms"] / rows["bare step"]["ms"] / every
-    assert every > 1 and rows["near-unit-mass"]["share"] == pytest.approx(share)
-    assert "reason" in rows["silent-corruption"]  # one process has no replica
-    parts = [r["share"] for r in rows.values() if r["kind"] == "monitor" and "share" in r]
-    assert rows["all monitors"]["share"] == pytest.approx(sum(parts))

@@ -128,6 +128,21 @@ def test_gradient_norm_leaves_out_what_is_not_finite_and_what_has_no_gradient() 
     assert monitor.bind(frozen) == "no parameter is trained"
 
 
+def test_a_gradient_whose_square_overflows_has_a_norm_and_is_finite() -> None:
+    model = _model()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    model.embed.weight.grad[3, 4] = 1e30
+    moment = Moment(step=0, model=model, loss=1.0)
+    monitors = GradientNorm(), NonFinite()
+    readings = []
+    for monitor in monitors:
+        monitor.bind(model)
+        readings += monitor.read(moment)
+    assert _of(readings, "gradient_norm")[""] == pytest.approx(1e30, rel=1e-6)
+    assert set(_of(readings, "non_finite_gradients").values()) == {0.0}
+
+
 def test_gradient_norm_fires_at_a_spike_and_not_at_noise() -> None:
     healthy = list(np.exp(0.2 * _noise(200)))
     assert _alarms(GradientNorm(), {"": healthy}, "gradient_norm") == []

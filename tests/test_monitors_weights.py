@@ -142,9 +142,9 @@ def test_a_base_is_kept_for_its_window_and_forgotten_at_a_reset():
     assert [step for step, _, long in windows if long] == [50]  # the next would be at 125
 
 
-def test_planted_directions_give_the_ranks_of_the_specification():
-    # specs/monitors.md, table 4.5: d = 768, head width 64, share f of a rank-one part. At f = 0.8
-    # the table has 1.4 for the second order; it depends on the angle of the two parts in the head.
+def test_planted_directions_give_the_ranks_of_a_computation_apart():
+    # Width 768, head width 64, share f of a rank-one part, computed apart from rksp. At f = 0.8
+    # that gave 1.4 for the second order, which depends on the angle of the two parts in the head.
     expected = {0.0: (108.7, 58.8, 61.4), 0.3: (57.5, 21.4, 31.4), 0.8: (7.2, 2.4, 3.7)}
     dim, width = 64, 768
     for share, (second, third, update) in expected.items():
@@ -188,8 +188,8 @@ def test_stable_rank_of_every_matrix_of_the_blocks_experts_together():
     assert found[""] == pytest.approx(math.prod(early) ** (1 / len(early)), rel=1e-2)
 
 
-def test_the_polar_factor_errs_as_the_specification_says():
-    # specs/monitors.md, table 2.5, Polar Express: (condition, steps) → (error, least output).
+def test_the_polar_factor_errs_as_a_computation_apart_did():
+    # Polar Express in float64, computed apart: (condition, steps) → (error, least output).
     table = {
         (1e2, 5): (0.087, 0.87), (1e2, 6): (1.0e-3, 1.0), (1e3, 6): (0.16, 0.40),
         (1e3, 8): (9.2e-3, 0.93), (1e4, 8): (0.27, 0.17), (1e4, 10): (0.091, 0.54),
@@ -264,6 +264,14 @@ def test_the_majority_does_not_depend_on_the_sign_of_the_direction():
     for layer, reading in found[0].items():
         assert found[1][layer].value == reading.value
         assert abs(found[1][layer].detail["mean"]) == pytest.approx(abs(reading.detail["mean"]))
+
+
+def test_a_matrix_that_is_not_finite_has_no_direction_and_the_others_have():
+    model = tiny("llama")
+    layer = find_anatomy(model).attention[0]
+    layer.query.write(torch.full(layer.query.shape, math.inf))
+    found = {r.layer for r in observe(model, SpectralAlignment(), TOKENS)}
+    assert layer.query.name not in found and layer.key.name in found
 
 
 def test_inputs_on_one_side_are_seen_and_balanced_ones_are_not():

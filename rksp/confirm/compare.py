@@ -108,8 +108,6 @@ def _on_prediction(prediction: PredictionReport, baseline: ArmReport, faults: Se
 
 
 def _on_monitors(baseline: ArmReport) -> str:
-    if not baseline.monitors:
-        return "No monitor watched."
     if not baseline.failed:
         loud = [m for m in baseline.monitors if m.runs]
         if not loud:
@@ -122,7 +120,7 @@ def _on_monitors(baseline: ArmReport) -> str:
     # Who saw most of the failures comes before who was earliest in one of them.
     first = max(early, key=lambda m: (2 * m.runs > baseline.failed, m.lead))
     loss = next((m.lead for m in early if m.monitor == LOSS), None)
-    beside = "" if loss is None or first.monitor == LOSS else f"; the loss monitor by {loss:g}"
+    beside = "" if loss in (None, first.lead) else f"; the loss monitor by {loss:g}"
     order = "before" if first.lead > 0 else "after"
     distance = f"{abs(first.lead):g} steps {order}" if first.lead else "at the step at which"
     return f"{first.monitor} saw it first, {distance} the loss showed the failure{beside}."

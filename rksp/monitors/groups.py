@@ -49,11 +49,10 @@ def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
     """Norm of what this rank holds of every gradient, float64; computed once a moment."""
     if _NORMS not in moment.shared:
         grads = [p.grad for p in moment.model.parameters() if p.grad is not None]
-        norms = [norm.double() for norm in _norms(grads)]
-        finite = torch.stack(norms).isfinite().tolist() if norms else []
-        for index in (index for index, good in enumerate(finite) if not good):
+        norms = torch.stack(_norms(grads)).double() if grads else torch.zeros(0)
+        for index in (~norms.isfinite()).nonzero().flatten().tolist():
             norms[index] = local(grads[index]).double().norm()  # a square may overflow float32
-        moment.shared[_NORMS] = dict(zip(grads, norms, strict=True))
+        moment.shared[_NORMS] = dict(zip(grads, norms.unbind(), strict=True))
     return moment.shared[_NORMS]
 
 

@@ -17,8 +17,7 @@ class LossSpike(Monitor):
 
     `loss` is the raw value in nats; `loss_excess` how far the exponential mean (0.98, started at
     the first loss) stands above its running minimum: 0.5 nats for 100 steps is the definition of
-    divergence that lead times refer to (`specs/monitors.md` §16). A loss that is not finite is
-    left to `non-finite`.
+    divergence that lead times refer to. A loss that is not finite is left to `non-finite`.
     """
 
     name: ClassVar[str] = "loss"

@@ -1,6 +1,6 @@
 """One rule per quantity: what change is bad, how large it must be, and what to do about it.
 
-Advice follows the list of `specs/monitors.md` §14 in the names of rksp's interventions; hard
+Advice is what the literature does at such an alarm, in the names of rksp's interventions; hard
 limits are published ones where there are any, and otherwise defaults that healthy small runs stay
 within. A floor is the smallest change worth an alarm, in the units of the transform.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from rksp.monitors.alarm import Severity
@@ -52,14 +52,14 @@ class Rule:
         sign = "≤" if self.direction == "down" else "≥"
         parts = []
         if self.direction is not None:
-            side = {"up": "rises", "down": "falls", "both": "leaves"}[self.direction]
-            scale = "ln " if self.transform == "log" else ""
+            side = {"up": "rises from", "down": "falls from", "both": "leaves"}[self.direction]
+            scale = " in ln" if self.transform == "log" else ""
             word = "above" if self.direction == "down" else "below"
             spared = "" if self.harmless is None else f", harmless {word} {self.harmless:g}"
-            parts.append(f"{side} from its baseline (floor {scale}{self.floor:g}{spared})")
+            parts.append(f"{side} its baseline (floor {self.floor:g}{scale}{spared})")
         if self.ratio is not None:
-            word = "falls below 1 /" if self.direction == "down" else "above"
-            parts.append(f"{word} {self.ratio:g} of the median ({self.ratio_severity})")
+            word = "less than 1 /" if self.direction == "down" else "more than"
+            parts.append(f"{word} {self.ratio:g} times the median ({self.ratio_severity})")
         for limit, severity in ((self.warn, Severity.WARN), (self.critical, Severity.CRITICAL)):
             if limit is not None:
                 parts.append(f"{sign} {limit:g} ({severity})")
@@ -147,9 +147,10 @@ RULES: dict[str, Rule] = {
     # spectral-alignment
     "sign_majority": Rule(floor=0.03, harmless=0.85, advice="qk_clip"),
     # stable-rank
-    # No ratio: in 300 healthy steps of a small model a matrix's rank fell to a quarter.
+    # No ratio: in 300 healthy steps of small models a matrix's rank fell to a quarter and the mean
+    # of the early layers to a third.
     "stable_rank": _STABLE_RANK,
-    "early_stable_rank": replace(_STABLE_RANK, ratio=2.0),
+    "early_stable_rank": _STABLE_RANK,
     # jacobian-alignment
     "jacobian_alignment": Rule(floor=0.1, harmless=0.5, advice="msign"),
     "jacobian_growth": Rule(transform="log", floor=0.2, harmless=1.0, advice="msign"),

@@ -66,12 +66,17 @@ class SpectralAlignment(Monitor):
         top = top_singular(weights, self._state, iterations=passes)
         self._state = top.state
         self._gap = {m.name: gap for m, gap in zip(matrices, top.gap.tolist(), strict=True)}
-        vectors = dict(zip((m.name for m in matrices), top.v, strict=True))
+        triplets = zip(matrices, top.v, top.is_finite.tolist(), strict=True)
+        vectors = {m.name: v for m, v, is_finite in triplets if is_finite}
+        self._armed = {
+            path: [m for m in group if m.name in vectors] for path, group in self._groups.items()
+        }
         return [
             model.get_submodule(path).register_forward_pre_hook(
                 self._hook(path, torch.stack([vectors[m.name] for m in group])), with_kwargs=True
             )
-            for path, group in self._groups.items()
+            for path, group in self._armed.items()
+            if group
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -79,7 +84,7 @@ class SpectralAlignment(Monitor):
         return [
             reading
             for path, found in seen.items()
-            for index, matrix in enumerate(self._groups[path])
+            for index, matrix in enumerate(self._armed[path])
             if (reading := self._reading(moment.step, matrix, found, index)) is not None
         ]
 
@@ -99,7 +104,7 @@ class SpectralAlignment(Monitor):
         rows = int(found.rows[index])
         signs = [int(found.positive[index]), int(found.negative[index])]
         if rows < 2 or not sum(signs):
-            return None  # a zero matrix has no direction
+            return None  # rows that are zero or overflow have none
         mean = float(found.total[index]) / rows
         square = float(found.total_squares[index]) / rows
         share = found.histogram[index].cumsum(0).double().cpu() / rows
