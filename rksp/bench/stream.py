@@ -243,13 +243,11 @@ def _whole(
     one = {key: value[:1] for key, value in batch.inputs.items()}
     with open_stream(source, 0, workers=threads, max_memory=max_memory) as stream, torch.no_grad():
         locate_chains(stream.model, lambda: stream.model(**one, use_cache=False), None, 2, tokens)
-        predicted = stream.plan.peak - stream.plan.base
+        predicted = stream.plan.peak
         ratio = _draws(stream) / found[_DRAWS]
     size = f"all {source.num_parameters:,} parameters"
     return {
-        f"predicted peak for {size}, GB": round(
-            predicted / 1e9 + found["of it after imports, GB"], 2
-        ),
+        f"predicted peak for {size}, GB": round(predicted / 1e9, 2),
         f"extrapolated seconds for {size}": round(found["pass, s"] * ratio),
         f"extrapolated processor seconds for {size}": round(
             found["processor time of the pass, s"] * ratio

@@ -56,7 +56,7 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     """
     import torch
 
-    from rksp.models.source import refusals
+    from rksp.models.refusals import refusals
     from rksp.pipeline import judge
 
     options = Options(**task["options"])

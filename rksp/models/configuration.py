@@ -15,7 +15,7 @@ from pathlib import Path
 from rksp.errors import InputError, nearest
 from rksp.models.config_guard import check_sizes
 from rksp.models.overrides import merge
-from rksp.models.source import refusals, refused
+from rksp.models.refusals import refusals, refused
 
 # Configurations with remote code whose architecture transformers has under another name. Each is
 # one that builds from a published config.json; `tests/families.md` shows them.

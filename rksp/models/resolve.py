@@ -26,7 +26,8 @@ from rksp.models.configuration import (
     overlay,
     remote_config,
 )
-from rksp.models.source import ModelSource, Task, hash_config, refusals, refused
+from rksp.models.refusals import refusals, refused
+from rksp.models.source import ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 
 MAX_PARAMS = 2e9  # 8 GB in float32

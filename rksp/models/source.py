@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,33 +14,10 @@ from torch import nn
 
 from rksp.errors import InputError, NotCovered
 from rksp.models.checkpoint import check_finite
+from rksp.models.refusals import refusals, refused
 
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory"]
 Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification", "other"]
-
-_REFUSALS = (
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    RuntimeError,
-    ImportError,
-    AssertionError,
-    IndexError,
-    ZeroDivisionError,
-    OSError,
-)
-
-
-def refusals() -> tuple[type[Exception], ...]:
-    """What transformers raises for a configuration that does not hold together.
-
-    Its strict configurations have an error of their own, which is no ValueError and is to be had
-    only after the import.
-    """
-    errors = sys.modules.get("huggingface_hub.errors")
-    strict = getattr(errors, "StrictDataclassError", None)
-    return (*_REFUSALS, strict) if strict else _REFUSALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +129,6 @@ class ModelSource:
                 f"--max-params {self.max_params:.3g}; shrink it (--set num_hidden_layers=4, for "
                 "example) or raise the limit."
             )
-
-
-def refused(target: str, error: BaseException) -> InputError:
-    """One sentence from whatever transformers raised."""
-    text = " ".join(str(error).split())[:300] or "no message"
-    return InputError(
-        f"{target} cannot be built ({type(error).__name__}: {text}); "
-        "correct the configuration, or change it with --set."
-    )
 
 
 def hash_config(config: object) -> str:

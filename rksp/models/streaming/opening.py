@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from rksp.errors import InputError
-from rksp.models.source import ModelSource, refusals, refused
+from rksp.models.refusals import refusals, refused
+from rksp.models.source import ModelSource
 from rksp.models.streaming.checkpoint_stream import CheckpointWeights
 from rksp.models.streaming.loading import choose_device
 from rksp.models.streaming.memory import free_memory, readable, resident_memory
