@@ -150,8 +150,9 @@ def _masked(generator: torch.Generator, batch: int, *, tokens: Tensor, length: i
     )
 
 
-def _entropy(tokens: Tensor) -> float:
-    counts = tokens.bincount().double()
+def label_entropy(labels: Tensor) -> float:
+    """Loss, in nats, of always answering with the frequencies of these labels."""
+    counts = labels.bincount().double()
     share = counts[counts > 0] / counts.sum()
     return float(-(share * share.log()).sum())
 
@@ -184,7 +185,7 @@ def _text_task(name: str, head: Head, tokens: Tensor, vocab: int, length: int, d
         vocab_size=vocab,
         num_classes=vocab,
         sequence_length=length,
-        trivial_loss=_entropy(tokens),
+        trivial_loss=label_entropy(tokens),
         draw=draw,
     )
 
@@ -238,7 +239,7 @@ def digits() -> Task:
         vocab_size=0,
         num_classes=10,
         sequence_length=16,
-        trivial_loss=_entropy(labels),
+        trivial_loss=label_entropy(labels),
         draw=partial(_pictures, images=images, labels=labels),
     )
 

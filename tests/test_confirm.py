@@ -13,13 +13,13 @@ from scipy.stats import hypergeom
 
 from rksp.cli.confirm_progress import sparse
 from rksp.confirm.arms import Arm, parse_arm, parse_arms
-from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held
+from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
 from rksp.confirm.confirm import confirm, shortened
-from rksp.confirm.data import training_batches
+from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport
-from rksp.datasets.tasks import IGNORED
+from rksp.datasets.tasks import IGNORED, Batch
 from rksp.errors import InputError
 from rksp.features import Evidence
 from rksp.models.resolve import resolve_tiny
@@ -200,13 +200,34 @@ def test_the_conclusions_say_what_happened() -> None:
 
 
 def test_whether_the_prediction_held() -> None:
-    (bad,) = compare([_trial("baseline", s, "diverged") for s in range(3)])
-    (good,) = compare([_trial("baseline", s) for s in range(3)])
+    bad = compare([_trial("baseline", s, "diverged") for s in range(3)])
+    good = compare([_trial("baseline", s) for s in range(3)])
     assert prediction_held(_prediction("risk"), bad)
     assert not prediction_held(_prediction("risk"), good)
     assert prediction_held(_prediction("ok"), good)
     assert prediction_held(_prediction("indeterminate"), bad) is None
     assert prediction_held(_prediction("ok"), bad, ["bitflip:step=5"]) is None  # of another run
+
+
+def test_runs_that_learned_nothing_but_frequencies_decide_nothing() -> None:
+    dull = {"trivial_loss": 1.1}  # the final loss is 1.0, within the margin of 0.25 nats
+    none = [_trial(arm, s, **dull) for arm in ("baseline", "rate=0.3") for s in range(2)]
+    arms = compare(none)
+    assert verdict(arms) == "undecided"
+    assert prediction_held(_prediction("ok"), arms) is None
+    assert "give more --steps" in conclude(_prediction("ok"), arms, ())[0]
+    one = compare([*none[:3], _trial("rate=0.3", 1, final=0.8, **dull)])
+    assert verdict(one) == "trained" and prediction_held(_prediction("ok"), one)
+    failed = compare([_trial("baseline", 0, "diverged", **dull), *none[1:]])
+    assert verdict(failed) == "failed"
+
+
+def test_the_trivial_loss_is_the_entropy_of_the_labels_that_count() -> None:
+    labels = torch.tensor([[0, 1, -100, 1], [0, -100, 2, 2]])
+    found = trivial_loss([Batch(inputs={}, labels=row[None]) for row in labels])
+    assert found == pytest.approx(np.log(3.0))  # two of each
+    one = Batch(inputs={}, labels=torch.zeros(1, 4, dtype=torch.long))
+    assert trivial_loss([one]) == 0.0
 
 
 # Data and recipe

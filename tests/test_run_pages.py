@@ -43,7 +43,7 @@ def confirmation_report() -> ConfirmReport:
     calm, wild = [4.0, 3.0, 2.5, 2.25], [4.0, 3.5, 9.0, None]
     saw = {"outcome": "diverged", "onset": 2, "first_alarms": {"loss": 1}, "leads": {"loss": 1}}
     monitor = MonitorReport(monitor="loss", runs=2, first_alarm=1.0, lead=1.0, silent=None)
-    common = {"runs": 2, "diverged": 0, "lost": 0}
+    common = {"runs": 2, "diverged": 0, "learned": 0, "lost": 0}
     arms = [
         {"arm": "baseline", "failed": 2, "p_value": None, "final_loss": None, "saved": 0}
         | {"overhead": None, "monitors": [monitor]},

@@ -53,6 +53,7 @@ def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
                 runs=len(group),
                 failed=sum((name, t.seed) in failed for t in group),
                 diverged=sum(t.outcome == Outcome.DIVERGED for t in group),
+                learned=sum(_learned(t) for t in group),
                 p_value=None if is_baseline else _fisher(group, baseline, failed),
                 final_loss=_mean([t.final_loss for t in group]),
                 saved=sum(
@@ -70,16 +71,27 @@ def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
     return reports
 
 
+def verdict(arms: Sequence[ArmReport]) -> str:
+    """Of the baseline, the first arm: `failed`, `trained`, or `undecided` if no run shows either.
+
+    Runs that end where a table of label frequencies would are too short to say that a rate trains.
+    """
+    if arms[0].failed:
+        return "failed"
+    return "trained" if any(arm.learned for arm in arms) else "undecided"
+
+
 def prediction_held(
-    prediction: PredictionReport, baseline: ArmReport, faults: Sequence[str] = ()
+    prediction: PredictionReport, arms: Sequence[ArmReport], faults: Sequence[str] = ()
 ) -> bool | None:
     """Whether the side of the threshold was right.
 
-    None where nothing definite was predicted, and where a fault was planted: the prediction is of
-    the run without it.
+    None where nothing definite was predicted or came out, and where a fault was planted: the
+    prediction is of the run without it.
     """
-    if faults or prediction.verdict not in ("ok", "risk"):
+    if faults or prediction.verdict not in ("ok", "risk") or verdict(arms) == "undecided":
         return None
+    baseline = arms[0]
     return (prediction.verdict == "risk") == (2 * baseline.failed >= baseline.runs)
 
 
@@ -88,18 +100,25 @@ def conclude(
 ) -> list[str]:
     """What came out, a sentence each: the prediction, the first monitor, the interventions."""
     baseline, *others = arms
-    sentences = [_on_prediction(prediction, baseline, faults), _on_monitors(baseline)]
+    sentences = [_on_prediction(prediction, arms, faults), _on_monitors(baseline)]
     return sentences + [_on_arm(arm, baseline) for arm in others]
 
 
-def _on_prediction(prediction: PredictionReport, baseline: ArmReport, faults: Sequence[str]) -> str:
+def _on_prediction(
+    prediction: PredictionReport, arms: Sequence[ArmReport], faults: Sequence[str]
+) -> str:
+    baseline = arms[0]
     count = f"{baseline.failed} of {baseline.runs} runs failed"
     planted = f" with {', '.join(faults)} planted" if faults else ""
-    held = prediction_held(prediction, baseline, faults)
+    held = prediction_held(prediction, arms, faults)
     if prediction.probability_failed is None:
         return f"Nothing was predicted ({'; '.join(prediction.reasons)}); {count}{planted}."
     of = " for the run without a fault" if faults else ""
     said = f"Predicted P(failed) {prediction.probability_failed:.2f}{of}; {count}{planted}"
+    if verdict(arms) == "undecided":
+        return (
+            f"{said}, but no run learned more than how frequent its labels are: give more --steps."
+        )
     if faults:
         return f"{said}."
     if held is None:
@@ -113,7 +132,7 @@ def _on_monitors(baseline: ArmReport) -> str:
         if not loud:
             return "No monitor raised an alarm in the baseline."
         names = ", ".join(f"{m.monitor} ({m.runs} of {baseline.runs})" for m in loud)
-        return f"The baseline trained, and yet these monitors raised an alarm: {names}."
+        return f"The baseline did not fail, and yet these monitors raised an alarm: {names}."
     early = [m for m in baseline.monitors if m.lead is not None]
     if not early:
         return "No monitor saw the failure."
@@ -177,6 +196,13 @@ def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:
             )
         )
     return reports
+
+
+def _learned(trial: TrialReport) -> bool:
+    """Whether it got below the trivial loss by the margin; where that is unknown, it did."""
+    if trial.final_loss is None:
+        return False
+    return trial.trivial_loss is None or trial.final_loss < trial.trivial_loss - _MARGIN
 
 
 def _step_seconds(group: Sequence[TrialReport]) -> float:

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from rksp.confirm.arms import Arm
-from rksp.confirm.compare import compare, conclude, prediction_held
-from rksp.confirm.data import training_batches
+from rksp.confirm.compare import compare, conclude, prediction_held, verdict
+from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.kept import Kept
 from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.schema import ConfirmReport, PredictionReport
@@ -139,7 +139,15 @@ def confirm(
                 total,
             ),
         )
-        trials.append(sum_up(record, arm.label, seed, fault_step=fault_step))
+        trials.append(
+            sum_up(
+                record,
+                arm.label,
+                seed,
+                fault_step=fault_step,
+                trivial_loss=trivial_loss(batches[seed]),
+            )
+        )
         kept.keep_trial(trials[-1])
         say(f"{name}: {trials[-1].outcome}", done + trained.max_steps, total)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
@@ -163,8 +171,8 @@ def _report(
         trained=trained,
         faults=list(faults),
         prediction=prediction,
-        prediction_held=prediction_held(prediction, reports[0], faults),
-        verdict="failed" if reports[0].failed else "trained",
+        prediction_held=prediction_held(prediction, reports, faults),
+        verdict=verdict(reports),
         conclusions=conclude(prediction, reports, faults),
         arms=reports,
         trials=list(trials),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from rksp.datasets.probe import make_probe
-from rksp.datasets.tasks import IGNORED, Batch
+from rksp.datasets.tasks import IGNORED, Batch, label_entropy
 from rksp.errors import InputError
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
@@ -60,6 +61,12 @@ def training_batches(
         )
         for rows in order[: steps * size].split(size)
     ]
+
+
+def trivial_loss(batches: Sequence[Batch]) -> float:
+    """Loss, in nats, of always answering with the frequencies of the batches' labels."""
+    labels = torch.cat([batch.labels.flatten() for batch in batches])
+    return label_entropy(labels[labels != IGNORED])
 
 
 def _hidden(tokens: Tensor, config: object, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -50,6 +50,8 @@ class ArmReport(Part):
     Attributes:
         runs, failed, diverged: Counts; diverged runs are failed ones.
         p_value: Two-sided Fisher test of `failed` against the baseline's; None for it.
+        learned: Runs that ended below what the frequencies of the labels alone would give, by the
+            margin of the ladders' policy.
         final_loss: Mean over the runs that ended, in nats.
         saved: Seeds at which the baseline failed and this arm did not.
         lost: Seeds at which this arm failed and the baseline did not.
@@ -61,6 +63,7 @@ class ArmReport(Part):
     runs: int
     failed: int
     diverged: int
+    learned: int
     p_value: float | None
     final_loss: float | None
     saved: int
@@ -72,6 +75,7 @@ class ArmReport(Part):
 class ConfirmReport(Part):
     """One run of `rksp confirm`.
 
+    The verdict is the baseline's: *undecided* if no run of any arm failed or learned anything.
     `asked` is the user's recipe, `trained` what was run of it. `conclusions` are the sentences that
     the terminal prints. Two runs of the same command differ in times alone: `timings`, `overhead`
     and the fields of a trial that end in `seconds`.
@@ -85,7 +89,7 @@ class ConfirmReport(Part):
     faults: list[str]
     prediction: PredictionReport
     prediction_held: bool | None
-    verdict: Literal["failed", "trained"]
+    verdict: Literal["failed", "trained", "undecided"]
     conclusions: list[str]
     arms: list[ArmReport]
     trials: list[TrialReport]

@@ -9,18 +9,18 @@ from rich.text import Text
 from rksp.confirm.schema import ArmReport, ConfirmReport, MonitorReport
 
 _MOST_MONITORS = 8
+_STYLES = {"failed": "red", "trained": "green", "undecided": "yellow"}
 
 
 def render(report: ConfirmReport, console: Console) -> None:
     """Prints the conclusions first, then the arms, then who saw what when."""
     target, trained = report.target, report.trained
-    failed = report.verdict == "failed"
     console.print(
         Text.assemble(
             (str(target["name"]), "bold"),
             f", {trained.max_steps} of {report.asked.max_steps} steps at {trained.learning_rate:g}",
-            f"  {report.verdict.upper()}" if failed else "  TRAINED",
-            style="red" if failed else "green",
+            f"  {report.verdict.upper()}",
+            style=_STYLES[report.verdict],
         )
     )
     for sentence in report.conclusions:

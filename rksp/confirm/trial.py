@@ -35,6 +35,7 @@ class TrialReport(BaseModel):
         arm, seed: Which run.
         outcome: As `rksp.training.runner.judge_alone` says.
         final_loss: Mean over the last tenth of the planned steps; None if the run stopped before.
+        trivial_loss: Of always answering with the frequencies of the labels it was trained on.
         steps: Steps taken, `undone` of them taken back by a rollback.
         onset: Step from which the loss shows the failure; None if it does not.
         first_alarms: Step of the first alarm of each monitor that gave one, after the fault.
@@ -71,6 +72,7 @@ class TrialReport(BaseModel):
     loss: list[tuple[int, float | None]]
     grad_norm: list[tuple[int, float | None]]
     checkpoint: str | None = None
+    trivial_loss: float | None = None
 
 
 def train_arm(
@@ -121,7 +123,14 @@ def seen(alarms: Sequence[Alarm], start: int | None, *, since: int) -> dict[str,
     }
 
 
-def sum_up(record: RunRecord, arm: str, seed: int, *, fault_step: int = 0) -> TrialReport:
+def sum_up(
+    record: RunRecord,
+    arm: str,
+    seed: int,
+    *,
+    fault_step: int = 0,
+    trivial_loss: float | None = None,
+) -> TrialReport:
     """The report of a run; alarms from `fault_step` on count as seeing the trouble."""
     policy = OutcomePolicy()
     counted = without(record.curves, record.undone)
@@ -145,6 +154,7 @@ def sum_up(record: RunRecord, arm: str, seed: int, *, fault_step: int = 0) -> Tr
         loss=_points(record.curves, "loss"),
         grad_norm=_points(record.curves, "grad_norm"),
         checkpoint=record.checkpoint,
+        trivial_loss=trivial_loss,
     )
 
 
