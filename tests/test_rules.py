@@ -142,6 +142,17 @@ def test_a_lasting_shift_becomes_critical_once_and_its_baseline_is_frozen() -> N
     assert [a.step for a in again] == [200, 209, 350]  # it closed, on the old baseline
 
 
+def test_a_falling_loss_that_jumps_warns_and_one_that_returns_from_a_dip_does_not() -> None:
+    """The trend counts as spread, so that z alone would let two nats pass."""
+    rng = np.random.default_rng(0)
+    falling = 6.0 - 0.07 * np.arange(32) + rng.normal(scale=0.05, size=32)
+    jumped = np.concatenate([falling, np.full(5, falling[-1] + 2.0)])
+    alarms = replay(_readings(jumped), _rules(Rule(floor=0.05)))
+    assert [alarm.step for alarm in alarms] == [32] and "leap" in alarms[0].rule
+    dipped = np.concatenate([falling, [falling[-1] - 2.0], falling[-1:]])
+    assert replay(_readings(dipped), _rules(Rule(floor=0.05))) == []
+
+
 def test_flagged_samples_never_enter_the_baseline() -> None:
     x = _ar(300, 0.0, seed=7)
     x[100::5] = 7.0  # over the bar, never three in a row

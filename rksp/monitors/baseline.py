@@ -57,13 +57,20 @@ class Baseline:
 
     def z(self, x: float, direction: str, ahead: int = 1) -> float:
         """Distance to the bad side in units of the spread."""
-        up, down = x - self.reference("up", ahead), self.reference("down", ahead) - x
-        return {"up": up, "down": down, "both": max(up, down)}[direction] / self.scale
+        return self._distance(x, direction, ahead) / self.scale
+
+    def leaps(self, x: float, direction: str, ahead: int = 1) -> float:
+        """Distance to the bad side in units of the leaps."""
+        return self._distance(x, direction, ahead) / self.jump
 
     def jump_of(self, x: float, last: float, direction: str) -> float:
         """How far a sample leaps to the bad side from the one before, in units of the leaps."""
         leap = (x - last - self.slope) / self.jump
         return {"up": leap, "down": -leap, "both": abs(leap)}[direction]
+
+    def _distance(self, x: float, direction: str, ahead: int) -> float:
+        up, down = x - self.reference("up", ahead), self.reference("down", ahead) - x
+        return {"up": up, "down": down, "both": max(up, down)}[direction]
 
     @property
     def is_white_enough(self) -> bool:

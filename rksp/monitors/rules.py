@@ -26,7 +26,8 @@ class Rules:
     hard limit. Both thresholds grow where samples are few or autocorrelated (see
     `rksp.monitors.baseline`), so that a series of 20 samples can alarm, but only at what is beyond
     its own uncertainty. A smooth series is judged by its leaps too: a sample that is `single_z`
-    times further from the one before than neighbors usually are warns, if its z is `run_z`.
+    times further from the one before than neighbors usually are warns, if it is as many leaps, or
+    a z of `run_z`, from what is expected.
     After an alarm the quantity's baseline is frozen until no layer was over the bar for
     `run_length` samples.
 
@@ -251,7 +252,9 @@ class _Series:
                 severity=severity,
             )
         leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, rule.direction)
-        if leap >= baseline.jump_z and z >= rules.run_z:
+        # Back from a low sample is no leap away: it must also be far from what is expected.
+        far = max(z / rules.run_z, baseline.leaps(x, rule.direction, ahead) / baseline.jump_z)
+        if leap >= baseline.jump_z and far >= 1:
             yield _Verdict(
                 reading=reading,
                 excess=leap / baseline.jump_z,
