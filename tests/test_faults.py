@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from small_zoo import small_member
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,26 +18,12 @@ from rksp.faults.large_rate import LargeRate
 from rksp.faults.low_precision_attention import LowPrecisionAttention
 from rksp.faults.registry import FAULTS, make_fault
 from rksp.faults.replica_corruption import ReplicaCorruption
-from rksp.models.zoo import build_member
 from rksp.monitors.base import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 64,
-    "max_position_embeddings": 32,
-    "init_std": 0.1,
-    "tie_word_embeddings": False,
-}
 RECIPE = Recipe(learning_rate=1e-2, schedule="constant", max_steps=6, max_grad_norm=None)
-
-
-def _member(family: str = "zoo_pre_ln", **more) -> nn.Module:
-    return build_member(family, SHAPE | more, seed=0)
 
 
 def _run(*faults: Fault, family: str = "zoo_pre_ln", steps: int = 6, seed: int = 0, **more):
@@ -44,7 +31,7 @@ def _run(*faults: Fault, family: str = "zoo_pre_ln", steps: int = 6, seed: int =
     recipe = RECIPE
     for fault in faults:
         recipe = fault.recipe(recipe)
-    model = _member(family, **more)
+    model = small_member(family, **more)
     optimizer = make_optimizer(model, recipe)
     for fault in faults:
         fault.bind(model, seed=seed)
@@ -176,7 +163,7 @@ def test_an_activation_is_struck_once_and_passes_its_gradient():
 def test_unknown_places_are_not_covered():
     for fault in (BitFlip(name="nowhere"), BitFlip(where="activations", name="nowhere")):
         with pytest.raises(NotCovered, match="nowhere"):
-            fault.bind(_member(), seed=0)
+            fault.bind(small_member(), seed=0)
 
 
 def test_large_rate_equals_the_recipe_at_that_rate():
@@ -203,7 +190,7 @@ def test_a_late_large_rate_multiplies_once_whether_or_not_the_loop_sets_rates():
 @pytest.mark.parametrize("family", ["zoo_moe", "mixtral"])
 def test_aux_off_removes_the_routers_loss_from_the_next_step_on(family):
     fault = make_fault("aux_off:step=1")
-    model = _member(family, router_aux_loss_coef=0.5)
+    model = small_member(family, router_aux_loss_coef=0.5)
     fault.bind(model, seed=0)
     batch = associative_recall(length=32, vocab=64).batches(1, 4, seed=1)[0]
     losses = []
@@ -218,9 +205,9 @@ def test_aux_off_removes_the_routers_loss_from_the_next_step_on(family):
 
 def test_aux_off_needs_an_auxiliary_loss():
     with pytest.raises(NotCovered, match="auxiliary"):
-        make_fault("aux_off").bind(_member(), seed=0)
+        make_fault("aux_off").bind(small_member(), seed=0)
     with pytest.raises(NotCovered, match="auxiliary"):
-        make_fault("aux_off").bind(_member("zoo_moe", router_aux_loss_coef=0.0), seed=0)
+        make_fault("aux_off").bind(small_member("zoo_moe", router_aux_loss_coef=0.0), seed=0)
 
 
 def _attention_case(groups: int, masked: bool):
@@ -293,7 +280,7 @@ def test_attention_fault_reaches_zoo_and_transformers_and_spares_the_forward_pas
 
 
 def test_attention_fault_explains_where_it_cannot_strike():
-    model = _member("llama")
+    model = small_member("llama")
     model.config._attn_implementation = "eager"
     with pytest.raises(NotCovered, match="sdpa"):
         LowPrecisionAttention().bind(model, seed=0)
@@ -333,18 +320,18 @@ def test_only_the_faulty_replica_is_corrupted(second_of_two, where):
 
 def test_replica_corruption_ends_and_needs_its_rank(second_of_two):
     fault = ReplicaCorruption(rank=1, step=1, steps=2)
-    fault.bind(_member(), seed=0)
+    fault.bind(small_member(), seed=0)
     armed = [bool(fault.arm(Moment(step=step, model=nn.Module()))) for step in range(4)]
     assert armed == [False, True, True, False]
     with pytest.raises(NotCovered, match="torchrun"):
-        ReplicaCorruption(rank=2).bind(_member(), seed=0)
+        ReplicaCorruption(rank=2).bind(small_member(), seed=0)
 
 
 def test_replica_corruption_needs_a_process_group():
     with pytest.raises(NotCovered, match="torchrun"):
-        ReplicaCorruption(rank=1).bind(_member(), seed=0)
+        ReplicaCorruption(rank=1).bind(small_member(), seed=0)
     with pytest.raises(NotCovered, match="torchrun"):
-        ReplicaCorruption(rank=0).bind(_member(), seed=0)
+        ReplicaCorruption(rank=0).bind(small_member(), seed=0)
 
 
 def test_faults_combine():

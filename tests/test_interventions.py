@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from small_zoo import small_member
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
@@ -22,27 +23,13 @@ from rksp.interventions.rate_backoff import RateBackoff
 from rksp.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.interventions.z_loss import ZLoss
-from rksp.models.zoo import build_member
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 64,
-    "max_position_embeddings": 32,
-    "init_std": 0.1,
-    "tie_word_embeddings": False,
-}
 RECIPE = Recipe(learning_rate=1e-2, schedule="constant", max_steps=50, max_grad_norm=None)
-
-
-def _member(family: str = "zoo_pre_ln", **more) -> nn.Module:
-    return build_member(family, SHAPE | more, seed=0)
 
 
 def _batches(count: int, seed: int = 1):
@@ -196,7 +183,7 @@ def _equal(first, second) -> bool:
 
 @pytest.mark.parametrize("optimizer_name", ["adamw", "sgd", "lion", "muon"])
 def test_rollback_restores_weights_and_optimizer_bit_for_bit(optimizer_name):
-    model = _member()
+    model = small_member()
     optimizer = make_optimizer(model, RECIPE.model_copy(update={"optimizer": optimizer_name}))
     backoff = RateBackoff(every=3, lead=2, hold=4)
     backoff.bind(model, optimizer, RECIPE)
@@ -220,7 +207,7 @@ def test_rollback_restores_weights_and_optimizer_bit_for_bit(optimizer_name):
 
 
 def test_rollback_to_the_start_forgets_the_optimizer():
-    model = _member()
+    model = small_member()
     optimizer = make_optimizer(model, RECIPE)
     backoff = RateBackoff(every=10, lead=5)
     backoff.bind(model, optimizer, RECIPE)
@@ -262,7 +249,7 @@ def test_no_snapshot_of_a_step_whose_loss_was_not_finite():
 
 
 def test_smoothing_lowers_the_leading_value_and_nothing_else():
-    model = _member()
+    model = small_member()
     matrix = model.blocks[0].feed_forward.up.weight
     with torch.no_grad():
         matrix.add_(30.0 * torch.outer(torch.ones(64) / 8.0, torch.ones(16) / 4.0))
@@ -284,7 +271,7 @@ def test_smoothing_lowers_the_leading_value_and_nothing_else():
 
 
 def test_smoothing_on_alarm_acts_on_alarms_alone():
-    model = _member()
+    model = small_member()
     smoothing = SpectralSmoothing(on="alarm", every=5)
     smoothing.bind(model, None, RECIPE)
     smoothing.after_update(Moment(step=4, model=model))
@@ -301,7 +288,7 @@ def test_smoothing_on_alarm_acts_on_alarms_alone():
 
 @pytest.mark.parametrize("family", ["zoo_pre_ln", "zoo_moe", "mixtral"])
 def test_z_loss_is_the_mean_square_of_log_z(family):
-    model = _member(family)
+    model = small_member(family)
     batch = _batches(1)[0]
     routers = []
     hooks = [
@@ -335,7 +322,7 @@ def test_z_loss_is_the_mean_square_of_log_z(family):
 def test_z_loss_pulls_log_z_towards_zero():
     means = {}
     for output in (0.0, 0.1):
-        model = _member()
+        model = small_member()
         optimizer = make_optimizer(model, RECIPE)
         loss = ZLoss(output=output, router=1.0)
         loss.bind(model, optimizer, RECIPE) if output else None
@@ -348,14 +335,14 @@ def test_z_loss_pulls_log_z_towards_zero():
 
 def test_z_loss_of_routers_needs_a_router():
     with pytest.raises(NotCovered, match="routers"):
-        ZLoss(output=0.0, router=1e-3).bind(_member(), None, RECIPE)
+        ZLoss(output=0.0, router=1e-3).bind(small_member(), None, RECIPE)
 
 
 @pytest.mark.parametrize("text", ["z_loss:output=0.1,router=0.1", "kss:rank=8,weight=5"])
 def test_activation_checkpointing_changes_no_gradient(text):
     gradients = []
     for checkpointed in (False, True):
-        model = _member("mixtral", init_std=0.5)
+        model = small_member("mixtral", init_std=0.5)
         if checkpointed:
             older = model.gradient_checkpointing_enable  # deprecated in newer releases
             getattr(model, "activation_checkpointing_enable", older)()
@@ -436,7 +423,7 @@ FAMILIES_OF_ATTENTION = ["zoo_pre_ln", "gpt2", "llama", "gpt_neox", "opt_post"]
 
 @pytest.mark.parametrize("family", FAMILIES_OF_ATTENTION)
 def test_clip_brings_the_largest_logit_to_tau_and_other_heads_stay(family):
-    model = _member(family, init_std=0.5)
+    model = small_member(family, init_std=0.5)
     with torch.no_grad():  # OPT and GPT-2 start with biases of zero
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
@@ -459,7 +446,7 @@ def test_clip_brings_the_largest_logit_to_tau_and_other_heads_stay(family):
 
 
 def test_clip_scales_values_and_outputs_not_and_leaves_small_logits_alone():
-    model, batch = _member(init_std=0.5), _batches(1)[0]
+    model, batch = small_member(init_std=0.5), _batches(1)[0]
     attention = model.blocks[0].attention
     kept = attention.qkv.weight[32:].detach().clone()
     for tau, count in ((1e6, 0), (1e-3, 1)):
@@ -498,7 +485,7 @@ def test_clip_of_latent_attention_spares_the_shared_rotary_key():
 def test_clip_in_a_run_keeps_logits_near_tau():
     largest = {}
     for tau in (1e6, 2.0):
-        model = _member(init_std=0.3)
+        model = small_member(init_std=0.3)
         optimizer = make_optimizer(model, RECIPE.model_copy(update={"learning_rate": 0.05}))
         clip = QKClip(tau=tau)
         clip.bind(model, optimizer, RECIPE)
@@ -510,7 +497,7 @@ def test_clip_in_a_run_keeps_logits_near_tau():
 
 @pytest.mark.parametrize("family", FAMILIES_OF_ATTENTION)
 def test_norm_makes_every_head_unit_and_trains_its_gains(family):
-    model = _member(family, init_std=0.5)
+    model = small_member(family, init_std=0.5)
     optimizer = make_optimizer(model, RECIPE)
     norm = QKNorm()
     norm.bind(model, optimizer, RECIPE)
@@ -531,8 +518,8 @@ def test_norm_makes_every_head_unit_and_trains_its_gains(family):
 
 
 def test_inserted_norm_equals_the_architecture_that_has_it():
-    with_norm = _member("zoo_qk_norm")
-    without = _member("zoo_rmsnorm")
+    with_norm = small_member("zoo_qk_norm")
+    without = small_member("zoo_rmsnorm")
     without.load_state_dict(with_norm.state_dict(), strict=False)
     QKNorm(epsilon=torch.finfo(torch.float32).eps).bind(without, None, RECIPE)
     batch = _batches(1)[0]
@@ -541,7 +528,7 @@ def test_inserted_norm_equals_the_architecture_that_has_it():
 
 
 def test_norm_joins_the_optimizer_of_a_pair():
-    model = _member()
+    model = small_member()
     optimizer = make_optimizer(model, RECIPE.model_copy(update={"optimizer": "muon"}))
     QKNorm().bind(model, optimizer, RECIPE)
     for group in optimizer.param_groups:
@@ -552,10 +539,10 @@ def test_norm_joins_the_optimizer_of_a_pair():
 def test_models_that_normalize_or_do_not_attend_are_not_covered():
     for kind in (QKClip, QKNorm):
         with pytest.raises(NotCovered, match=r"QK-norm|normalizes"):
-            kind().bind(_member("zoo_qk_norm"), None, RECIPE)
+            kind().bind(small_member("zoo_qk_norm"), None, RECIPE)
         with pytest.raises(NotCovered, match=r"found none|no attention"):
             kind().bind(_Two(), None, RECIPE)
-    model = _member("llama")
+    model = small_member("llama")
     model.config._attn_implementation = "eager"
     with pytest.raises(NotCovered, match="sdpa"):
         QKClip().bind(model, None, RECIPE)
@@ -589,7 +576,7 @@ def one_process():
 def test_sharded_models_get_what_whole_ones_get(one_process, text):
     results = []
     for is_sharded in (False, True):
-        model = _member("zoo_moe")
+        model = small_member("zoo_moe")
         if is_sharded:
             mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
             fully_shard(model, mesh=mesh)

@@ -5,28 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from small_zoo import small_member
 from torch import nn
 
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.msign import MSign
-from rksp.models.zoo import build_member
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Moment
 from rksp.recipe import Recipe
-
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 64,
-    "max_position_embeddings": 32,
-    "init_std": 0.1,
-    "tie_word_embeddings": False,
-}
-
-
-def _member(family: str) -> nn.Module:
-    return build_member(family, SHAPE, seed=0)
 
 
 def _alarm(step: int) -> Alarm:
@@ -108,7 +94,7 @@ def _pieces(family: str, model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("family", ["zoo_pre_ln", "gpt2", "llama"])
 def test_every_projection_by_itself_and_nothing_else(family):
-    model = _member(family)
+    model = small_member(family)
     expected = [_exact(piece) for piece in _pieces(family, model)]
     untouched = {name: p.detach().clone() for name, p in model.named_parameters()}
     msign = _bound(model, steps=16)
@@ -129,7 +115,7 @@ def _is_attention(name: str) -> bool:
 def test_scopes_are_disjoint_and_leave_ends_and_routers_alone():
     changed = {}
     for scope in ("attention", "mlp", "all"):
-        model = _member("zoo_moe")
+        model = small_member("zoo_moe")
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         _bound(model, scope=scope).after_update(Moment(step=0, model=model))
         changed[scope] = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
@@ -140,7 +126,7 @@ def test_scopes_are_disjoint_and_leave_ends_and_routers_alone():
 
 
 def test_clock_and_alarm():
-    model = _member("zoo_pre_ln")
+    model = small_member("zoo_pre_ln")
     msign = MSign(every=3)
     msign.bind(model, None, Recipe())
     for step in range(7):
@@ -157,7 +143,7 @@ def test_clock_and_alarm():
 
 
 def test_a_second_sign_changes_nothing_more():
-    model = _member("zoo_pre_ln")
+    model = small_member("zoo_pre_ln")
     msign = _bound(model, steps=14)
     msign.after_update(Moment(step=0, model=model))
     once = model.blocks[0].attention.qkv.weight.detach().clone()
