@@ -30,8 +30,17 @@ def score(
         typer.echo(
             f"{row['stage']:<24}{row['seconds']:>8.2f} s {row['forward_passes']:>8.2f} passes"
         )
-    for name, value in compare_with_pydmd(width=width, states=states).items():
-        typer.echo(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+    found = compare_with_pydmd(width=width, states=states)
+    typer.echo(f"\nOne spectrum of width {width} from {states} states, processor seconds:")
+    for whose, total in (("stages", "seconds_with_extras"), ("pydmd_stages", "pydmd_seconds")):
+        typer.echo(f"  {'rksp' if whose == 'stages' else 'PyDMD':<38}{found[total]:>8.3f}")
+        for stage, seconds in found[whose].items():
+            typer.echo(f"    {stage:<36}{seconds:>8.3f}")
+    typer.echo(
+        f"  PyDMD's fit takes {found['speedup']:.2f} times ours; with the condition and the "
+        f"residuals that\n  ours gives too, {found['speedup_same_outputs']:.2f} times. Largest "
+        f"eigenvalue gap {found['eigenvalue_gap']:.1e}."
+    )
 
 
 @app.command()
