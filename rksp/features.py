@@ -139,10 +139,6 @@ class FeatureVector:
         """The same run at a rate this many decades higher."""
         return replace(self, values=self.values + decades * _FOLLOWS_RATE)
 
-    def at_decades(self, decades: np.ndarray) -> np.ndarray:
-        """Values at several rates, `[decades, features]`, each so many decades higher."""
-        return self.values + np.outer(decades, _FOLLOWS_RATE)
-
     def __getitem__(self, name: str) -> float:
         return float(self.values[FEATURE_NAMES.index(name)])
 

@@ -100,10 +100,11 @@ def assess(
         doubts: Reasons from the evidence to answer "cannot tell", for example a degenerate
             spectrum when nothing better was measured.
     """
-    predictions = classifier.predict_at(features, np.log10(_RATES) - features["rate"])
+    asked = [] if learning_rate is None else [learning_rate]
+    predictions = classifier.predict_at(features, np.log10([*_RATES, *asked]) - features["rate"])
     curve = [
         CurvePoint(learning_rate=rate, probability=p.probability, low=p.low, high=p.high)
-        for rate, p in zip(_RATES, predictions, strict=True)
+        for rate, p in zip(_RATES, predictions, strict=False)  # the asked one comes after
     ]
     safe = [point.learning_rate for point in curve if point.high <= risk]
     edge = _crossing(curve, 0.5)
@@ -119,7 +120,7 @@ def assess(
     verdict, contributions, counterfactual = Verdict.INDETERMINATE, (), None
     if learning_rate is not None:
         here = features.at(learning_rate)
-        failed = classifier.predict(here)
+        failed = predictions[-1]
         diverged = classifier.predict(here, "diverged")
         contributions = _contributions(classifier, here)
         if not reasons:

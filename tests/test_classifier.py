@@ -127,6 +127,17 @@ def test_risk_never_falls_with_the_learning_rate(table, classifier):
     assert p[-1].probability > p[0].probability  # and somewhere it rises
 
 
+def test_many_rates_at_once_are_each_of_them_alone(table, classifier):
+    decades = np.array([-2.0, 0.0, 0.3, 1.7])
+    features = _vector(table, 3)
+    for question in ("failed", "diverged"):
+        together = classifier.predict_at(features, decades, question)
+        alone = [classifier.predict(features.moved(d), question) for d in decades]
+        for one, other in zip(together, alone, strict=True):
+            assert one.probability == pytest.approx(other.probability, rel=1e-9)
+            assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-9)
+
+
 def test_the_planted_edge_is_found(table, classifier):
     """Held out by seed: probabilities of new ladders rank and calibrate."""
     new = planted_table(seed=1)
