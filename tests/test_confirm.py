@@ -209,6 +209,16 @@ def test_whether_the_prediction_held() -> None:
     assert prediction_held(_prediction("ok"), bad, ["bitflip:step=5"]) is None  # of another run
 
 
+def test_a_failure_without_an_onset_names_the_first_alarm() -> None:
+    alarms = {"first_alarms": {"attention-logits": 20, "key-null-sum": 120}}
+    said = conclude(
+        _prediction(), compare([_trial("baseline", s, "failed", **alarms) for s in range(3)]), ()
+    )
+    assert said[1].startswith("attention-logits raised the first alarm, at step 20")
+    quiet = compare([_trial("baseline", s, "failed") for s in range(3)])
+    assert conclude(_prediction(), quiet, ())[1] == "No monitor saw the failure."
+
+
 def test_runs_that_learned_nothing_but_frequencies_decide_nothing() -> None:
     dull = {"trivial_loss": 1.1}  # the final loss is 1.0, within the margin of 0.25 nats
     none = [_trial(arm, s, **dull) for arm in ("baseline", "rate=0.3") for s in range(2)]

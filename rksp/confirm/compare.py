@@ -135,7 +135,15 @@ def _on_monitors(baseline: ArmReport) -> str:
         return f"The baseline did not fail, and yet these monitors raised an alarm: {names}."
     early = [m for m in baseline.monitors if m.lead is not None]
     if not early:
-        return "No monitor saw the failure."
+        # A run that ends above its twin at a lower rate need not show it at any step.
+        loud = [m for m in baseline.monitors if m.runs]
+        if not loud:
+            return "No monitor saw the failure."
+        first = min(loud, key=lambda m: (2 * m.runs <= baseline.failed, m.first_alarm))
+        return (
+            f"{first.monitor} raised the first alarm, at step {first.first_alarm:g}; the loss by "
+            "itself shows no failure at any step."
+        )
     # Who saw most of the failures comes before who was earliest in one of them.
     first = max(early, key=lambda m: (2 * m.runs > baseline.failed, m.lead))
     loss = next((m.lead for m in early if m.monitor == LOSS), None)
@@ -155,7 +163,8 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
             f"{arm.arm} failed in {arm.lost} of {arm.runs} runs where the baseline did not{rest}."
         )
     if arm.saved:
-        cost = f" at {arm.overhead:+.0%} time a step" if arm.overhead is not None else ""
+        costs = arm.overhead is not None and arm.overhead > 0.01
+        cost = f" at {arm.overhead:+.0%} time a step" if costs else ""
         harm = f" and lost {arm.lost}" if arm.lost else ""
         return (
             f"{arm.arm} would have saved {arm.saved} of {baseline.failed} failed runs{harm}{cost} "
