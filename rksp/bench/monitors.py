@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from dataclasses import dataclass
+from itertools import pairwise
 
 from rksp.datasets.tasks import make_task
-from rksp.errors import NotCovered
 from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
 from rksp.monitors.base import Moment
@@ -18,6 +15,7 @@ from rksp.monitors.registry import MONITORS, make_monitors
 from rksp.monitors.watch import Watch
 from rksp.recipe import Recipe
 from rksp.training import Companion, train
+from rksp.training.rotation import Rotation
 from rksp.training.runner import Beside
 
 # 25.5 million parameters. Monitors of weights cost the same at any batch, so 1,024 tokens a step
@@ -46,58 +44,30 @@ INTERVENTIONS = {
 
 @dataclass(slots=True, kw_only=True)
 class _Case:
-    """One kind of step: what goes along with it, and its times so far."""
+    """One kind of step: what goes along with it, and the time of its cheapest one."""
 
     name: str
     kind: str
     every: int
     companion: Companion
     reason: str | None = None
-    seconds: list[float] = field(default_factory=list)
-    by_monitor: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
 
 
-class _Rotation(Companion):
-    """Gives every step to the next case in turn, so that a slow minute slows all of them."""
+class _Sampled(Beside):
+    """Notes what the watch has spent on each monitor after every step of its own."""
 
-    def __init__(self, cases: list[_Case]) -> None:
-        self.cases = cases
-        self._turn: list[_Case] = []
-        self._case = cases[0]
-        self._started = 0.0
-        self._spent: dict[str, float] = {}
-
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
-        for case in self.cases:
-            try:
-                case.companion.bind(model, optimizer, recipe)
-            except NotCovered as error:
-                case.reason = str(error)
-        self._turn = [case for case in self.cases if case.reason is None]
-
-    def begin(self, moment: Moment) -> None:
-        self._case = self._turn[moment.step % len(self._turn)]
-        if isinstance(self._case.companion, Beside):
-            self._spent = dict(self._case.companion.watch.seconds)
-        self._started = time.process_time()
-        self._case.companion.begin(moment)
-
-    def penalty(self, moment: Moment) -> Tensor | None:
-        return self._case.companion.penalty(moment)
-
-    def after_backward(self, moment: Moment) -> None:
-        self._case.companion.after_backward(moment)
-
-    def before_update(self, moment: Moment) -> bool:
-        return self._case.companion.before_update(moment)
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch, [], [], None)
+        self.totals: list[dict[str, float]] = []
 
     def after_update(self, moment: Moment) -> None:
-        self._case.companion.after_update(moment)
-        if moment.step >= len(self._turn):  # the first round pays for warm starts
-            self._case.seconds.append(time.process_time() - self._started)
-            if isinstance(self._case.companion, Beside):
-                spent = self._case.companion.watch.seconds
-                self._case.by_monitor.append({k: v - self._spent[k] for k, v in spent.items()})
+        super().after_update(moment)
+        self.totals.append(dict(self.watch.seconds))
+
+    def cheapest(self, name: str) -> float:
+        """Seconds spent on a monitor in the step that took it least, but for the first."""
+        return min(later[name] - sooner[name] for sooner, later in pairwise(self.totals))
 
 
 def monitor_cost(
@@ -125,12 +95,8 @@ def monitor_cost(
         if isinstance(monitor, QKSpectralEntropy):
             monitor.windows = monitor.windows[:1]  # the other is due at every tenth reading
     bare = _Case(name="bare step", kind="step", every=1, companion=Companion())
-    watched = _Case(
-        name="all monitors in one step",
-        kind="whole",
-        every=1,
-        companion=Beside(watch, [], [], None),
-    )
+    sampled = _Sampled(watch)
+    watched = _Case(name="all monitors in one step", kind="whole", every=1, companion=sampled)
     acted = [
         _Case(
             name=line,
@@ -150,16 +116,20 @@ def monitor_cost(
     )
     batch = make_task("bytes", length=length).batches(1, batch_size, seed=0)[0]
     model = build_member("zoo_pre_ln", shape or SHAPE, seed=0)
-    train(model, [batch] * recipe.max_steps, recipe, companion=_Rotation(cases))
+    rotation = Rotation([case.companion for case in cases])
+    train(model, [batch] * recipe.max_steps, recipe, companion=rotation)
+    for index, case in enumerate(cases):
+        case.reason = rotation.missing.get(index)
+        case.seconds = min(rotation.seconds[index][1:], default=0.0)
 
-    step = min(bare.seconds)
+    step = bare.seconds
     monitors = []
     for name, kind in MONITORS.items():
         row: dict[str, object] = {"name": name, "kind": "monitor", "every": kind.default_every}
         if name in watch.silent:
             monitors.append(row | {"reason": watch.silent[name]})
             continue
-        seconds = min(spent[name] for spent in watched.by_monitor)
+        seconds = sampled.cheapest(name)
         monitors.append(row | {"ms": 1e3 * seconds, "share": seconds / step / kind.default_every})
     together = sum(row["share"] for row in monitors if "share" in row)
     whole = _row(watched, step) | {
@@ -178,5 +148,4 @@ def _row(case: _Case, step: float) -> dict[str, object]:
     row: dict[str, object] = {"name": case.name, "kind": case.kind, "every": case.every}
     if case.reason is not None:
         return row | {"reason": case.reason}
-    seconds = min(case.seconds)
-    return row | {"ms": 1e3 * seconds, "share": (seconds / step - 1) / case.every}
+    return row | {"ms": 1e3 * case.seconds, "share": (case.seconds / step - 1) / case.every}

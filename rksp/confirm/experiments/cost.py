@@ -7,11 +7,7 @@ the processor time of its cheapest step over that of the cheapest bare step. One
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-
-from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from rksp.confirm.experiments import kss, kss_batch, msign
 from rksp.confirm.experiments.plan import Trial
@@ -19,10 +15,9 @@ from rksp.confirm.experiments.rows import Cost
 from rksp.datasets.tasks import make_task
 from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
-from rksp.monitors.base import Moment
 from rksp.monitors.watch import Watch
-from rksp.recipe import Recipe
 from rksp.training import Companion, train
+from rksp.training.rotation import Rotation
 from rksp.training.runner import Beside
 
 ROUNDS = 40
@@ -42,39 +37,6 @@ LINES = {
         "msign:every=100,scope=all": ("msign:every=1,scope=all", 100),
     },
 }
-
-
-class _Rotation(Companion):
-    """Gives every step to the next companion in turn and keeps the cheapest of each."""
-
-    def __init__(self, companions: Sequence[Companion]) -> None:
-        self.companions = companions
-        self.cheapest = [float("inf")] * len(companions)
-        self._turn = 0
-        self._started = 0.0
-
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
-        for companion in self.companions:
-            companion.bind(model, optimizer, recipe)
-
-    def begin(self, moment: Moment) -> None:
-        self._turn = moment.step % len(self.companions)
-        self._started = time.process_time()
-        self.companions[self._turn].begin(moment)
-
-    def penalty(self, moment: Moment) -> Tensor | None:
-        return self.companions[self._turn].penalty(moment)
-
-    def after_backward(self, moment: Moment) -> None:
-        self.companions[self._turn].after_backward(moment)
-
-    def before_update(self, moment: Moment) -> bool:
-        return self.companions[self._turn].before_update(moment)
-
-    def after_update(self, moment: Moment) -> None:
-        self.companions[self._turn].after_update(moment)
-        spent = time.process_time() - self._started
-        self.cheapest[self._turn] = min(self.cheapest[self._turn], spent)
 
 
 def measure(*, rounds: int = ROUNDS) -> list[Cost]:
@@ -107,7 +69,7 @@ def table(costs: Sequence[Cost]) -> str:
 
 def _of(name: str, trial: Trial, lines: Mapping[str, tuple[str, int]], rounds: int) -> list[Cost]:
     acted = [Beside(Watch([]), [make_intervention(line)], [], None) for line, _ in lines.values()]
-    rotation = _Rotation([Companion(), *acted])
+    rotation = Rotation([Companion(), *acted])
     steps = rounds * len(rotation.companions)
     # A low rate: the states must stay those of a run that trains.
     recipe = trial.recipe.model_copy(
@@ -117,7 +79,7 @@ def _of(name: str, trial: Trial, lines: Mapping[str, tuple[str, int]], rounds: i
     batch = task.batches(1, recipe.batch_size, seed=0)[0]
     model = build_member(trial.family, trial.shape, seed=0)
     train(model, [batch] * steps, recipe, companion=rotation)
-    bare, *acting = (1e3 * seconds for seconds in rotation.cheapest)
+    bare, *acting = (1e3 * min(seconds) for seconds in rotation.seconds)
     return [
         Cost(experiment=name, arm=arm, every=every, bare=bare, acting=spent)
         for (arm, (_, every)), spent in zip(lines.items(), acting, strict=True)

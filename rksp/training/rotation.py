@@ -1,0 +1,59 @@
+"""Companions that take turns in one run, each step timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.errors import NotCovered
+from rksp.monitors.base import Moment
+from rksp.recipe import Recipe
+from rksp.training.loop import Companion
+
+
+class Rotation(Companion):
+    """Gives every step to the next companion in turn, so that a slow minute slows all alike.
+
+    Attributes:
+        companions: In their order.
+        missing: Index of a companion that finds nothing in this model → why; it gets no turn.
+        seconds: Processor time of the steps of each companion. The first one pays for warm starts.
+    """
+
+    def __init__(self, companions: Sequence[Companion]) -> None:
+        self.companions = tuple(companions)
+        self.missing: dict[int, str] = {}
+        self.seconds: list[list[float]] = [[] for _ in self.companions]
+        self._turns: list[int] = []
+        self._turn = 0
+        self._started = 0.0
+
+    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+        for index, companion in enumerate(self.companions):
+            try:
+                companion.bind(model, optimizer, recipe)
+            except NotCovered as error:
+                self.missing[index] = str(error)
+            else:
+                self._turns.append(index)
+
+    def begin(self, moment: Moment) -> None:
+        self._turn = self._turns[moment.step % len(self._turns)]
+        self._started = time.process_time()
+        self.companions[self._turn].begin(moment)
+
+    def penalty(self, moment: Moment) -> Tensor | None:
+        return self.companions[self._turn].penalty(moment)
+
+    def after_backward(self, moment: Moment) -> None:
+        self.companions[self._turn].after_backward(moment)
+
+    def before_update(self, moment: Moment) -> bool:
+        return self.companions[self._turn].before_update(moment)
+
+    def after_update(self, moment: Moment) -> None:
+        self.companions[self._turn].after_update(moment)
+        self.seconds[self._turn].append(time.process_time() - self._started)
