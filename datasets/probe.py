@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rksp.batch import Batch
 from rksp.datasets.corpora import digit_images, shakespeare
-from rksp.datasets.tasks import Batch
 from rksp.errors import InputError
 
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements

@@ -12,23 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rksp.batch import IGNORED, Batch
 from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
 from rksp.errors import InputError, nearest
 
-IGNORED = -100  # the label of a position that does not count, as in torch's cross-entropy
 Head = Literal["causal-lm", "classifier", "masked-lm", "image"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Model inputs (tokens `[batch, length]` int64, or images `[batch, 1, 8, 8]`) and labels.
-
-    Inputs may also be the keyword arguments of a Hugging Face model. Labels line up with the
-    logits they judge: already shifted for a language model.
-    """
-
-    inputs: Tensor | dict[str, Tensor]
-    labels: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rksp.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
-    from rksp.model_profile import Profile, profile
     from rksp.models.resolve import resolve
     from rksp.pipeline import evaluate
     from rksp.recipe import Recipe
-    from rksp.status import Status
+    from rksp.spectra.model_profile import Profile, profile
+    from rksp.spectra.status import Status
 
 _HOME = {
     "ArtifactError": "rksp.errors",
     "Incomplete": "rksp.errors",
     "InputError": "rksp.errors",
     "NotCovered": "rksp.errors",
-    "Profile": "rksp.model_profile",
+    "Profile": "rksp.spectra.model_profile",
     "Recipe": "rksp.recipe",
     "RkspError": "rksp.errors",
-    "Status": "rksp.status",
+    "Status": "rksp.spectra.status",
     "evaluate": "rksp.pipeline",
-    "profile": "rksp.model_profile",
+    "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",
 }
 __all__ = [

@@ -13,10 +13,10 @@ import numpy as np
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # the vector outlives the tensors it came from: classifiers need no torch
-    from rksp.forward import ForwardStats
-    from rksp.range_test import RangeTest
-    from rksp.response import ResponsePoint, ResponseProfile
-    from rksp.spectral_profile import SpectralProfile
+    from rksp.measure.forward import ForwardStats
+    from rksp.measure.lr_range import RangeTest
+    from rksp.measure.response import ResponsePoint, ResponseProfile
+    from rksp.spectra.profile import SpectralProfile
 
 SCHEMA = "features-1"
 

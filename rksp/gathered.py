@@ -10,15 +10,15 @@ from pathlib import Path
 
 from torch import nn
 
+from rksp.batch import Batch
 from rksp.checks.facts import ModelFacts
 from rksp.datasets.probe import Probe, make_probe
-from rksp.datasets.tasks import Batch
 from rksp.features import Evidence
-from rksp.model_profile import Profile
+from rksp.measure.lr_range import STEPS, RangeTest, range_test
+from rksp.measure.response import ResponseProfile, measure_response
 from rksp.models.source import ModelSource
-from rksp.range_test import STEPS, RangeTest, range_test
 from rksp.recipe import Recipe
-from rksp.response import ResponseProfile, measure_response
+from rksp.spectra.model_profile import Profile
 
 _RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.datasets.tasks import IGNORED, Batch
+from rksp.batch import IGNORED, Batch
 
 
 def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:

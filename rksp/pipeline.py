@@ -16,9 +16,10 @@ from rksp.classifiers.classifier import DivergenceClassifier, load_classifier
 from rksp.datasets.probe import Probe, make_probe
 from rksp.errors import ArtifactError, InputError
 from rksp.features import Evidence, extract
-from rksp.forward import LOGITS_NOT_FINITE
 from rksp.gathered import Gathered, Progress, as_batch, timed
-from rksp.model_profile import Profile, profile
+from rksp.measure.forward import LOGITS_NOT_FINITE
+from rksp.measure.lr_range import RangeTest
+from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.models.resolve import ModelSource
 from rksp.models.streaming.opening import (
     Streaming,
@@ -26,10 +27,9 @@ from rksp.models.streaming.opening import (
     response_fits,
     should_stream,
 )
-from rksp.range_test import RangeTest
 from rksp.recipe import Recipe
-from rksp.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.risk import RiskAssessment, assess, certain_failure
+from rksp.spectra.model_profile import Profile, profile
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension
 

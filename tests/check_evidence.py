@@ -8,16 +8,16 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from rksp.attention_stats import AttentionStats
+from rksp.batch import Batch
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import ModelFacts, read_facts
 from rksp.checks.finding import Finding
 from rksp.checks.registry import run_checks
-from rksp.datasets.tasks import Batch
-from rksp.forward import BlockStats, ForwardStats, RouterStats
+from rksp.measure.attention_stats import AttentionStats
+from rksp.measure.forward import BlockStats, ForwardStats, RouterStats
+from rksp.measure.response import ResponseProfile, measure_response
+from rksp.measure.snapshots import collect
 from rksp.recipe import Recipe
-from rksp.response import ResponseProfile, measure_response
-from rksp.snapshots import collect
 
 RECIPE = Recipe(
     learning_rate=3e-4,

@@ -57,8 +57,8 @@ def _attempt(name: str, task: str | None, rung: int) -> dict[str, object]:
     import torch
 
     from rksp.datasets.probe import make_probe
+    from rksp.measure.snapshots import collect
     from rksp.models.resolve import resolve_tiny
-    from rksp.snapshots import collect
 
     source = resolve_tiny(name, rung=rung, task=task, max_params=3e8)
     model = source.build(0)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from rksp.models.zoo import ZooConfig, ZooTransformer
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.monitors.silent_corruption import SilentCorruption
 from rksp.monitors.watch import Watch
 

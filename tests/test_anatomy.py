@@ -7,8 +7,8 @@ import torch
 from tiny_models import HUGGING_FACE, TOKENS, ZOO, Attended, batch, tiny
 from torch import nn
 
-from rksp.models.blocks import first_tensor
-from rksp.monitors.anatomy import find_anatomy
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import find_anatomy
 
 FUSED = sorted((HUGGING_FACE.keys() - {"gpt_oss"}) | ZOO.keys())
 MOE = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_next", "zoo_moe")

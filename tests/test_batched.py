@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rksp.datasets.tasks import Batch, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import make_task
 from rksp.errors import InputError
 from rksp.lab import batched
 from rksp.lab.batched import _AdamW, train_replicas

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rksp.errors import InputError, NotCovered
-from rksp.models.blocks import find_chains, first_tensor
+from rksp.models.anatomy.chains import find_chains, first_tensor
 
 WIDTH = 8
 

@@ -11,6 +11,7 @@ import torch
 from commands import left_with
 from scipy.stats import hypergeom
 
+from rksp.batch import IGNORED, Batch
 from rksp.cli.confirm_progress import sparse
 from rksp.confirm.arms import Arm, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
@@ -19,7 +20,6 @@ from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport
-from rksp.datasets.tasks import IGNORED, Batch
 from rksp.errors import InputError
 from rksp.features import Evidence
 from rksp.models.resolve import resolve_tiny

@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch.distributed import destroy_process_group, init_process_group
 
-from rksp.datasets.tasks import Batch, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import make_task
 from rksp.models.zoo import build_member
 from rksp.monitors.registry import make_monitors
 from rksp.monitors.rules import Rules

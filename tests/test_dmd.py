@@ -24,11 +24,11 @@ from oracles import (
 )
 from scipy.special import expit
 
-from rksp.dmd import VARIANTS, fit
 from rksp.errors import InputError
-from rksp.operators import GROWTH_POWERS
-from rksp.spectrum import Variant
-from rksp.status import Status
+from rksp.spectra.dmd import VARIANTS, fit
+from rksp.spectra.operators import GROWTH_POWERS
+from rksp.spectra.spectrum import Variant
+from rksp.spectra.status import Status
 
 PAPER = VARIANTS["paper-full-1"]
 UNIT_CIRCLE = [0.99j, complex(0.6, 0.8), complex(-0.28, 0.96), 1.0, -1.0, 0.5, 1.2, 0.85]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from oracles import noisy_pair, states_under
 
-from rksp.dmd import VARIANTS, fit
-from rksp.status import Status
+from rksp.spectra.dmd import VARIANTS, fit
+from rksp.spectra.status import Status
 
 PAPER = VARIANTS["paper-full-1"]
 

@@ -9,8 +9,8 @@ import torch
 
 from rksp.datasets.probe import make_probe
 from rksp.errors import InputError
+from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
-from rksp.snapshots import collect
 
 HERE = Path(__file__).parent
 CONFIGS = HERE / "configs"

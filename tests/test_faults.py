@@ -18,7 +18,7 @@ from rksp.faults.large_rate import LargeRate
 from rksp.faults.low_precision_attention import LowPrecisionAttention
 from rksp.faults.registry import FAULTS, make_fault
 from rksp.faults.replica_corruption import ReplicaCorruption
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe

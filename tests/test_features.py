@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rksp.features import FEATURE_NAMES, FEATURES, SCHEMA, Evidence, columns, extract
-from rksp.range_test import summarize
+from rksp.measure.lr_range import summarize
+from rksp.measure.response import ResponsePoint, ResponseProfile
 from rksp.recipe import Recipe
-from rksp.response import ResponsePoint, ResponseProfile
 
 # A change here breaks stored classifiers and collections: give SCHEMA a new name, refit, and say
 # so in classifiers/README.md.

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rksp.attention_stats import attention_stats
+from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
-from rksp.datasets.tasks import Batch
-from rksp.forward import _spread, block_stats, router_stats
+from rksp.measure.attention_stats import attention_stats
+from rksp.measure.forward import _spread, block_stats, router_stats
+from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve_tiny
 from rksp.models.zoo import build_member
-from rksp.snapshots import collect
 
 
 def generator(seed=0):

@@ -12,7 +12,6 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
-from rksp.attention_stats import watching_attention
 from rksp.datasets.tasks import associative_recall
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
@@ -23,8 +22,9 @@ from rksp.interventions.rate_backoff import RateBackoff
 from rksp.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.interventions.z_loss import ZLoss
+from rksp.measure.attention_stats import watching_attention
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe

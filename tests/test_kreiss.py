@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from oracles import brute_force_kreiss, jordan, noisy_pair, real_blocks, rotation
 
-from rksp.dmd import fit
-from rksp.kreiss import kreiss_constant
+from rksp.spectra.dmd import fit
+from rksp.spectra.kreiss import kreiss_constant
 
 
 def _random(n: int, seed: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from rksp.interventions.koopman import (
 )
 from rksp.interventions.kss import KSS
 from rksp.models.zoo import ZooConfig, ZooTransformer
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe

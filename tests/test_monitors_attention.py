@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from watching import alarms_of, noise, observe, values_of
 
 from rksp.faults.low_precision_attention import LowPrecisionAttention
-from rksp.models.blocks import first_tensor
-from rksp.monitors.anatomy import find_anatomy
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.moment import Moment
 from rksp.monitors.attention_calls import Call, visible_logits
 from rksp.monitors.attention_entropy import AttentionEntropy
 from rksp.monitors.attention_logits import AttentionLogits
-from rksp.monitors.base import Moment
 from rksp.monitors.jacobian_alignment import JacobianAlignment
 from rksp.monitors.key_null_sum import KeyNullSum
 from rksp.monitors.multi_max import MultiMaximum

@@ -12,9 +12,9 @@ from tiny_models import TOKENS, tiny
 from torch import Tensor, nn
 from watching import alarms_of, noise, observe, values_of
 
-from rksp.models.blocks import first_tensor
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.base import Moment
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.moment import Moment
 from rksp.monitors.router_conditioning import RouterConditioning
 from rksp.monitors.router_entropy import RouterEntropy
 from rksp.monitors.router_load import RouterLoad

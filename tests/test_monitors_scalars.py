@@ -13,13 +13,13 @@ import torch.multiprocessing as mp
 from replicas import train_replica
 from torch import Tensor, nn
 
-from rksp.dmd import fit
 from rksp.errors import NotCovered
+from rksp.models.anatomy.groups import block_paths, parameter_groups
 from rksp.models.zoo import ZooConfig, ZooTransformer
+from rksp.moment import Moment
 from rksp.monitors.activation_range import ActivationRange
-from rksp.monitors.base import Moment, Monitor, Reading
+from rksp.monitors.base import Monitor, Reading
 from rksp.monitors.gradient_norm import GradientNorm
-from rksp.monitors.groups import block_paths, parameter_groups
 from rksp.monitors.loss import LossSpike
 from rksp.monitors.near_unit_mass import NearUnitMass
 from rksp.monitors.non_finite import NonFinite
@@ -28,6 +28,7 @@ from rksp.monitors.rules import Rules, replay
 from rksp.monitors.silent_corruption import SilentCorruption
 from rksp.monitors.update_rms import UpdateRMS
 from rksp.monitors.watch import Watch
+from rksp.spectra.dmd import fit
 
 VOCABULARY = 31
 

@@ -11,8 +11,8 @@ from tiny_models import TOKENS, tiny
 from watching import alarms_of, noise, observe, values_of
 
 from rksp.kernels.newton_schulz import polar_factor
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.base import Moment
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.moment import Moment
 from rksp.monitors.qk_entropy import QKSpectralEntropy, change_ranks
 from rksp.monitors.spectral_alignment import SpectralAlignment
 from rksp.monitors.stable_rank import StableRank

@@ -10,8 +10,8 @@ from torch import nn
 
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.msign import MSign
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Moment
 from rksp.recipe import Recipe
 
 

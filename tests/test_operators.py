@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from oracles import distance
 
-from rksp.operators import GROWTH_POWERS, eigen_system, growth_norms, operator_norm
+from rksp.spectra.operators import GROWTH_POWERS, eigen_system, growth_norms, operator_norm
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rksp.datasets.tasks import make_task
+from rksp.measure.lr_range import STEPS, range_test, summarize
 from rksp.models.zoo import build_member
-from rksp.range_test import STEPS, range_test, summarize
 from rksp.recipe import Recipe
 
 RATES = np.logspace(-5, 0, 41)

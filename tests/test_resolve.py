@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from rksp.datasets.probe import make_probe, spread_bytes
 from rksp.errors import InputError, NotCovered
+from rksp.measure.snapshots import collect
 from rksp.models.checkpoint import find_weights
 from rksp.models.config_guard import read_config, sanitize
 from rksp.models.overrides import merge, parse_value, resized
 from rksp.models.resolve import resolve
-from rksp.snapshots import collect
 
 TINY = {"n_embd": "32", "n_layer": "2", "n_head": "2", "vocab_size": "300", "n_positions": "64"}
 IDS = {"bos_token_id": "0", "eos_token_id": "0"}

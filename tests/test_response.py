@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rksp.datasets.tasks import Batch, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import make_task
+from rksp.measure.response import measure_response
 from rksp.models.zoo import build_member
 from rksp.recipe import Recipe
-from rksp.response import measure_response
 
 SHAPE = {
     "hidden_size": 16,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from rksp.batch import Batch
 from rksp.classifiers.classifier import load_classifier
-from rksp.datasets.tasks import Batch, make_task
+from rksp.datasets.tasks import make_task
 from rksp.features import Evidence, extract
 from rksp.lab.collection import read_collection
 from rksp.lab.training_table import training_table, unpack_measurements
-from rksp.model_profile import Profile, profile
+from rksp.measure.response import measure_response
 from rksp.models.zoo import build_member
 from rksp.recipe import Recipe
-from rksp.response import measure_response
 from rksp.risk import Verdict, assess
+from rksp.spectra.model_profile import Profile, profile
 
 SHAPE = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 32}
 

@@ -12,14 +12,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from rksp.datasets.tasks import Batch, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import make_task
 from rksp.errors import InputError
 from rksp.faults.base import Fault
 from rksp.interventions.base import Intervention
 from rksp.interventions.rate_backoff import RateBackoff
 from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.monitors.registry import make_monitors
 from rksp.monitors.rules import Rules
 from rksp.monitors.watch import Watch

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from rksp.datasets.tasks import Batch
+from rksp.batch import Batch
 from rksp.errors import InputError, NotCovered
+from rksp.measure.snapshots import collect, distinct_rows
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.zoo import build_member
-from rksp.snapshots import collect, distinct_rows
 
 WIDTH = 8
 

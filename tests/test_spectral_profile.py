@@ -10,11 +10,11 @@ import torch
 from oracles import noisy_pair, same_bits
 from threadpoolctl import threadpool_info
 
-from rksp.dmd import VARIANTS, fit
 from rksp.errors import InputError
-from rksp.snapshots import LayerTransition
-from rksp.spectral_profile import QUANTITIES, SpectralAccumulator, SpectralProfile
-from rksp.status import Status
+from rksp.measure.snapshots import LayerTransition
+from rksp.spectra.dmd import VARIANTS, fit
+from rksp.spectra.profile import QUANTITIES, SpectralAccumulator, SpectralProfile
+from rksp.spectra.status import Status
 
 OURS = VARIANTS["rksp-1"]
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
-from rksp.datasets.tasks import Batch
 from rksp.errors import InputError, NotCovered, RkspError
 from rksp.features import Evidence
 from rksp.kernels import dispatch
-from rksp.model_profile import profile
+from rksp.measure.snapshots import Collected, collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
 from rksp.models.streaming import memory, opening, slices
@@ -31,7 +31,7 @@ from rksp.models.streaming.weights import InitialWeights, build_whole, fill, fil
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 from rksp.report.build import build_report
-from rksp.snapshots import Collected, collect
+from rksp.spectra.model_profile import profile
 
 FAMILIES = [
     "albert",

@@ -13,10 +13,10 @@ import statistics
 import pytest
 import torch
 
-from rksp.dmd import VARIANTS
+from rksp.measure.snapshots import LayerTransition
 from rksp.models.zoo import ZooConfig, ZooTransformer
-from rksp.snapshots import LayerTransition
-from rksp.spectral_profile import SpectralAccumulator, SpectralProfile
+from rksp.spectra.dmd import VARIANTS
+from rksp.spectra.profile import SpectralAccumulator, SpectralProfile
 
 _SEEDS = (42, 123, 456)
 _WIDTH, _SEQUENCES, _LENGTH = 256, 32, 64

@@ -8,9 +8,10 @@ import math
 import pytest
 import torch
 
+from rksp.batch import IGNORED
 from rksp.datasets import tasks
 from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images, shakespeare
-from rksp.datasets.tasks import IGNORED, TASKS, make_task
+from rksp.datasets.tasks import TASKS, make_task
 from rksp.errors import InputError
 
 BUNDLED = ("recall", "synthetic", "bytes", "masked_bytes", "bpe", "digits")

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rksp.datasets.tasks import Batch, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import make_task
 from rksp.errors import InputError
 from rksp.models.zoo import build_member
 from rksp.optimizers import Lion, Pair, make_optimizer

@@ -20,7 +20,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from rksp.errors import ArtifactError, InputError
 from rksp.interventions.registry import INTERVENTIONS
 from rksp.models.zoo import ZooConfig, ZooTransformer
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 from rksp.monitors.registry import MONITORS, make_monitors, markdown_table
 from rksp.monitors.rule_table import RULES
 from rksp.monitors.rules import Rules, replay

@@ -8,8 +8,9 @@ import numpy as np
 from tiny_models import loss_of
 from torch import Tensor, nn
 
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm
-from rksp.monitors.base import Moment, Monitor, Reading
+from rksp.monitors.base import Monitor, Reading
 from rksp.monitors.rules import Rules, replay
 from rksp.monitors.watch import Watch
 

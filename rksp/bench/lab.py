@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rksp.datasets.tasks import Batch, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import make_task
 from rksp.lab.batched import train_replicas
 from rksp.models.zoo import ZooConfig, build_member
 from rksp.recipe import Recipe

@@ -9,7 +9,7 @@ from itertools import pairwise
 from rksp.datasets.tasks import make_task
 from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.monitors.qk_entropy import QKSpectralEntropy
 from rksp.monitors.registry import MONITORS, make_monitors
 from rksp.monitors.watch import Watch

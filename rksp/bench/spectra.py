@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rksp.dmd import blas_threads, fit
 from rksp.errors import InputError
-from rksp.operators import eigen_system, growth_norms, operator_norm
-from rksp.subspace import Subspace, distinct_states, held_out_error, principal_subspace
+from rksp.spectra.dmd import blas_threads, fit
+from rksp.spectra.operators import eigen_system, growth_norms, operator_norm
+from rksp.spectra.subspace import Subspace, distinct_states, held_out_error, principal_subspace
 
 MAX_SECONDS = 1.0  # of one core, at width 768 and 2048 states
 MIN_SPEEDUP = 3.0  # over PyDMD with kappa(V) and residuals computed from its result
@@ -20,7 +20,7 @@ ROUNDS = 3
 
 
 def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> dict[str, object]:
-    """Times `rksp.dmd.fit` and PyDMD's exact DMD at full rank on one snapshot pair.
+    """Times `rksp.spectra.dmd.fit` and PyDMD's exact DMD at full rank on one snapshot pair.
 
     Process-CPU seconds of one thread, the least of alternating rounds: neighbors on a shared
     machine can only add to it. PyDMD is given the centered pair in float64, its own way:
@@ -147,7 +147,7 @@ def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
 
 
 def _project(x: np.ndarray, y: np.ndarray, subspace: Subspace) -> tuple[np.ndarray, ...]:
-    """The products that `rksp.dmd` makes of the states."""
+    """The products that `rksp.spectra.dmd` makes of the states."""
     inner = subspace.basis / np.sqrt(subspace.variances)
     white, outputs = x @ inner, y @ inner
     operator = outputs.T @ white / (len(x) - 1)

@@ -102,10 +102,10 @@ def _measure(
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from rksp.model_profile import profile
+    from rksp.measure.snapshots import collect
     from rksp.models.resolve import resolve
     from rksp.models.streaming.opening import open_stream
-    from rksp.snapshots import collect
+    from rksp.spectra.model_profile import profile
 
     source = resolve(target, overrides=overrides)
     batch = _batch(source, tokens)
@@ -172,7 +172,7 @@ def _draws(stream) -> int:
 def _batch(source, tokens: int):
     import torch
 
-    from rksp.datasets.tasks import Batch
+    from rksp.batch import Batch
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(source.config.vocab_size, (2, tokens // 2), generator=generator)

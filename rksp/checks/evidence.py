@@ -9,8 +9,8 @@ from rksp.checks.facts import ModelFacts
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a list of checks must not load torch
-    from rksp.forward import ForwardStats
-    from rksp.response import ResponseProfile
+    from rksp.measure.forward import ForwardStats
+    from rksp.measure.response import ResponseProfile
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6

@@ -12,7 +12,7 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.checks.finding import Level
 
 if TYPE_CHECKING:
-    from rksp.forward import BlockStats
+    from rksp.measure.forward import BlockStats
 
 _LARGE, _SMALL = 3.0, 0.7  # times √(2/5d)
 _WIDE = 1024  # where √(2/5d) falls below the usual 0.02

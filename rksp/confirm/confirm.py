@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import training_batches, trivial_loss
@@ -16,7 +17,6 @@ from rksp.confirm.kept import Kept
 from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport, in_precision, sum_up, train_arm
-from rksp.datasets.tasks import Batch
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
 from rksp.features import Evidence

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rksp.batch import IGNORED, Batch
 from rksp.datasets.probe import make_probe
-from rksp.datasets.tasks import IGNORED, Batch, label_entropy
+from rksp.datasets.tasks import label_entropy
 from rksp.errors import InputError
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe

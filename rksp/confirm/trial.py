@@ -11,9 +11,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
+from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
-from rksp.datasets.tasks import Batch
 from rksp.faults.registry import make_fault
 from rksp.monitors.alarm import Alarm
 from rksp.monitors.registry import make_monitors

@@ -9,7 +9,7 @@ from torch import nn
 from rksp.errors import InputError, NotCovered
 from rksp.faults.base import Fault
 from rksp.models.zoo.feed_forward import MixtureOfExperts
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 
 # Weights of the balance loss and of the routers' z-loss, in the configurations of transformers.
 COEFFICIENTS = (

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.recipe import Recipe
 
 

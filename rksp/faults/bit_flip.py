@@ -12,8 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from rksp.errors import InputError
 from rksp.faults.base import Fault
 from rksp.faults.places import striking_places, with_first_tensor
-from rksp.monitors.base import Moment
-from rksp.monitors.groups import local
+from rksp.models.anatomy.groups import local
+from rksp.moment import Moment
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 Where = Literal["weights", "gradients", "activations"]

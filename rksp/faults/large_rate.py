@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rksp.errors import InputError
 from rksp.faults.base import Fault
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.recipe import Recipe
 
 

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.errors import InputError, NotCovered
 from rksp.faults.base import Fault
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 
 Kind = Literal["truncate", "round", "bf16"]
 

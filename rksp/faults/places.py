@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from rksp.errors import NotCovered
-from rksp.models.blocks import first_tensor
+from rksp.models.anatomy.chains import first_tensor
 
 
 def striking_places(model: nn.Module, fault: str, where: str, part: str) -> list[str]:

@@ -12,8 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from rksp.errors import InputError, NotCovered
 from rksp.faults.base import Fault
 from rksp.faults.places import striking_places, with_first_tensor
-from rksp.monitors.base import Moment
-from rksp.monitors.groups import local
+from rksp.models.anatomy.groups import local
+from rksp.moment import Moment
 
 Where = Literal["activations", "gradients"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rksp.attention_stats import Look, _FusedAttention
+from rksp.measure.attention_stats import Look, _FusedAttention
 
 
 class AttentionTap(_FusedAttention):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm
-from rksp.monitors.base import Moment
 from rksp.recipe import Recipe
 
 

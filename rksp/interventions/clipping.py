@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 from rksp.errors import InputError
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.monitors.base import Moment
-from rksp.monitors.groups import sums_of_squares
+from rksp.models.anatomy.groups import sums_of_squares
+from rksp.moment import Moment
 
 
 def _gradients(model: nn.Module) -> dict[str, Tensor]:

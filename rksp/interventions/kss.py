@@ -23,9 +23,9 @@ from rksp.interventions.koopman import (
     shaping_loss,
 )
 from rksp.interventions.ledger import record
-from rksp.models.blocks import first_tensor
-from rksp.monitors.base import Moment
-from rksp.monitors.groups import block_paths
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.groups import block_paths
+from rksp.moment import Moment
 from rksp.recipe import Recipe
 
 Form = Literal["energy", "published", "random"]

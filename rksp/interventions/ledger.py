@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rksp.interventions.base import Action, Intervention
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 
 
 def record(

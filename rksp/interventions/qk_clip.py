@@ -13,9 +13,9 @@ from rksp.errors import InputError, NotCovered
 from rksp.interventions.attention_tap import AttentionTap
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.attention_layouts import AttentionLayer
-from rksp.monitors.base import Moment
+from rksp.models.anatomy.attention_layouts import AttentionLayer
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.moment import Moment
 from rksp.recipe import Recipe
 
 _QUERIES = 512  # query positions multiplied at a time

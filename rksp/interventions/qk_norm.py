@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.base import Moment
-from rksp.monitors.weight_view import Matrix
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import Matrix
+from rksp.moment import Moment
 from rksp.recipe import Recipe
 
 

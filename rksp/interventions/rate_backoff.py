@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from rksp.errors import InputError
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
+from rksp.models.anatomy.groups import local
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Moment
-from rksp.monitors.groups import local
 from rksp.recipe import Recipe
 
 

@@ -14,10 +14,10 @@ from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
 from rksp.kernels.power_iteration import top_singular
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import Matrix
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.base import Moment
-from rksp.monitors.weight_view import Matrix
 from rksp.recipe import Recipe
 
 On = Literal["clock", "alarm"]

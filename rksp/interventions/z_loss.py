@@ -15,9 +15,9 @@ from torch.utils.hooks import RemovableHandle
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.models.blocks import first_tensor
-from rksp.monitors.anatomy import Router, find_anatomy
-from rksp.monitors.base import Moment
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.moment import Moment
 from rksp.recipe import Recipe
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rksp.datasets.tasks import Batch
+from rksp.batch import Batch
 from rksp.errors import InputError
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.models.zoo.feed_forward import MixtureOfExperts

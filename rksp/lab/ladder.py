@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rksp.datasets.tasks import Batch, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import make_task
 from rksp.lab.plan import LadderSpec
 from rksp.models.zoo import build_member
 from rksp.outcome import Curves, Ladder, OutcomePolicy

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rksp.datasets.tasks import Batch, Task, make_task
+from rksp.batch import Batch
+from rksp.datasets.tasks import Task, make_task
 from rksp.errors import ArtifactError
 from rksp.features import FEATURE_NAMES, SCHEMA, FeatureVector, extract
 from rksp.lab.plan import LadderSpec
+from rksp.measure.lr_range import STEPS, range_test
+from rksp.measure.response import measure_response
+from rksp.measure.snapshots import collect
 from rksp.models.zoo import build_member
-from rksp.range_test import STEPS, range_test
-from rksp.response import measure_response
-from rksp.snapshots import collect
-from rksp.spectral_profile import SpectralAccumulator
+from rksp.spectra.profile import SpectralAccumulator
 
 _STATES_PER_WIDTH = 2.7  # 2,048 states at width 768, the ratio that rksp score uses for GPT-2
 _EVIDENCE_SEED = 1_000_003  # keeps the probe's batches apart from the training batches

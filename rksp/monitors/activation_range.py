@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.blocks import float_tensors
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import block_paths
+from rksp.models.anatomy.chains import float_tensors
+from rksp.models.anatomy.groups import block_paths
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 FP16_MAX = torch.finfo(torch.float16).max
 FP8_MAX = 448.0  # of float8_e4m3fn, without a scale

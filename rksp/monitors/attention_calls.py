@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.attention_stats import watching_attention
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.base import Moment, Monitor, Reading
+from rksp.measure.attention_stats import watching_attention
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.moment import Moment
+from rksp.monitors.base import Monitor, Reading
 
 _QUERIES = 64  # query positions looked at per attention call, evenly chosen
 _SEQUENCES = 2

@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rksp.moment import Phase
 from rksp.monitors.attention_calls import LogitMonitor
-from rksp.monitors.base import Phase, Reading
+from rksp.monitors.base import Reading
 
 
 class AttentionLogits(LogitMonitor):

@@ -5,46 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import ClassVar
 
 from torch import nn
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-
-class Phase(StrEnum):
-    """The two moments of a training step at which something can be read.
-
-    Attributes:
-        GRADIENT: After backward, unscaled and before clipping: gradients are whole, weights are
-            still those of the forward pass.
-        UPDATE: After the optimizer's step: weights have moved, gradients still stand.
-    """
-
-    GRADIENT = "gradient"
-    UPDATE = "update"
-
-
-@dataclass(slots=True, kw_only=True)
-class Moment:
-    """What a training step shows to monitors, interventions and faults.
-
-    Attributes:
-        step: Optimizer step, from zero.
-        model: The trained module, unwrapped.
-        optimizer: Its optimizer; None in a loop that keeps it to itself.
-        loss: Training loss in nats, mean over the step's micro-batches; None if unknown.
-        learning_rate: Of this step; None if unknown.
-        shared: What a monitor computed that others of the same phase need too, by name.
-    """
-
-    step: int
-    model: nn.Module
-    optimizer: Optimizer | None = None
-    loss: float | None = None
-    learning_rate: float | None = None
-    shared: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+from rksp.moment import Moment, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import gradient_norms, parameter_groups, sums_of_squares
+from rksp.models.anatomy.groups import gradient_norms, parameter_groups, sums_of_squares
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 
 class GradientNorm(Monitor):

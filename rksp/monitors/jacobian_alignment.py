@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.blocks import first_tensor
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import block_paths
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.groups import block_paths
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 _ITERATIONS = 8
 _SEED = 0x6A61636F

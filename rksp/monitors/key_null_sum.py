@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rksp.moment import Moment, Phase
 from rksp.monitors.attention_calls import AttentionWatcher
-from rksp.monitors.base import Moment, Phase, Reading
+from rksp.monitors.base import Reading
 
 
 class KeyNullSum(AttentionWatcher):

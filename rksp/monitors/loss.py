@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 SMOOTHING = 0.98
 

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from rksp.moment import Phase
 from rksp.monitors.attention_calls import LogitMonitor
-from rksp.monitors.base import Phase, Reading
+from rksp.monitors.base import Reading
 
 _NEAR = 1e-3
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.dmd import LayerSpectrum, fit
 from rksp.errors import NotCovered
-from rksp.models.blocks import float_tensors
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import block_paths
-from rksp.status import Status
+from rksp.models.anatomy.chains import float_tensors
+from rksp.models.anatomy.groups import block_paths
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
+from rksp.spectra.dmd import LayerSpectrum, fit
+from rksp.spectra.status import Status
 
 STATES = 512
 RANK = 32
@@ -24,9 +25,9 @@ RANK = 32
 class NearUnitMass(Monitor):
     """RKSP (arXiv 2602.22988) on the states of the sampled step's own forward pass.
 
-    Every block is fitted by `rksp.dmd.fit` as its output leaves it, on at most `states` tokens
-    of the first micro-batch, evenly spread, in the `rank` leading directions; nothing holds two
-    blocks' states. `near_unit_mass` and `expansive_mass` per block, and their mean over the
+    Every block is fitted by `rksp.spectra.dmd.fit` as its output leaves it, on at most `states`
+    tokens of the first micro-batch, evenly spread, in the `rank` leading directions; nothing holds
+    two blocks' states. `near_unit_mass` and `expansive_mass` per block, and their mean over the
     blocks that can be trusted as the whole model's. Dropout, where the model trains with it, is
     part of what is fitted, so values differ from those of `rksp score`; compare them over time.
     A block that changes the shape of its states is left out, and so is one whose fit is not OK,

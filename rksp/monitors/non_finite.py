@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.blocks import first_tensor
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import block_paths, gradient_norms
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.groups import block_paths, gradient_norms
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 
 class NonFinite(Monitor):

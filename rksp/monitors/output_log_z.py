@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.errors import NotCovered
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 POSITIONS = 512  # of the first micro-batch, evenly spread
 

@@ -10,9 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.attention_layouts import AttentionLayer
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.models.anatomy.attention_layouts import AttentionLayer
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 _ALL_HEADS = 2048  # a model with more is watched at four heads a layer
 _FEW_HEADS = 4

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from rksp.monitors.anatomy import Router, find_anatomy
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 
 class RouterConditioning(Monitor):

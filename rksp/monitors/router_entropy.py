@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from rksp.kernels.router_statistics import router_statistics
-from rksp.monitors.anatomy import Router
-from rksp.monitors.base import Phase, Reading
+from rksp.models.anatomy.parts import Router
+from rksp.moment import Phase
+from rksp.monitors.base import Reading
 from rksp.monitors.router_states import RouterMonitor
 
 _TOKENS = 8192  # evenly chosen of the first micro-batch

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rksp.kernels.router_statistics import router_statistics
-from rksp.monitors.anatomy import Router
-from rksp.monitors.base import Phase, Reading
+from rksp.models.anatomy.parts import Router
+from rksp.moment import Phase
+from rksp.monitors.base import Reading
 from rksp.monitors.router_states import RouterMonitor
 
 _TOKENS_PER_EXPERT = 1000  # routed tokens that a window for dead experts waits for, per expert

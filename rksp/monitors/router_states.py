@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.blocks import first_tensor
-from rksp.monitors.anatomy import Router, find_anatomy
-from rksp.monitors.base import Moment, Monitor, Reading
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.moment import Moment
+from rksp.monitors.base import Monitor, Reading
 
 
 class RouterMonitor(Monitor):

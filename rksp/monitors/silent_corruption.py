@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.blocks import first_tensor
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import block_paths
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.groups import block_paths
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 OUTLIER = 2.5  # robust standard deviations from the other ranks (TrainSDC)
 DOMINANCE = 1.5  # of the largest score over the second largest (TrainSDC)

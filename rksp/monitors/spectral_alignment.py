@@ -11,10 +11,11 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.kernels.power_iteration import top_singular
 from rksp.kernels.row_cosine import BINS, RowCosine, row_cosine
-from rksp.models.blocks import first_tensor
-from rksp.monitors.anatomy import find_anatomy
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.weight_view import Matrix
+from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.weight_view import Matrix
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 _TOKENS = 4096  # of the first micro-batch, evenly chosen
 # Over the weights at a warm start. On a small model that trained at 1e-3, 4 every 20 steps left a

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.errors import NotCovered
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
-from rksp.monitors.groups import local, parameter_groups
+from rksp.models.anatomy.groups import local, parameter_groups
+from rksp.moment import Moment, Phase
+from rksp.monitors.base import Monitor, Reading
 
 SAMPLES = 1024  # entries per tensor: a root mean square of normal entries is then known to 2 %
 NEAR_EPSILON = 10.0  # a coordinate this close to Adam's epsilon hardly moves

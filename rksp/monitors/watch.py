@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.errors import InputError, RkspError
+from rksp.moment import Moment, Phase
 from rksp.monitors.alarm import Alarm
-from rksp.monitors.base import Moment, Monitor, Phase, Reading
+from rksp.monitors.base import Monitor, Reading
 from rksp.monitors.rules import Judge, Rules
 from rksp.monitors.sinks import Sink
 

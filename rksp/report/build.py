@@ -12,8 +12,8 @@ import torch
 
 from rksp.classifiers.classifier import load_classifier
 from rksp.errors import ArtifactError
-from rksp.forward import BlockStats
 from rksp.kernels import dispatch
+from rksp.measure.forward import BlockStats
 from rksp.models.source import ModelSource
 from rksp.pipeline import Evaluation
 from rksp.recipe import Recipe
@@ -30,7 +30,7 @@ from rksp.report.schema import (
     TargetReport,
 )
 from rksp.risk import HORIZON_STEPS, RiskAssessment
-from rksp.spectrum import LayerSpectrum
+from rksp.spectra.spectrum import LayerSpectrum
 
 _CONCERN = ("risk", "indeterminate", "not assessed", "ok")  # worst first
 

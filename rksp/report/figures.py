@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from rksp.report import svg
 from rksp.report.schema import LayerReport, RiskReport
-from rksp.status import Status
+from rksp.spectra.status import Status
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle

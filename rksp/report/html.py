@@ -12,7 +12,7 @@ from rksp.report import figures, words
 from rksp.report.issues import deciding
 from rksp.report.schema import Report, RiskReport
 from rksp.report.svg import short
-from rksp.spectrum import VARIANTS
+from rksp.spectra.spectrum import VARIANTS
 
 _SHOWN_CIRCLES = 24
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.

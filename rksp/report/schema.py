@@ -73,7 +73,7 @@ class SpectraReport(Part):
 
 
 class ForwardReport(Part):
-    """What else the forward pass showed; see `rksp.forward.ForwardStats`."""
+    """What else the forward pass showed; see `rksp.measure.forward.ForwardStats`."""
 
     loss: float | None
     uniform_loss: float | None
@@ -90,7 +90,7 @@ class ForwardReport(Part):
 
 
 class ResponseReport(Part):
-    """The reaction to the first update; see `rksp.response.ResponseProfile`."""
+    """The reaction to the first update; see `rksp.measure.response.ResponseProfile`."""
 
     grad_norm: float | None
     grad_max: float | None

@@ -19,7 +19,7 @@ from rksp.report.schema import (
     RiskReport,
     SeedReport,
 )
-from rksp.status import Status
+from rksp.spectra.status import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_FINDINGS = 6

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rksp.features import FEATURES
 from rksp.report.schema import Report, RiskReport, SeedReport
-from rksp.status import Status
+from rksp.spectra.status import Status
 
 TITLES = {
     "ok": "OK",

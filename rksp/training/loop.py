@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.datasets.tasks import Batch
-from rksp.monitors.base import Moment
+from rksp.batch import Batch
+from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.outcome import Curves

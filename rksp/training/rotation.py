@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.errors import NotCovered
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 from rksp.recipe import Recipe
 from rksp.training.loop import Companion
 

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from rksp.datasets.tasks import Batch
+from rksp.batch import Batch
 from rksp.faults.base import Fault
 from rksp.interventions.base import Action, Intervention
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Moment, Reading
+from rksp.monitors.base import Reading
 from rksp.monitors.watch import Watch
 from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from rksp.model_profile import profile
 from rksp.models.zoo import build_member
+from rksp.spectra.model_profile import profile
 
 SEEDS = (42, 123, 456)
 WIDTH, SEQUENCES, LENGTH = 256, 32, 64

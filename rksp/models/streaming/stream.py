@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rksp.errors import InputError, NotCovered
-from rksp.models.blocks import first_tensor
+from rksp.models.anatomy.chains import first_tensor
 from rksp.models.streaming.buffers import Buffers
 from rksp.models.streaming.loading import Jobs, Loading, choose_device, move_buffers, moved
 from rksp.models.streaming.memory import free_memory, plan_memory

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
 
-from rksp.models.blocks import Chain, find_chains
+from rksp.models.anatomy.chains import Chain, find_chains
 from rksp.models.streaming.stream import Stream
 
 

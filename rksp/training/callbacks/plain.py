@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Moment, Monitor
+from rksp.monitors.base import Monitor
 from rksp.monitors.registry import make_monitors
 from rksp.monitors.rules import Rules
 from rksp.monitors.sinks import Sink, sentence

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rksp.datasets.tasks import Batch
+from rksp.batch import Batch
 from rksp.objective import cross_entropy, logits_of, task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe

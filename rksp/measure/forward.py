@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.attention_stats import AttentionStats, attention_stats, watching_attention
-from rksp.models.blocks import first_tensor
+from rksp.measure.attention_stats import AttentionStats, attention_stats, watching_attention
+from rksp.models.anatomy.chains import first_tensor
 
 _ROWS = 256  # token rows looked at per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from rksp.monitors.base import Moment
+from rksp.moment import Moment
 
 _NORMS = "gradient norms"
 

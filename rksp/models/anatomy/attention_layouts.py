@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rksp.monitors.weight_view import Matrix, at_least_float, gathered
+from rksp.models.anatomy.weight_view import Matrix, at_least_float, gathered
 
 _SEPARATE = (
     ("q_proj", "k_proj", "v_proj"),

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from rksp.datasets.tasks import Batch
+from rksp.batch import Batch
+from rksp.measure.response import untouched
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
-from rksp.response import untouched
 
 STEPS = 40
 _DECADES = 5.0

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rksp.datasets.tasks import Batch
+from rksp.batch import Batch
 from rksp.errors import InputError
-from rksp.forward import BlockStats, ForwardStats, ForwardWatch, block_stats
-from rksp.models.blocks import Chain
+from rksp.measure.forward import BlockStats, ForwardStats, ForwardWatch, block_stats
+from rksp.models.anatomy.chains import Chain
 from rksp.models.streaming.streamed import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rksp.status import Status
+from rksp.spectra.status import Status
 
 MAX_NOISE_RADIUS = 0.05  # a third of the near-unit band [0.90, 1.05]: its edges are blurred
 
@@ -77,7 +77,7 @@ class LayerSpectrum:
         soft_near_unit_mass: The same with sigmoids for edges, over all modes.
         eigenvector_condition: kappa(V), unit columns; None if V is singular.
         nonnormality: Henrici's `sqrt(||A||_F^2 - sum |lambda|^2) / ||A||_F`, from 0 (normal) to 1.
-        growth: `||A^j||_2` for j in `rksp.operators.GROWTH_POWERS`.
+        growth: `||A^j||_2` for j in `rksp.spectra.operators.GROWTH_POWERS`.
         energy_gain: `||A||_F^2 / k`, the quantity of the paper's Theorem 1.
         nonlinearity: `||Y - A X||_F / ||Y - X||_F`; `nonlinearity_whitened` is that in whitened
             coordinates, where weak directions weigh most.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from rksp.datasets.tasks import Batch
-from rksp.dmd import VARIANTS
+from rksp.batch import Batch
 from rksp.errors import InputError
-from rksp.forward import ForwardStats
-from rksp.snapshots import Collected, collect
-from rksp.spectral_profile import SpectralAccumulator, SpectralProfile
+from rksp.measure.forward import ForwardStats
+from rksp.measure.snapshots import Collected, collect
+from rksp.spectra.dmd import VARIANTS
+from rksp.spectra.profile import SpectralAccumulator, SpectralProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def profile(
         model: Any `nn.Module` with a chain of blocks; left bitwise as found.
         inputs: What the model is called with: a tensor, keyword arguments, or a `Batch` with
             labels for the initial loss. `attention_mask` zeros are left out.
-        variant: A name in `rksp.dmd.VARIANTS`; the published definitions are there by name.
+        variant: A name in `rksp.spectra.dmd.VARIANTS`; the published definitions are there by name.
         rank: Keep this many principal directions; default decided from the data.
         kreiss: Also the Kreiss constant of each block (slow).
         num_states: Use this many token states; default all.

@@ -18,11 +18,11 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from rksp.errors import InputError
-from rksp.kreiss import kreiss_constant
-from rksp.operators import EigenSystem, eigen_system, growth_norms, operator_norm
-from rksp.spectrum import VARIANTS, LayerSpectrum, Variant
-from rksp.status import Status
-from rksp.subspace import (
+from rksp.spectra.kreiss import kreiss_constant
+from rksp.spectra.operators import EigenSystem, eigen_system, growth_norms, operator_norm
+from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, Variant
+from rksp.spectra.status import Status
+from rksp.spectra.subspace import (
     DistinctStates,
     Subspace,
     distinct_states,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rksp.dmd import (
+from rksp.errors import InputError
+from rksp.spectra.dmd import (
     VARIANTS,
     FitJob,
     LayerSpectrum,
@@ -21,12 +22,11 @@ from rksp.dmd import (
     check_rank,
     solve,
 )
-from rksp.errors import InputError
-from rksp.status import Status
-from rksp.subspace import distinct_states
+from rksp.spectra.status import Status
+from rksp.spectra.subspace import distinct_states
 
 if TYPE_CHECKING:  # one type must not load every way to open a model
-    from rksp.snapshots import LayerTransition
+    from rksp.measure.snapshots import LayerTransition
 
 QUANTITIES = (
     "near_unit_mass",
@@ -151,8 +151,8 @@ class SpectralAccumulator:
     Usable as a context manager, which drops what is under way if the forward pass fails.
 
     Args:
-        variant: The definition; see `rksp.dmd.VARIANTS`.
-        rank: As for `rksp.dmd.fit`; likewise `energy`, `kreiss` and `extras`.
+        variant: The definition; see `rksp.spectra.dmd.VARIANTS`.
+        rank: As for `rksp.spectra.dmd.fit`; likewise `energy`, `kreiss` and `extras`.
         workers: Threads; 0 solves inside `consume`.
     """
 

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rksp.monitors.attention_layouts import AttentionLayer, attention_layer, is_linear, whole_matrix
-from rksp.monitors.groups import block_paths
-from rksp.monitors.weight_view import Matrix, at_least_float, gathered
+from rksp.models.anatomy.attention_layouts import (
+    AttentionLayer,
+    attention_layer,
+    is_linear,
+    whole_matrix,
+)
+from rksp.models.anatomy.groups import block_paths
+from rksp.models.anatomy.weight_view import Matrix, at_least_float, gathered
 
 _ROUTER_NAMES = ("gate", "router", "wg")  # `gate_proj` of a gated feed-forward layer is none
 _HEAD_NAMES = ("head", "lm_head", "embed_out", "classifier", "score")
