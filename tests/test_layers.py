@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 # Each row may import rows above it and its own; the order is that of design.md.
 LAYERS = (
     ("rksp.errors", "rksp.kernels", "rksp.moment", "rksp.batch", "rksp.outcome"),
-    ("rksp.recipe", "rksp.objective"),
+    ("rksp.recipe", "rksp.objective", "rksp.option_lines"),
     ("rksp.recipe_files", "rksp.optimizers"),
     ("rksp.datasets",),
     ("rksp.models",),
-    ("rksp.measure",),
+    ("rksp.measure", "rksp.run_state"),
     ("rksp.spectra",),
     ("rksp.features", "rksp.checks"),
     ("rksp.classifiers",),

@@ -23,8 +23,7 @@ from rksp.interventions.koopman import (
     shaping_loss,
 )
 from rksp.interventions.ledger import record
-from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.groups import block_paths
+from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.moment import Moment
 from rksp.recipe import Recipe
 

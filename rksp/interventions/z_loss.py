@@ -16,7 +16,8 @@ from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.routers import Router
 from rksp.moment import Moment
 from rksp.recipe import Recipe
 
