@@ -504,9 +504,9 @@ def test_norm_makes_every_head_unit_and_trains_its_gains(family):
     batch = _batches(1)[0]
     sizes, query_scale = [], 0.5
 
-    def look(query, key, mask, is_causal, scale, softcap=None):
-        query = query / (query_scale if family == "opt_post" else 1.0)  # OPT scales ahead
-        sizes.append([float(t.square().mean(-1).sub(1).abs().max()) for t in (query, key)])
+    def look(call):
+        query = call.query / (query_scale if family == "opt_post" else 1.0)  # OPT scales ahead
+        sizes.append([float(t.square().mean(-1).sub(1).abs().max()) for t in (query, call.key)])
 
     with torch.no_grad(), watching_attention(model, look):
         model(batch.inputs)

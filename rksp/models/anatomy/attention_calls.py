@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -154,25 +154,32 @@ class AttentionTap(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             return self._inside(func, args, kwargs)
         if func is _FUSED:
-            return self._attend(func, args, kwargs)
+            replaced = self.handle(_call(args, kwargs))
+            return func(*args, **kwargs) if replaced is None else replaced
         return func(*args, **kwargs)
-
-    def _attend(self, func: Callable, args: tuple, kwargs: dict) -> Tensor:
-        replaced = self.handle(_call(dict(zip(_ARGUMENTS, args, strict=False)) | kwargs))
-        return func(*args, **kwargs) if replaced is None else replaced
 
     def _inside(self, func: Callable, args: tuple, kwargs: dict) -> object:
         """nn.MultiheadAttention reaches a mode as one call, and the mode is off inside of it."""
         before = F.scaled_dot_product_attention
-
-        def tapped(*args: Any, **kwargs: Any) -> Tensor:
-            return self._attend(before, args, kwargs)
-
-        F.scaled_dot_product_attention = tapped
+        F.scaled_dot_product_attention = _Tapped((*getattr(before, "handles", ()), self.handle))
         try:
             return func(*args, **kwargs)
         finally:
             F.scaled_dot_product_attention = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Tapped:
+    """Fused attention behind the taps that stand now, the outermost first."""
+
+    handles: tuple[Handle, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        for handle in self.handles:
+            replaced = handle(_call(args, kwargs))
+            if replaced is not None:
+                return replaced
+        return _FUSED(*args, **kwargs)
 
 
 def fused_attention(call: AttentionCall) -> Tensor:
@@ -211,7 +218,8 @@ def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
         yield
 
 
-def _call(given: Mapping[str, Any]) -> AttentionCall:
+def _call(args: tuple, kwargs: dict[str, Any]) -> AttentionCall:
+    given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
     return AttentionCall(
         query=given["query"],
         key=given["key"],

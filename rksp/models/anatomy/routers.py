@@ -95,6 +95,8 @@ def _expert_count(block: nn.Module) -> int:
         counts = {p.shape[0] for p in child.parameters(recurse=False) if p.dim() == 3}
         if len(counts) == 1:
             return counts.pop()
+        if "expert" in name and isinstance(count := getattr(child, "num_experts", None), int):
+            return count  # DBRX lays all experts in one matrix
     return 0
 
 
