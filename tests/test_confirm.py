@@ -73,7 +73,7 @@ def _prediction(verdict: str = "risk", probability: float | None = 0.9) -> Predi
 
 def test_arms_are_read_and_combined() -> None:
     assert parse_arm("baseline") == Arm(label="baseline")
-    assert parse_arm("clip=0.5").interventions == ("clip:norm=0.5",)
+    assert parse_arm("clip=0.5").interventions == ("clip=0.5",)
     assert parse_arm("clip=0.5").make()[0].norm == 0.5
     both = parse_arm("kss:weight=2+rate=0.3+clip=1")
     assert both.rate == 0.3

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 # Each row may import rows above it and its own; the order is that of design.md.
 LAYERS = (
     ("rksp.errors", "rksp.kernels", "rksp.moment", "rksp.batch", "rksp.outcome"),
-    ("rksp.recipe", "rksp.objective"),
+    ("rksp.recipe", "rksp.objective", "rksp.option_lines"),
     ("rksp.recipe_files", "rksp.optimizers"),
     ("rksp.datasets",),
     ("rksp.models",),
-    ("rksp.measure",),
+    ("rksp.measure", "rksp.run_state"),
     ("rksp.spectra",),
     ("rksp.features", "rksp.checks"),
     ("rksp.classifiers",),
@@ -30,6 +30,15 @@ LAYERS = (
     ("rksp.bench",),
     ("rksp.cli",),
 )
+
+# What report/ still reads of confirm/ for its annotations; it goes when documents/ holds both.
+PENDING = {
+    "rksp.report.confirmation": {
+        "rksp.confirm.compare",
+        "rksp.confirm.schema",
+        "rksp.confirm.trial",
+    }
+}
 
 
 def _layer(module: str) -> int | None:
@@ -50,18 +59,9 @@ def _modules() -> dict[str, Path]:
 
 
 def _imports(source: str) -> set[str]:
-    """Imported modules, those under TYPE_CHECKING left out: they do not run."""
-    tree = ast.parse(source)
-    idle = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
+    """Imported modules, those under TYPE_CHECKING and in functions too."""
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in idle:
-            continue
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
             found.add(node.module)
@@ -81,12 +81,15 @@ def test_imports_point_down(module):
     if module == "rksp":
         pytest.skip("the lazy surface names every layer")
     assert _layer(module) is not None, f"{module} has no layer: add it to LAYERS"
-    assert _breaches(module, _modules()[module].read_text()) == []
+    breaches = _breaches(module, _modules()[module].read_text())
+    assert set(breaches) <= PENDING.get(module, set())
 
 
 def test_the_law_can_be_broken():
     assert _breaches("rksp.recipe", "from rksp.cli import app") == ["rksp.cli"]
     assert _breaches("rksp.errors", "import rksp.models.resolve") == ["rksp.models.resolve"]
     assert _breaches("rksp.cli", "from rksp.recipe import Recipe") == []
+    idle = "if TYPE_CHECKING:\n    from rksp.cli import app"
+    assert _breaches("rksp.recipe", idle) == ["rksp.cli"]
     with pytest.raises(AssertionError, match="relative"):
         _breaches("rksp.cli", "from . import app")

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from watching import alarms_of, noise, observe, values_of
 
 from rksp.faults.low_precision_attention import LowPrecisionAttention
+from rksp.models.anatomy.attention_calls import AttentionCall, visible_logits
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.moment import Moment
-from rksp.monitors.attention_calls import Call, visible_logits
 from rksp.monitors.attention_entropy import AttentionEntropy
 from rksp.monitors.attention_logits import AttentionLogits
 from rksp.monitors.jacobian_alignment import JacobianAlignment
@@ -71,7 +71,7 @@ def test_logits_entropy_and_ties_are_those_of_every_row(name: str) -> None:
         ties = [sum(int((row > row.max() - 1e-3).sum() > 1) for row in rows) for rows in heads]
         expected["share"][path] = max(ties) / len(heads[0])
     assert values_of(readings, "attention_max_logit") == pytest.approx(expected["max"], rel=1e-9)
-    assert values_of(readings, "attention_logit_std") == pytest.approx(expected["std"], rel=1e-9)
+    assert values_of(readings, "worst_head_logit_std") == pytest.approx(expected["std"], rel=1e-9)
     assert values_of(readings, "attention_entropy") == pytest.approx(expected["entropy"], rel=1e-9)
     assert values_of(readings, "multi_max_share") == pytest.approx(expected["share"], rel=1e-6)
 
@@ -109,7 +109,7 @@ def test_masks_caps_and_groups_of_a_call() -> None:
     k = torch.randn(2, 2, 6, 8, generator=generator, dtype=torch.float64)
     wide = q @ k.repeat_interleave(2, dim=1).mT * 0.5
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    call = {"layer": "a", "query": q, "key": k, "scale": 0.5}
+    call = {"query": q, "key": k, "scale": 0.5}
     additive = torch.where(future, torch.finfo(torch.float32).min, 0.25)[None, None]
     cases = [
         ({"mask": None, "is_causal": True}, wide),
@@ -118,24 +118,32 @@ def test_masks_caps_and_groups_of_a_call() -> None:
         ({"mask": None, "is_causal": True, "softcap": 2.0}, 2 * torch.tanh(wide / 2)),
     ]
     for given, expected in cases:
-        logits, visible = visible_logits(Call(**call, **given))
+        logits, visible = visible_logits(AttentionCall(**call, **given))
         assert visible.equal((~future).expand_as(visible))
         torch.testing.assert_close(logits, expected.masked_fill(future, -math.inf))
 
 
 def test_long_sequences_are_sampled_at_late_queries() -> None:
-    q = torch.arange(300.0).view(1, 1, 300, 1)
-    call = Call(layer="a", query=q, key=q, mask=None, is_causal=True, scale=1.0)
-    logits, visible = visible_logits(call)
-    assert logits.shape == (1, 1, 64, 300) and visible[0, 0, -1].all()
-    assert logits[0, 0, -1, 1] == 299.0
+    seen = {}
+
+    class Kept(AttentionLogits):
+        def measure(self, logits, visible):
+            seen.update(logits=logits, visible=visible)
+            return {}
+
+    q, monitor = torch.arange(300.0).view(1, 1, 300, 1), Kept()
+    monitor.bind(tiny("llama"))
+    monitor.look("a", AttentionCall(query=q, key=q, is_causal=True, scale=1.0))
+    monitor.leave()
+    assert seen["logits"].shape == (1, 1, 64, 300) and seen["visible"][0, 0, -1].all()
+    assert seen["logits"][0, 0, -1, 1] == 299.0
 
 
 @pytest.mark.parametrize(
     ("quantity", "healthy", "sick", "advice"),
     [
         ("attention_max_logit", 8.0, 60.0, "qk_clip"),
-        ("attention_logit_std", 1.0, 9.0, "qk_clip"),
+        ("worst_head_logit_std", 1.0, 9.0, "qk_clip"),
         ("attention_entropy", 0.7, 0.02, "qk_clip"),
         ("multi_max_share", 0.02, 0.6, "backoff"),
         ("key_null_sum", 1e-7, 1e-2, "backoff"),

@@ -337,7 +337,7 @@ def test_published_configurations_resolve():
 def test_importing_resolve_leaves_the_environment_alone():
     code = (
         "import os, sys; import rksp.models; assert 'transformers' not in sys.modules;"
-        "from rksp.models import resolve; before = dict(os.environ); resolve('gpt2');"
+        "from rksp.models.resolve import resolve; before = dict(os.environ); resolve('gpt2');"
         "import huggingface_hub.constants as c;"
         "assert c.HF_HUB_OFFLINE; assert dict(os.environ) == before"
     )

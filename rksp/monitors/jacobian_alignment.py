@@ -8,14 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.groups import block_paths
+from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 
@@ -40,13 +39,15 @@ class JacobianAlignment(Monitor):
         iterations: Rounds.
     """
 
-    name: ClassVar[str] = "jacobian-alignment"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 2000
-    quantities: ClassVar[tuple[str, ...]] = ("jacobian_alignment", "jacobian_growth")
-    source: ClassVar[str] = "MSign, arXiv 2602.01734"
+    name = "jacobian-alignment"
+    phase = Phase.GRADIENT
+    default_every = 2000
+    quantities = ("jacobian_alignment", "jacobian_growth")
+    source = "MSign, arXiv 2602.01734"
 
-    def __init__(self, *, every: int | None = None, iterations: int = _ITERATIONS) -> None:
+    def __init__(
+        self, *, every: PositiveInt | None = None, iterations: PositiveInt = _ITERATIONS
+    ) -> None:
         super().__init__(every=every)
         self.iterations = iterations
 
@@ -73,18 +74,18 @@ class JacobianAlignment(Monitor):
                 triplets.append((path, *found))
         if not all(math.isfinite(sigma) for _, sigma, _, _ in triplets):
             return []  # the states are not finite, which another monitor says
-        readings = []
+        readings, step = [], moment.step
         for (_, _, u, _), (path, sigma, _, v) in pairwise(triplets):
             if u.shape != v.shape:
                 continue  # another stack: a decoder after an encoder
             value = float((u * v).sum().abs())
             detail = {"sigma": sigma, "product": sigma * value}
-            readings.append(self._reading("jacobian_alignment", moment.step, path, value, detail))
+            readings.append(self.reading("jacobian_alignment", step, value, layer=path, **detail))
         if readings:
             norm = statistics.median(sigma for _, sigma, _, _ in triplets)
             align = statistics.median(reading.value for reading in readings)
             detail = {"norm": norm, "alignment": align}
-            readings.append(self._reading("jacobian_growth", moment.step, "", norm * align, detail))
+            readings.append(self.reading("jacobian_growth", step, norm * align, **detail))
         return readings
 
     def _hook(self, path: str):
@@ -111,11 +112,6 @@ class JacobianAlignment(Monitor):
         u = _pushed(function, state, v)
         sigma = float(u.norm())
         return sigma, u / max(sigma, 1e-30), v
-
-    def _reading(self, quantity: str, step: int, layer: str, value: float, detail: dict) -> Reading:
-        return Reading(
-            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
-        )
 
 
 def _pushed(function: Callable[[Tensor], Tensor], state: Tensor, tangent: Tensor) -> Tensor:

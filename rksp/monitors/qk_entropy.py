@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from rksp.models.anatomy.attention_layouts import AttentionLayer
@@ -48,18 +48,20 @@ class QKSpectralEntropy(Monitor):
         windows: δ in steps; by default one and ten times the cadence.
     """
 
-    name: ClassVar[str] = "qk-entropy"
-    phase: ClassVar[Phase] = Phase.UPDATE
-    default_every: ClassVar[int] = 50
-    quantities: ClassVar[tuple[str, ...]] = (
+    name = "qk-entropy"
+    phase = Phase.UPDATE
+    default_every = 50
+    quantities = (
         "qk_delta2_rank",
         "qk_delta3_rank",
         "query_update_rank",
         "key_update_rank",
     )
-    source: ClassVar[str] = "arXiv 2606.28116"
+    source = "arXiv 2606.28116"
 
-    def __init__(self, *, every: int | None = None, windows: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, *, every: PositiveInt | None = None, windows: Sequence[PositiveInt] | None = None
+    ) -> None:
         super().__init__(every=every)
         self.windows = tuple(windows) if windows else (self.every, 10 * self.every)
         self._layers: tuple[AttentionLayer, ...] = ()
@@ -110,28 +112,25 @@ class QKSpectralEntropy(Monitor):
         then: tuple[Tensor, Tensor],
     ) -> list[Reading]:
         return [
-            self._reading(f"{quantity}_{window}", step, layer, ranks, size)
+            self._of_heads(f"{quantity}_{window}", step, layer, ranks, size)
             for quantity, (ranks, size) in change_ranks(*then, *now).items()
             if bool(torch.isfinite(ranks).any())
         ]
 
-    def _reading(
+    def _of_heads(
         self, quantity: str, step: int, layer: AttentionLayer, ranks: Tensor, size: int
     ) -> Reading:
         moved = ranks[torch.isfinite(ranks)]
         worst = float(moved.min())
-        return Reading(
-            monitor=self.name,
-            quantity=quantity,
-            step=step,
+        return self.reading(
+            quantity,
+            step,
+            worst,
             layer=layer.path,
-            value=worst,
-            detail={
-                "median": float(moved.median()),
-                "normalized": math.log(worst) / math.log(size) if size > 1 else 1.0,
-                "heads": float(len(moved)),
-                "head": float(torch.where(torch.isfinite(ranks), ranks, torch.inf).argmin()),
-            },
+            median=float(moved.median()),
+            normalized=math.log(worst) / math.log(size) if size > 1 else 1.0,
+            heads=float(len(moved)),
+            head=float(torch.where(torch.isfinite(ranks), ranks, torch.inf).argmin()),
         )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rksp.errors import InputError
-from rksp.interventions.rate_backoff import Snapshot, take
+from rksp.run_state import RunState
 
 
 class Checkpoints:
@@ -33,12 +33,12 @@ class Checkpoints:
             raise InputError(f"Checkpoints need every and keep >= 1, got {every} and {keep}.")
         self.folder, self.every = folder, every
         self.written: Path | None = None
-        self._states: deque[Snapshot] = deque(maxlen=keep)
+        self._states: deque[RunState] = deque(maxlen=keep)
 
     def keep(self, step: int, model: nn.Module, optimizer: Optimizer) -> None:
         """Takes the state before `step` if it is time to."""
         if self.written is None and step % self.every == 0:
-            self._states.append(take(step, model, optimizer))
+            self._states.append(RunState.of(step, model, optimizer))
 
     def write(self, step: int, model: nn.Module) -> None:
         """Writes the oldest state kept; the first call does, later ones do nothing."""
