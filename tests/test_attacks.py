@@ -1,0 +1,91 @@
+"""Attacks on a machine that checks a stranger's repository: each is refused, or has no effect."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rksp.grid.cell import Cell, Options
+from rksp.grid.drive import drive
+from rksp.grid.engines.local import LocalEngine
+from rksp.grid.engines.slurm import SlurmEngine
+from rksp.grid.store import GridStore
+from rksp.recipe import Recipe
+
+SMALL = ["n_layer=2", "n_embd=32", "n_head=2", "vocab_size=512"]
+SHADOW = """
+import pathlib
+pathlib.Path(__file__).with_name("executed").touch()
+raise ImportError("shadowed")
+"""
+INSTALLED = str(Path(sys.executable).with_name("rksp"))
+
+
+def installed(*arguments: str, cwd: Path, **more) -> subprocess.CompletedProcess[str]:
+    """Run the installed command as a shell would: without a safe path of its own."""
+    unset = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    return subprocess.run(
+        [INSTALLED, *arguments], cwd=cwd, env=unset, capture_output=True, text=True, **more
+    )
+
+
+# Files of the working folder with the name of a package
+
+
+@pytest.mark.parametrize("engine", ["local", "slurm"])
+def test_workers_import_nothing_from_the_working_folder(tmp_path, monkeypatch, engine):
+    if engine == "slurm":
+        pytest.importorskip("submitit")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    for module in ("json", "threadpoolctl", "torch"):
+        Path(f"{module}.py").write_text(SHADOW)
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill([Cell(target="good", recipe=Recipe(learning_rate=1e-3))], Options())
+        faults = "grid_faults:evaluate"
+        if engine == "slurm":
+            drive(store, SlurmEngine(tmp_path / "jobs", 1, cluster="local", evaluator=faults))
+        else:
+            drive(store, LocalEngine(1, evaluator=faults))
+        assert [row.state for row in store.rows()] == ["done"]
+    assert not Path("executed").exists()
+
+
+def test_that_shadow_can_be_executed(tmp_path):
+    (tmp_path / "threadpoolctl.py").write_text(SHADOW)
+    command = [sys.executable, "-c", "import threadpoolctl"]
+    unset = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    assert subprocess.run(command, cwd=tmp_path, env=unset, capture_output=True).returncode == 1
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_grid_runs_beside_a_file_that_is_named_like_a_dependency(tmp_path):
+    (tmp_path / "threadpoolctl.py").write_text(SHADOW)
+    options = ["lr=1e-4", "--snapshots", "256", "--workers", "1", "-o", "g.db"]
+    done = installed("grid", "gpt2", *SMALL, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_worker_whose_coordinator_is_gone_ends_at_once():
+    command = [sys.executable, "-P", "-m", "rksp.grid.engines.child", "1", "absent:evaluate"]
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=60)
+    assert done.returncode == 1
+    assert b"absent" not in done.stderr  # it ended before it looked for its evaluator
+
+
+# Exit codes that a CI reads
+
+
+def test_a_closed_pipe_is_not_a_risk(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run([INSTALLED, "checks"], stdout=closed, stderr=subprocess.PIPE)
+    assert done.returncode == 141
+    assert done.stderr == b""
