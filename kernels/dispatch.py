@@ -57,8 +57,8 @@ def _unmeasured(measure: str) -> Threshold:
     return Threshold(measure=measure, at_least=None, provenance=UNMEASURED)
 
 
-# `rksp bench kernels` on a GPU prints the ratios that belong here. Until then nothing is
-# switched on that nobody has timed.
+# `python benchmarks/kernel_ops.py` on a GPU prints the ratios that belong here. Until then nothing
+# is switched on that nobody has timed.
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
         "covariance": _unmeasured("width"),

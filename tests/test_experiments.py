@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmark_scripts import script
 from commands import left_with
 
 import rksp.confirm
-from rksp.bench.monitors import monitor_cost
 from rksp.cli.reproduce import _KNOWN
 from rksp.confirm.experiments import (
     cost,
@@ -185,7 +185,10 @@ def test_the_cost_of_an_arm_is_spread_over_its_cadence() -> None:
 def test_the_cost_of_monitors_is_measured_beside_the_bare_step() -> None:
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     shape |= {"vocab_size": 256, "max_position_embeddings": 16}
-    rows = {row["name"]: row for row in monitor_cost(shape, batch_size=2, length=16, rounds=1)}
+    rows = {
+        row["name"]: row
+        for row in script("monitors").monitor_cost(shape, batch_size=2, length=16, rounds=1)
+    }
     assert rows["bare step"]["share"] == 1.0
     assert rows["gradient-norm"]["ms"] > 0
     every = rows["near-unit-mass"]["every"]
