@@ -42,7 +42,6 @@ def resolve(
     seed: int = 0,
     trust_remote_code: bool = False,
     allow_hub: bool = False,
-    dtype: str | None = None,
     max_params: float = MAX_PARAMS,
     task: Task | None = None,
 ) -> ModelSource:
@@ -56,17 +55,14 @@ def resolve(
         seed: Of the random initialization.
         trust_remote_code: Run Python files that the folder or repository brings along.
         allow_hub: Fetch from the Hub what the local cache lacks.
-        dtype: Precision the weights are rounded to before the float32 pass (`bfloat16`, …).
         max_params: Larger models are not built in memory.
         task: Read the model as this; default what its configuration says.
 
     Raises:
         InputError: The target means nothing, or cannot be used; the message says what to do.
     """
-    if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise InputError(f"--dtype {dtype!r} is no torch dtype; use float32, bfloat16 or float16.")
     path = Path(target).expanduser()
-    common = {"seed": seed, "max_params": max_params, "dtype": dtype}
+    common = {"seed": seed, "max_params": max_params}
     overrides = dict(overrides or {})
     if path.exists():
         return _from_path(path, target, overrides, trust_remote_code, task, common)
@@ -118,7 +114,7 @@ def resolve_tiny(
         small.pop(name, None)
     if settings.get("architectures"):
         small["architectures"] = settings["architectures"]
-    common = {"seed": seed, "max_params": max_params, "dtype": None}
+    common = {"seed": seed, "max_params": max_params}
     kind = "config" if path.suffix == ".json" else "model_type"
     return _from_settings(path.name, kind, small, {}, task, common)
 
@@ -198,14 +194,11 @@ def _from_settings(
         config = make_config(target, settings, overrides)
     chosen = choose_class(target, config, settings.get("architectures"), task)
     notes += chosen.notes
-    dtype = common.get("dtype")
 
     def construct() -> nn.Module:
         if folder is not None:
-            model = _load(chosen, folder)
-        else:
-            model = chosen.make(trust_remote_code=remote is not None)
-        return model.to(getattr(torch, dtype)) if dtype else model
+            return _load(chosen, folder)
+        return chosen.make(trust_remote_code=remote is not None)
 
     def construct_empty() -> nn.Module:
         own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
@@ -231,7 +224,6 @@ def _from_settings(
         construct=construct,
         construct_empty=construct_empty,
         folder=folder,
-        rounded_to=dtype,
     )
 
 
@@ -276,7 +268,6 @@ def _from_factory(
         count = sum(p.numel() for p in skeleton.parameters())
     except refusals():  # a factory that reads values or files cannot run on the meta device
         count = None
-    dtype = common.get("dtype")
     return ModelSource(
         target=target,
         kind="factory",
@@ -288,7 +279,7 @@ def _from_factory(
         is_pretrained=False,
         model_class=attribute,
         seed=common["seed"],
-        construct=lambda: factory().to(getattr(torch, dtype)) if dtype else factory(),
+        construct=factory,
     )
 
 
