@@ -45,10 +45,10 @@ def run(
 ) -> None:
     """Trains the ladders of PLAN that the folder does not hold yet."""
     from rksp.lab.collection import collection_ids
-    from rksp.lab.grid import read_plan  # torch and transformers: seconds that --help spares
+    from rksp.lab.grid import read_ladder_plan  # torch and transformers: seconds that --help spares
     from rksp.lab.run import run_plan
 
-    design = read_plan(plan)
+    design = read_ladder_plan(plan)
     _check_device(device)
     stored = collection_ids(known) if known is not None else frozenset()
     try:

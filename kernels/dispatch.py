@@ -132,7 +132,8 @@ def choose(op: str, *tensors: Tensor, limit: str | None = None) -> Choice:
                     f"RKSP_KERNELS=triton, but {op} cannot run in Triton: {obstacle}. "
                     "Set RKSP_KERNELS=auto."
                 )
-            implementation, reason = "triton", "RKSP_KERNELS=triton"
+            unmeasured = "" if THRESHOLDS[op].at_least else "; unmeasured on a GPU"
+            implementation, reason = "triton", f"RKSP_KERNELS=triton{unmeasured}"
         elif obstacle is not None:
             implementation, reason = "reference", obstacle
         elif not tensors[0].is_cuda:
