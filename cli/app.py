@@ -25,6 +25,7 @@ from rksp.cli import (
     score,
 )
 from rksp.errors import RkspError
+from rksp.text import one_line
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -55,7 +56,7 @@ def root(
     if found is not None:
         file, tables = found
         context.default_map = defaults.default_map(file, tables, context.command)
-        print(f"rksp: defaults from {file}", file=sys.stderr)
+        print(f"rksp: defaults from {one_line(str(file))}", file=sys.stderr)
 
 
 app.command("score")(score.score)
@@ -110,5 +111,5 @@ def _closed_pipe() -> int:
 
 
 def _say(sentence: str, code: int) -> int:
-    print(f"rksp: {sentence}", file=sys.stderr)
+    print(f"rksp: {one_line(sentence)}", file=sys.stderr)
     return code

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import left_with
 
 from rksp.grid.cell import Cell, Options
 from rksp.grid.drive import drive
@@ -89,3 +90,88 @@ def test_a_closed_pipe_is_not_a_risk(tmp_path):
         done = subprocess.run([INSTALLED, "checks"], stdout=closed, stderr=subprocess.PIPE)
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+# Files that name code
+
+
+EVIL = """
+import pathlib
+pathlib.Path("imported").touch()
+def run():
+    pathlib.Path("called").touch()
+    raise SystemExit(0)
+"""
+STEPS = "learning_rate: 1e-4\nmicro_batch_size: 1\nmax_steps: 10\nsequence_len: 64\n"
+AXOLOTL = f'base_model: "evil:run"\n{STEPS}gradient_accumulation_steps: 1\n'
+HUGGING_FACE = (
+    'model_name_or_path: "evil:run"\nlearning_rate: 1e-4\nper_device_train_batch_size: 8\n'
+    "max_steps: 10\n"
+)
+GRID_ROWS = "target,lr\nevil:run,1e-4\n"
+NAMED_IN_A_FILE = {
+    "axolotl": ("train.yaml", AXOLOTL, "score {} --devices 1"),
+    "hf": ("hf.yaml", HUGGING_FACE, "score {} --devices 1 --sequence-length 64"),
+    "confirm": ("train.yaml", AXOLOTL, "confirm {} --devices 1 --steps 1"),
+    "grid": ("g.yaml", 'target: "evil:run"\ngrid:\n  lr: [1e-4]\n', "grid {} -o g.db"),
+    "axis": ("g.yaml", 'grid:\n  target: ["evil:run"]\n  lr: [1e-4]\n', "grid {} -o g.db"),
+    "rows": ("g.csv", GRID_ROWS, "grid {} -o g.db"),
+    "base": ("g.yaml", "base: t.yaml\ngrid:\n  lr: [1e-4]\n", "grid {} --devices 1 -o g.db"),
+}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run a command in this process, in a folder with a file that leaves marks when it runs."""
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text(EVIL)
+    Path("t.yaml").write_text(AXOLOTL)
+
+    def call(command: str) -> tuple[int, str, str]:
+        code = left_with(command.split())
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    yield call
+    sys.modules.pop("evil", None)
+
+
+def refused(done: tuple[int, str, str], sentence: str = "") -> None:
+    """Check exit code 2, one sentence on stderr and nothing on stdout."""
+    code, out, err = done
+    assert (code, out) == (2, ""), err
+    assert len(err.splitlines()) == 1, err
+    assert sentence in err
+    assert len(err) < 1200
+
+
+@pytest.mark.parametrize("case", NAMED_IN_A_FILE)
+def test_a_file_runs_no_code(run, case):
+    name, text, command = NAMED_IN_A_FILE[case]
+    Path(name).write_text(text)
+    refused(run(command.format(name)), "a factory must be typed")
+    assert not Path("imported").exists()
+
+
+def test_a_store_runs_no_code(tmp_path, run):
+    with GridStore(tmp_path / "g.db") as store:
+        store.fill([Cell(target="evil:run", recipe=Recipe(learning_rate=1e-3))], Options())
+        drive(store, LocalEngine(1), typed=["gpt2"])
+        assert [row.failure for row in store.rows()] == ["invalid"]
+    assert not Path("imported").exists()
+
+
+def test_a_typed_factory_runs_and_its_exit_is_a_failure(run):
+    refused(run("score evil:run"), "tried to end the program")
+    assert Path("called").exists()
+
+
+@pytest.mark.parametrize("target", ["sys:exit", "builtins:exit"])
+def test_foreign_code_cannot_choose_the_exit_code(run, target):
+    refused(run(f"score {target} --format json"), "tried to end the program")
+
+
+def test_an_exit_at_import_is_a_failure(run):
+    Path("evil2.py").write_text("raise SystemExit(0)")
+    refused(run("score evil2:run"), "tried to end the program")
