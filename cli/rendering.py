@@ -186,6 +186,18 @@ def _kind(report: AnyReport) -> str:
     return getattr(report, "kind", "score")
 
 
+def made_with(context: typer.Context) -> dict[str, str]:
+    """Return what a report says of its command: how to repeat it, and which defaults a file set."""
+    sources = {p.name: context.get_parameter_source(p.name) for p in context.command.params}
+    from_file = [
+        f"{parameter.opts[-1]} {context.params[parameter.name]}"
+        for parameter in context.command.params
+        if getattr(sources[parameter.name], "name", "") == "DEFAULT_MAP"
+    ]
+    said = {"command": command_line(context)}
+    return said | {"defaults_from_file": ", ".join(from_file)} if from_file else said
+
+
 def command_line(context: typer.Context) -> str:
     """The command that gives the same answer: what was set, whether typed or a default of a file.
 

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,42 @@ def digest(content: str | bytes, *, length: int = 16) -> str:
     """Return the first `length` hexadecimal digits of the SHA-256 of a text or of bytes."""
     data = content.encode() if isinstance(content, str) else content
     return hashlib.sha256(data).hexdigest()[:length]
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most `limit` bytes.
+
+    Raises:
+        InputError: It is missing, cannot be read, is a folder or a device, or holds more.
+    """
+    shown = f"{path!s:.200}"
+    try:
+        # Not blocking: opening a pipe that nobody writes to would wait without end.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InputError(f"{shown} is not a regular file.")
+            content = file.read(limit + 1)
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {shown}.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{shown} cannot be read: {reason}.") from error
+    if len(content) > limit:
+        raise InputError(f"{shown} is larger than {_size(limit)}, the most that is read.")
+    return content
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Read a regular UTF-8 file of at most `limit` bytes; a byte-order mark is dropped.
+
+    Raises:
+        InputError: As in `read_limited`, or it is not UTF-8 text.
+    """
+    try:
+        return read_limited(path, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path!s:.200} is not UTF-8 text ({error.reason}).") from error
 
 
 def check_writable(path: Path, option: str = "-o") -> None:
@@ -145,6 +182,10 @@ class ResultFolder:
             with suppress(OSError):
                 if time.time() - partial.stat().st_mtime > _STALE:
                     partial.unlink()
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
 def _real(path: Path) -> Path:

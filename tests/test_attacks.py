@@ -175,3 +175,28 @@ def test_foreign_code_cannot_choose_the_exit_code(run, target):
 def test_an_exit_at_import_is_a_failure(run):
     Path("evil2.py").write_text("raise SystemExit(0)")
     refused(run("score evil2:run"), "tried to end the program")
+
+
+# A stranger's defaults
+
+
+@pytest.mark.parametrize(
+    "line", ["output = ['text=../outside']", "exit-zero = true", "fail-on = 'never'"]
+)
+def test_a_file_of_defaults_neither_writes_nor_opens_the_gate(run, tmp_path, line):
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    Path(".git").mkdir()
+    Path(".rksp.toml").write_text(f"[score]\n{line}\n")
+    refused(run("score gpt2 --lr 1"), "cannot be")
+    assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "tool.rksp = 3", "[tool", "x = " + "[" * 5000])
+def test_a_broken_pyproject_is_said(run, text):
+    Path("pyproject.toml").write_text(text)
+    Path(".git").mkdir()
+    if text == "tool = 3":
+        assert run("checks")[0] == 0
+    else:
+        refused(run("checks"))
