@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -24,9 +25,12 @@ from rksp.cli import (
     score,
 )
 from rksp.errors import RkspError
+from rksp.text import one_line
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+_CLOSED_PIPE = 141  # what a shell sees of a program that SIGPIPE ended
 
 app = typer.Typer(
     name="rksp",
@@ -52,7 +56,7 @@ def root(
     if found is not None:
         file, tables = found
         context.default_map = defaults.default_map(file, tables, context.command)
-        print(f"rksp: defaults from {file}", file=sys.stderr)
+        print(f"rksp: defaults from {one_line(str(file))}", file=sys.stderr)
 
 
 app.command("score")(score.score)
@@ -74,6 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="rksp", standalone_mode=False)
+        sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(_say("interrupted", 130))
     except _UsageError as error:
@@ -81,6 +86,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except RkspError as error:
         sys.exit(_say(str(error), error.exit_code))
+    except BrokenPipeError:
+        sys.exit(_closed_pipe())
+    except SystemExit as error:
+        # Click leaves with 1 when a pipe is closed, which would read as "at risk".
+        if isinstance(error.__context__, BrokenPipeError):
+            sys.exit(_closed_pipe())
+        sys.exit(_say("code that is not part of rksp tried to end the program.", 2))
     except Exception as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
             traceback.print_exc()
@@ -90,6 +102,14 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _closed_pipe() -> int:
+    """Return the exit code of a program whose reader went away, as `| head` does."""
+    with contextlib.suppress(OSError, ValueError):
+        # What is still in the buffer would raise once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _CLOSED_PIPE
+
+
 def _say(sentence: str, code: int) -> int:
-    print(f"rksp: {sentence}", file=sys.stderr)
+    print(f"rksp: {one_line(sentence)}", file=sys.stderr)
     return code

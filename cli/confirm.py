@@ -31,7 +31,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.process import default_threads, quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import asked_for
-from rksp.cli.rendering import command_line, emit, outputs
+from rksp.cli.rendering import emit, made_with, outputs
 from rksp.errors import InputError
 from rksp.recipe import Recipe
 
@@ -159,7 +159,7 @@ def confirm(
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(keep)}", file=sys.stderr)
             raise
-    command = {"command": command_line(context)}
+    command = made_with(context)
     report = report.model_copy(update={"provenance": report.provenance | command})
     emit(report, output_format, files)
     return 1 if report.verdict == "failed" and not exit_zero else 0

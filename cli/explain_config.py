@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.errors import InputError
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.recipe_files.origin import RecipeField, RecipeFile
@@ -31,12 +32,12 @@ def explain_config(
     from rksp.recipe_files.registry import read_recipe_file
 
     read = read_recipe_file(file, trainer=trainer, devices=devices)
+    read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
         json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")
     else:
         _print(read)
-    read.recipe()  # a file that means nothing here is explained first, and then refused
     return 0
 
 
@@ -94,7 +95,9 @@ def _print_target(read: RecipeFile) -> None:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line.rstrip() + "\n")
+    # One line each, but for the empty one that some begin with.
+    blank = "\n" if line.startswith("\n") else ""
+    sys.stdout.write(blank + one_line(line.strip("\n").rstrip()) + "\n")
 
 
 def _value(value: object) -> str:

@@ -21,6 +21,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.rendering import emit
 from rksp.errors import InputError
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.grid.cell import Options
@@ -318,4 +319,4 @@ def _fails(record: Record, gate: Gate) -> bool:
 
 
 def _say(line: str) -> None:
-    print(f"rksp: {line}", file=sys.stderr)
+    print(f"rksp: {one_line(line)}", file=sys.stderr)

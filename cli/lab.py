@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from rksp.errors import InputError
+from rksp.files import atomic_write, check_writable
 
 INTERRUPTED = 130
 SPARSE_SECONDS = 60.0  # between progress lines where stderr is no terminal
@@ -44,10 +45,10 @@ def run(
 ) -> None:
     """Trains the ladders of PLAN that the folder does not hold yet."""
     from rksp.lab.collection import collection_ids
-    from rksp.lab.grid import read_plan  # torch and transformers: seconds that --help spares
+    from rksp.lab.grid import read_ladder_plan  # torch and transformers: seconds that --help spares
     from rksp.lab.run import run_plan
 
-    design = read_plan(plan)
+    design = read_ladder_plan(plan)
     _check_device(device)
     stored = collection_ids(known) if known is not None else frozenset()
     try:
@@ -147,6 +148,7 @@ def fit(
     """Fits and calibrates the classifier; the same data give the same bytes."""
     from rksp.classifiers.fit import fit_classifier
 
+    check_writable(output)
     table = _table(collection, measurements)
     card = {
         "families": {name: int((table.family == name).sum()) for name in sorted(set(table.family))},
@@ -157,7 +159,7 @@ def fit(
         "widths": [int(table.width.min()), int(table.width.max())],
         "depths": [int(table.depth.min()), int(table.depth.max())],
     }
-    output.write_text(fit_classifier(table, card).to_json(), encoding="utf-8")
+    atomic_write(output, fit_classifier(table, card).to_json())
     typer.echo(f"Fitted on {len(table)} runs of {card['ladders']} ladders: {output}.")
 
 
@@ -174,6 +176,8 @@ def evaluate(
     """Prints the evaluation as Markdown: every split, every tier, every baseline."""
     from rksp.classifiers.card import evaluation_markdown
 
+    if figure is not None:
+        check_writable(figure, "--figure")
     table = _table(collection, measurements)
     if figure is not None:
         _draw(table, question, figure)

@@ -10,7 +10,9 @@ from pathlib import Path
 import typer
 
 from rksp.errors import InputError
+from rksp.factory import refuse_factory
 from rksp.recipe import Recipe
+from rksp.text import one_line
 
 # Field of the recipe → parameter of the command.
 _FLAGS = {
@@ -67,7 +69,7 @@ def asked_for(context: typer.Context, target: str, file: Path | None, devices: i
     ]
     recipe = read.recipe(_flags(context, typed))
     for note in read.notes:
-        print(f"rksp: {note}", file=sys.stderr)
+        print(f"rksp: {one_line(note)}", file=sys.stderr)
     places = {
         found.name: (read.path.as_posix(), found.line)
         for found in read.fields
@@ -78,8 +80,9 @@ def asked_for(context: typer.Context, target: str, file: Path | None, devices: i
     if read.target is None:
         raise InputError(f"{target}: {read.target_missing}")
     for note in read.target.notes:
-        print(f"rksp: {note}", file=sys.stderr)
+        print(f"rksp: {one_line(note)}", file=sys.stderr)
     model = read.target
+    refuse_factory(model.name, target)
     return Asked(target=model.name, overrides=model.overrides, recipe=recipe, places=places)
 
 

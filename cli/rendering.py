@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from rksp.errors import ArtifactError, InputError
+from rksp.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,6 +117,7 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
     found = [Output.parse(file) for file in files or []]
     for output in found:
         check_format(output.format, f"-o {output.path}:", known)
+        check_writable(output.path)
     return found
 
 
@@ -124,10 +126,7 @@ def emit(report: AnyReport, output_format: str, files: list[Output]) -> None:
     rendered = [(file.path, _render(report, file.format)) for file in files]
     shown = None if output_format == "text" else _render(report, output_format)
     for path, text in rendered:
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{path} cannot be written: {error.strerror}.") from None
+        atomic_write(path, text)
     if shown is not None:
         sys.stdout.write(shown)
         return
@@ -185,6 +184,18 @@ def _print(report: AnyReport, console: Console) -> None:
 
 def _kind(report: AnyReport) -> str:
     return getattr(report, "kind", "score")
+
+
+def made_with(context: typer.Context) -> dict[str, str]:
+    """Return what a report says of its command: how to repeat it, and which defaults a file set."""
+    sources = {p.name: context.get_parameter_source(p.name) for p in context.command.params}
+    from_file = [
+        f"{parameter.opts[-1]} {context.params[parameter.name]}"
+        for parameter in context.command.params
+        if getattr(sources[parameter.name], "name", "") == "DEFAULT_MAP"
+    ]
+    said = {"command": command_line(context)}
+    return said | {"defaults_from_file": ", ".join(from_file)} if from_file else said
 
 
 def command_line(context: typer.Context) -> str:

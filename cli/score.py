@@ -33,7 +33,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.process import default_threads, quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import asked_for
-from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, command_line, emit, load, outputs
+from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load, made_with, outputs
 from rksp.errors import InputError
 from rksp.report.diff import compare
 from rksp.report.gate import Gate
@@ -153,7 +153,7 @@ def score(
         result = build_report(source, recipe, evaluations, shown.description)
     changed = None if older is None else compare(older, result, strict=True)
     judged = gate.judge(result, changed)
-    command = {"command": command_line(context)}
+    command = made_with(context)
     result = result.model_copy(
         update={
             "provenance": result.provenance | command,

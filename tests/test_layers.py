@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 
 # Each row may import rows above it and its own; the order is that of design.md.
 LAYERS = (
-    ("rksp.errors", "rksp.kernels", "rksp.moment", "rksp.batch", "rksp.outcome"),
+    ("rksp.errors", "rksp.processes", "rksp.text"),
+    ("rksp.factory", "rksp.files", "rksp.kernels", "rksp.moment", "rksp.batch", "rksp.outcome"),
     ("rksp.recipe", "rksp.objective", "rksp.option_lines"),
     ("rksp.recipe_files", "rksp.optimizers"),
     ("rksp.datasets",),

@@ -13,7 +13,7 @@ from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import training_batches, trivial_loss
-from rksp.confirm.kept import Kept
+from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport, in_precision, sum_up, train_arm
@@ -95,8 +95,8 @@ def confirm(
         "text": None if text is None else hashlib.sha256(text.read_bytes()).hexdigest(),
         "device": device,
     }
-    kept = Kept(folder, settings)
-    predictions = Kept(folder, settings | {"of": [evidence.name, threshold, list(seeds)]})
+    finished = FinishedRuns(folder, settings)
+    predictions = FinishedRuns(folder, settings | {"of": [evidence.name, threshold, list(seeds)]})
     runs = [(seed, arm) for seed in seeds for arm in arms]
     total = len(runs) * trained.max_steps
     started = time.perf_counter()
@@ -116,7 +116,7 @@ def confirm(
     for number, (seed, arm) in enumerate(runs):
         name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
         done = number * trained.max_steps
-        trial = kept.trial(arm.label, seed)
+        trial = finished.trial(arm.label, seed)
         if trial is not None:
             say(f"{name}: {trial.outcome}, finished before", done, total)
             trials.append(trial)
@@ -131,8 +131,8 @@ def confirm(
             seed=seed,
             faults=faults,
             monitors=monitors,
-            sinks=[*kept.sinks(arm.label, seed), _Critical(name, done, total, say)],
-            checkpoints=kept.checkpoints(arm.label, seed),
+            sinks=[*finished.sinks(arm.label, seed), _Critical(name, done, total, say)],
+            checkpoints=finished.checkpoints(arm.label, seed),
             progress=lambda step, loss, name=name, done=done: say(
                 f"{name}: step {step + 1}/{trained.max_steps}, loss {loss:.4g}",
                 done + step + 1,
@@ -148,7 +148,7 @@ def confirm(
                 trivial_loss=trivial_loss(batches[seed]),
             )
         )
-        kept.keep_trial(trials[-1])
+        finished.keep_trial(trials[-1])
         say(f"{name}: {trials[-1].outcome}", done + trained.max_steps, total)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
     return _report(source, recipe, trained, faults, prediction, trials, device, timings)

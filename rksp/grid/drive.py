@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from rksp.factory import is_factory
 from rksp.grid.cell import model_name
 from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.events import Event, Failure, Task
@@ -35,6 +36,7 @@ def drive(
     timeout: float = 1800.0,
     lease: float = LEASE,
     progress: Progress = lambda line: None,
+    typed: Collection[str] = (),
 ) -> None:
     """Works until no cell is open; cells that another coordinator holds are waited for.
 
@@ -45,6 +47,7 @@ def drive(
     Args:
         timeout: Seconds without an event after which a worker that has begun is ended.
         lease: Seconds for which a claim is good unless renewed.
+        typed: Targets that may be factories. A store is a file: what it holds besides runs no code.
     """
     running: list[_Running] = []
     renewed = time.monotonic()
@@ -55,6 +58,9 @@ def drive(
                 if task is None:
                     break
                 keys = [key for key, _ in task["cells"]]
+                if is_factory(task["target"]) and task["target"] not in typed:
+                    store.fail(keys, "invalid", f"the factory {task['target']} was not typed.")
+                    continue
                 running.append(_Running(task=task, job=engine.start(task), open=keys))
             if not running and not any(store.counts()[state] for state in ("todo", "running")):
                 return

@@ -76,7 +76,7 @@ def run_grid(
             progress(f"resumes: {store.counts()['done']} of {known} cells are done")
         if retry_failed:
             store.retry_failed()
-        drive(store, engine, timeout=timeout, progress=progress)
+        drive(store, engine, timeout=timeout, progress=progress, typed=plan.typed)
         return _result(store)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rksp.errors import InputError
+from rksp.files import replacing
 from rksp.run_state import RunState
 
 
@@ -53,9 +54,8 @@ class Checkpoints:
                     tensors[f"optimizer.{names[parameter]}.{key}"] = value
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"before-step-{step}.safetensors"
-        partial = path.with_suffix(".partial")
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(whole, partial, metadata={"step": str(state.step)})
-        partial.replace(path)
+        with replacing(path) as partial:
+            save_file(whole, partial, metadata={"step": str(state.step)})
         self.written = path
         self._states.clear()

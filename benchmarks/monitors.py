@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
+
+import torch
+import typer
 
 from rksp.datasets.tasks import make_task
 from rksp.interventions.registry import make_intervention
@@ -149,3 +154,24 @@ def _row(case: _Case, step: float) -> dict[str, object]:
     if case.reason is not None:
         return row | {"reason": case.reason}
     return row | {"ms": 1e3 * case.seconds, "share": (case.seconds / step - 1) / case.every}
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="Steps of every kind.")] = 3,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Time every monitor and intervention as a share of a training step."""
+    torch.set_num_threads(1)
+    rows = monitor_cost(rounds=rounds)
+    if output_format == "json":
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        every = f"every {row['every']}" if "every" in row else ""
+        spent = f"{row['ms']:>9.1f} ms" if "ms" in row else ""
+        share = f"{row['share']:>8.2%}" if "share" in row else row["reason"]
+        typer.echo(f"{row['name']:<32}{every:<11}{spent:<13}{share}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

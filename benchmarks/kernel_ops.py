@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import typer
 from torch import Tensor
 
 from rksp.errors import InputError, nearest
@@ -359,3 +360,12 @@ def _fill_case(count: int, device: str) -> Case:
         reference=lambda: normal_fill_reference(target, 7),
         triton=lambda: normal_fill_triton(target, 7),
     )
+
+
+def main() -> None:
+    """Compare every kernel's reference and Triton program with the best library call."""
+    typer.echo(to_markdown(run()), nl=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

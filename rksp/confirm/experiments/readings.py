@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from rksp.files import atomic_write
 from rksp.monitors.base import Reading
 
 _DIGITS = 6  # of a value; the rules look at tenths of its spread
@@ -26,9 +27,7 @@ def write_readings(path: Path, readings: Iterable[Reading]) -> None:
         steps.append(reading.step)
         values.append(float(f"{reading.value:.{_DIGITS}g}"))
     text = json.dumps([[*key, *column] for key, column in columns.items()])
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(gzip.compress(text.encode(), mtime=0))
-    partial.replace(path)
+    atomic_write(path, gzip.compress(text.encode(), mtime=0))
 
 
 def read_readings(path: Path) -> list[Reading]:

@@ -6,7 +6,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from rksp.cli.options import assignments
 from rksp.grid.cell import Options
 from rksp.grid.evaluate import evaluate_task
 from rksp.grid.plan import make_plan
@@ -74,3 +78,21 @@ def _load(target: str, overrides: Mapping[str, object] | None) -> None:
         store.fill(plan.cells, Options())
         for _ in evaluate_task(store.claim(_LEASE)):
             pass
+
+
+def main(
+    target: Annotated[str, typer.Argument(help="As for rksp score.")] = "gpt2",
+    models: Annotated[int, typer.Option(help="Distinct initializations.")] = 10,
+    cells: Annotated[int, typer.Option(help="Cells of the whole grid.")] = 1000,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
+    ] = None,
+) -> None:
+    """Compare a grid of rates and warm-ups with the sum of its models' profiles."""
+    settings = assignments(overrides or [])
+    for name, value in grid_cost(target, overrides=settings, models=models, cells=cells).items():
+        typer.echo(f"{name}: {value:.4g}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rksp.confirm.schema import PredictionReport
 from rksp.confirm.trial import TrialReport
-from rksp.errors import InputError
+from rksp.files import ResultFolder, digest
 from rksp.monitors.sinks import JsonLines, Sink
 from rksp.training.checkpoints import Checkpoints
 
@@ -26,13 +25,13 @@ class _File(BaseModel):
     prediction: PredictionReport | None = None
 
 
-class Kept:
-    """What a folder holds of one confirmation; without a folder nothing is kept.
+class FinishedRuns:
+    """The runs of one confirmation that a folder holds; without a folder nothing is stored.
 
-    A file made with other settings is as good as none: the run is trained again and replaces it.
+    A file made with other settings counts as missing: the run is trained again and replaces it.
 
     Args:
-        folder: Made if missing.
+        folder: Made if missing; None stores nothing.
         settings: Everything that all runs depend on.
 
     Raises:
@@ -40,64 +39,54 @@ class Kept:
     """
 
     def __init__(self, folder: Path | None, settings: Mapping[str, object]) -> None:
-        self.folder = folder
-        text = json.dumps(settings, sort_keys=True, default=str)
-        self._settings = hashlib.sha256(text.encode()).hexdigest()[:16]
-        if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"--keep {folder} is no folder: {error.strerror}.") from None
+        self._results = None if folder is None else ResultFolder(folder)
+        self._settings = digest(json.dumps(settings, sort_keys=True, default=str))
 
     def trial(self, arm: str, seed: int) -> TrialReport | None:
-        """The finished run of an arm at a seed."""
+        """Return the finished run of an arm at a seed."""
         found = self._read(_name(arm, seed))
         return found.trial if found is not None and found.trial is not None else None
 
     def keep_trial(self, trial: TrialReport) -> None:
-        """Writes a finished run."""
+        """Store a finished run."""
         self._write(_name(trial.arm, trial.seed), trial=trial)
 
     def prediction(self) -> PredictionReport | None:
-        """What was predicted of these settings."""
+        """Return what was predicted for these settings."""
         found = self._read("prediction")
         return None if found is None else found.prediction
 
     def keep_prediction(self, prediction: PredictionReport) -> None:
-        """Writes what was predicted."""
+        """Store what was predicted."""
         self._write("prediction", prediction=prediction)
 
     def sinks(self, arm: str, seed: int) -> Sequence[Sink]:
-        """The log of a run that is about to start, without what an interrupted one left in it."""
+        """Return the log of a run that is about to start, emptied of an interrupted run."""
         path = self._path(_name(arm, seed), ".jsonl")
         return [] if path is None else [JsonLines(path, from_step=0)]
 
     def checkpoints(self, arm: str, seed: int) -> Checkpoints | None:
-        """Where a run's states from before trouble go."""
+        """Return the store for a run's states from before an alarm."""
         path = self._path(_name(arm, seed), "")
         return None if path is None else Checkpoints(path)
 
     def _path(self, name: str, suffix: str) -> Path | None:
-        return None if self.folder is None else self.folder / f"{name}{suffix}"
+        return None if self._results is None else self._results.path(name, suffix)
 
     def _read(self, name: str) -> _File | None:
-        path = self._path(name, ".json")
-        if path is None or not path.exists():
+        content = None if self._results is None else self._results.read(name)
+        if content is None:
             return None
         try:
-            found = _File.model_validate_json(path.read_bytes())
+            found = _File.model_validate_json(content)
         except ValidationError:  # of an older rksp
             return None
         return found if found.settings == self._settings else None
 
     def _write(self, name: str, **content: BaseModel) -> None:
-        path = self._path(name, ".json")
-        if path is None:
-            return
-        partial = path.with_suffix(".partial")
-        file = _File(settings=self._settings, **content)
-        partial.write_text(file.model_dump_json(indent=1, exclude_none=False), encoding="utf-8")
-        partial.replace(path)
+        if self._results is not None:
+            file = _File(settings=self._settings, **content)
+            self._results.write(name, file.model_dump_json(indent=1, exclude_none=False))
 
 
 def _name(arm: str, seed: int) -> str:

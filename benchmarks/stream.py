@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from rksp.cli.options import assignments
 from rksp.errors import InputError
+from rksp.models.streaming.memory import parse_size
 
 _DRAWS = "random numbers drawn"
 _PIECES = 16  # of a million entries: the fill whose rate is a bound
@@ -263,3 +268,38 @@ def _peak() -> int:
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="llama-2-7b, llama-3.1-70b, llama-3.1-405b, deepseek-v3, or as for rksp score."
+        ),
+    ] = "llama-2-7b",
+    tokens: Annotated[int, typer.Option(help="Tokens of the probe.")] = 256,
+    layers: Annotated[
+        int | None, typer.Option(help="Cut the model to so many blocks and extrapolate.")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads that prepare weights and multiply.")] = 1,
+    max_memory: Annotated[str | None, typer.Option(help="As for rksp score.")] = None,
+    spectra: Annotated[bool, typer.Option(help="Fit the spectra too.")] = True,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
+    ] = None,
+) -> None:
+    """Stream a pass over a model that is never whole in memory: peak, cost, and their floors."""
+    for row in run(
+        target,
+        tokens=tokens,
+        layers=layers,
+        threads=threads,
+        max_memory=None if max_memory is None else parse_size(max_memory),
+        spectra=spectra,
+        overrides=assignments(overrides or []),
+    ):
+        typer.echo(f"{row['name']}: {row['value']}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,10 +1,14 @@
-"""How often the whole set of monitors cries wolf: alarms in runs that are known to be healthy."""
+"""False alarms of the whole set of monitors, in runs that are known to be healthy."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import typer
 
 from rksp.datasets.tasks import make_task
 from rksp.errors import RkspError
@@ -104,3 +108,26 @@ def _lines(densest: int | None) -> list[str]:
         f"{name}:every={min(kind.default_every, sparser.get(name, densest))}"
         for name, kind in MONITORS.items()
     ]
+
+
+def main(
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
+    steps: Annotated[int, typer.Option(help="Steps of every run, 50 of them warm-up.")] = 500,
+    densest: Annotated[
+        int | None, typer.Option(help="Read every monitor at least this often.")
+    ] = None,
+) -> None:
+    """Count the false alarms of all monitors in healthy runs of six small models."""
+    torch.set_num_threads(1)
+    runs = [
+        healthy_run(family, int(seed), steps=steps, densest=densest)
+        for seed in seeds.split(",")
+        for family in FAMILIES
+    ]
+    typer.echo(f"{sum(part.steps for part in runs)} healthy steps after warm-up")
+    for row in false_alarms(runs):
+        typer.echo(f"{row['monitor']:<22}{row['readings']:>8} readings{row['alarms']:>5} alarms")
+
+
+if __name__ == "__main__":
+    typer.run(main)

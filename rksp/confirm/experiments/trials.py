@@ -1,8 +1,7 @@
-"""Plans of trials on the controlled models, run in processes and resumable."""
+"""Trials on the controlled models, run in processes and resumable."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +9,17 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from rksp.confirm.arms import parse_arm
-from rksp.confirm.experiments.series import read_readings, write_readings
+from rksp.confirm.experiments.readings import read_readings, write_readings
 from rksp.confirm.trial import TrialReport, alarm_rules, seen, sum_up, train_arm
 from rksp.datasets.tasks import make_task
+from rksp.files import ResultFolder, digest
 from rksp.lab.run import Progress, work_through
 from rksp.models.zoo import build_member
 from rksp.monitors.rules import replay
 from rksp.recipe import Recipe
 from rksp.training.runner import RunRecord
+
+_READINGS = ".readings.gz"
 
 
 class Trial(BaseModel):
@@ -43,7 +45,7 @@ class Trial(BaseModel):
     def id(self) -> str:
         """Hash of the content: the name under which the result is stored."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest(text)
 
 
 class Stored(BaseModel):
@@ -53,15 +55,6 @@ class Stored(BaseModel):
 
     trial: Trial
     result: TrialReport
-
-
-def run_trial(trial: Trial) -> TrialReport:
-    """Trains one trial; arms of the same seed share initialization and batches."""
-    return _sum_up(trial, _train(trial))
-
-
-def _sum_up(trial: Trial, record: RunRecord) -> TrialReport:
-    return sum_up(record, trial.arm, trial.seed, fault_step=trial.fault_step)
 
 
 def _train(trial: Trial) -> RunRecord:
@@ -88,52 +81,47 @@ def run_trials(
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> list[Stored]:
-    """Trains what `folder` does not hold yet, a file or two a trial, and reads everything back.
+    """Train what `folder` does not hold yet, a file or two a trial, and read everything back.
 
     Raises:
         Incomplete: A worker died; what is stored stays, and the same call continues.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [trial for trial in trials if not _path(trial, folder).exists()]
+    results = ResultFolder(folder)
+    results.clean()
+    missing = [trial for trial in trials if trial.id not in results]
     if missing:
-        work_through(_store, missing, folder, total=len(trials), workers=workers, progress=progress)
+        work_through(store, missing, folder, total=len(trials), workers=workers, progress=progress)
     return read_trials(trials, folder)
 
 
 def read_trials(trials: Sequence[Trial], folder: Path) -> list[Stored]:
-    """What `folder` holds of a plan, in its order.
+    """Return what `folder` holds of a plan, in its order.
 
     Alarms are judged anew from the stored readings, by the rules of today.
     """
+    results = ResultFolder(folder)
     found = []
     for trial in trials:
-        path = _path(trial, folder)
-        if path.exists():
-            stored = Stored.model_validate_json(path.read_text(encoding="utf-8"))
-            found.append(_judged(stored, folder) if trial.monitors else stored)
+        content = results.read(trial.id)
+        if content is not None:
+            stored = Stored.model_validate_json(content)
+            found.append(_judged(stored, results) if trial.monitors else stored)
     return found
 
 
-def _judged(stored: Stored, folder: Path) -> Stored:
+def store(trial: Trial, folder: Path) -> None:
+    """Train a trial and store its result, and the readings of its monitors beside it."""
+    record = _train(trial)
+    results = ResultFolder(folder)
+    if trial.monitors:
+        write_readings(results.path(trial.id, _READINGS), record.readings)
+    result = sum_up(record, trial.arm, trial.seed, fault_step=trial.fault_step)
+    results.write(trial.id, Stored(trial=trial, result=result).model_dump_json())
+
+
+def _judged(stored: Stored, results: ResultFolder) -> Stored:
     trial, result = stored.trial, stored.result
-    alarms = replay(read_readings(_readings_path(trial, folder)), alarm_rules(trial.recipe))
+    readings = read_readings(results.path(trial.id, _READINGS))
+    alarms = replay(readings, alarm_rules(trial.recipe))
     anew = seen(alarms, result.onset, since=trial.fault_step)
     return stored.model_copy(update={"result": result.model_copy(update=anew)})
-
-
-def _path(trial: Trial, folder: Path) -> Path:
-    return folder / f"{trial.id}.json"
-
-
-def _readings_path(trial: Trial, folder: Path) -> Path:
-    return folder / f"{trial.id}.readings.gz"
-
-
-def _store(trial: Trial, folder: Path) -> None:
-    record = _train(trial)
-    if trial.monitors:
-        write_readings(_readings_path(trial, folder), record.readings)
-    stored = Stored(trial=trial, result=_sum_up(trial, record))
-    partial = folder / f"{trial.id}.partial"
-    partial.write_text(stored.model_dump_json(), encoding="utf-8")
-    partial.replace(_path(trial, folder))
