@@ -47,7 +47,7 @@ def diff(
 
         from rksp.report.terminal import render_comparison
 
-        render_comparison(changed, Console(highlight=False))
+        Console(highlight=False).print(render_comparison(changed))
     if gate.failed:
         print(f"rksp: exit {0 if exit_zero else 1}: {'; '.join(gate.reasons)}", file=sys.stderr)
     return 1 if gate.failed and not exit_zero else 0

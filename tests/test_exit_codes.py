@@ -12,11 +12,11 @@ import pytest
 from reports import finding, scored, with_findings
 
 from rksp.cli import main
+from rksp.documents.score import ScoreReport
 from rksp.grid.cell import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
 from rksp.report.formats import FORMATS, render
-from rksp.report.schema import Report
 
 TINY = "--set n_layer=2 --set n_embd=32 --set n_head=2 --set vocab_size=512 --snapshots 256"
 GRID_FORMATS = ("text", "json", "csv", "html", "markdown", "junit")
@@ -35,7 +35,7 @@ def run(monkeypatch, capsys, tmp_path):
     return call
 
 
-def _stored(report: Report, name: str) -> str:
+def _stored(report: ScoreReport, name: str) -> str:
     Path(name).write_text(report.to_json())
     return name
 

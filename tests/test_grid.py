@@ -25,10 +25,10 @@ from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.provenance import made_by
 from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore, Row
-from rksp.grid.terminal import render
 from rksp.models.resolve import resolve
 from rksp.pipeline import evaluate, gather, judge
 from rksp.recipe import Recipe
+from rksp.report.grid_terminal import render
 
 TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]
 STATES = Options(states=256)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("rksp.errors", "rksp.kernels", "rksp.moment", "rksp.batch", "rksp.outcome"),
     ("rksp.recipe", "rksp.objective"),
+    ("rksp.documents",),
     ("rksp.recipe_files", "rksp.optimizers"),
     ("rksp.datasets",),
     ("rksp.models",),
@@ -22,11 +23,11 @@ LAYERS = (
     ("rksp.classifiers",),
     ("rksp.risk",),
     ("rksp.monitors", "rksp.interventions", "rksp.faults"),
-    ("rksp.training", "rksp.gathered", "rksp.pipeline"),
+    ("rksp.training", "rksp.gathered", "rksp.pipeline", "rksp.score_report"),
     ("rksp.lab",),
     ("rksp.grid",),
-    ("rksp.report",),
     ("rksp.confirm",),
+    ("rksp.report",),
     ("rksp.bench",),
     ("rksp.cli",),
 )

@@ -15,12 +15,17 @@ from pages import Page, check_self_contained, embedded, wrong_numbers
 from reports import HOSTILE, scored
 
 from rksp.cli.rendering import emit, load_any, outputs
-from rksp.confirm.schema import ArmReport, ConfirmReport, MonitorReport, PredictionReport
-from rksp.confirm.trial import TrialReport
+from rksp.documents.confirm import (
+    ArmReport,
+    ConfirmReport,
+    MonitorReport,
+    PredictionReport,
+    TrialReport,
+)
 from rksp.errors import InputError
 from rksp.recipe import Recipe
 from rksp.report import confirmation, sweep, sweep_summary
-from rksp.report.sweep import SweepReport
+from rksp.report.sweep import GridReport
 
 JUNIT = xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit-10.xsd")
 
@@ -137,7 +142,7 @@ def test_one_wild_run_does_not_flatten_the_rest():
     assert "run along the top" not in confirmation.render(report)
 
 
-def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> SweepReport:
+def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> GridReport:
     """Two depths and three rates; the last depth cannot be built."""
     cells = []
     for position, (depth, rate) in enumerate((d, r) for d in (2, 4) for r in (1e-4, 3e-3, 0.3)):
@@ -159,7 +164,7 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Swe
         lost |= {"position": 6, "model": HOSTILE, "n_layer": HOSTILE, "learning_rate": 1e-4}
         lost |= {"verdict": "could not run", "failure": "invalid", "message": HOSTILE, "lr": 1e-4}
         cells.append(lost)
-    return SweepReport(
+    return GridReport(
         cells=sorted(cells, key=lambda c: c["probability_failed"] or 2.0),
         best_safe={"gpt2 n_layer=2": cells[0], "gpt2 n_layer=4": cells[3], HOSTILE: None},
         pareto={},

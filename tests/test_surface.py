@@ -6,7 +6,7 @@ import typer
 
 import rksp
 from rksp.cli import app
-from rksp.report.schema import Report
+from rksp.documents.score import ScoreReport
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe RksPError Status evaluate "
@@ -57,4 +57,4 @@ def test_options_of_score():
 
 
 def test_keys_of_the_report():
-    assert " ".join(sorted(Report.model_json_schema()["properties"])) == REPORT_KEYS
+    assert " ".join(sorted(ScoreReport.model_json_schema()["properties"])) == REPORT_KEYS

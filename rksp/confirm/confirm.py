@@ -15,8 +15,9 @@ from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.kept import Kept
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.schema import ConfirmReport, PredictionReport
-from rksp.confirm.trial import TrialReport, in_precision, sum_up, train_arm
+from rksp.confirm.trial import in_precision, sum_up, train_arm
+from rksp.documents.base import GateReport
+from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
 from rksp.features import Evidence
@@ -165,6 +166,13 @@ def _report(
     timings: dict[str, float],
 ) -> ConfirmReport:
     reports = compare(trials)
+    found, said = verdict(reports), conclude(prediction, reports, faults)
+    gate = GateReport(
+        fail_on="failed",
+        failed=found == "failed",
+        issues=[],
+        reasons=said if found == "failed" else [],
+    )
     return ConfirmReport(
         target=_target(source),
         asked=asked,
@@ -172,8 +180,9 @@ def _report(
         faults=list(faults),
         prediction=prediction,
         prediction_held=prediction_held(prediction, reports, faults),
-        verdict=verdict(reports),
-        conclusions=conclude(prediction, reports, faults),
+        verdict=found,
+        gate=gate,
+        conclusions=said,
         arms=reports,
         trials=list(trials),
         provenance=_provenance(device),

@@ -132,7 +132,7 @@ def collect(
         states=reader.states,
         forward=forward,
         forward_passes=1 + 1 / count,
-        notes=_notes(chains),
+        notes=_notes(chains, reader.repeated),
         repeated=reader.repeated,
     )
 
@@ -269,7 +269,7 @@ def distinct_rows(x: Tensor, y: Tensor) -> Tensor:
     return order[(first == order) | ~same]
 
 
-def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
+def _notes(chains: tuple[Chain, ...], repeated: int) -> tuple[str, ...]:
     notes = []
     if any(chain.kind == "streams" for chain in chains):
         notes.append("Parallel residual streams are read as states of their own.")
@@ -281,6 +281,8 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
         )
     if any(len(set(map(id, chain.blocks))) < len(chain.blocks) for chain in chains):
         notes.append("Blocks share their weights; every pass through one counts as a layer.")
+    if repeated:
+        notes.append(f"Up to {repeated} states of a block repeat another and are left out.")
     return tuple(notes)
 
 

@@ -1,26 +1,40 @@
-"""The report: one schema-checked document that every rendering is made from."""
+"""The document of `rksp score`: what was measured, and the answer."""
 
 from __future__ import annotations
 
-import json
-import math
-from typing import Literal
+from enum import StrEnum
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BeforeValidator, Field
 
+from rksp.documents.base import Document, Part
+from rksp.documents.finding import Finding, Level
 from rksp.recipe import Recipe
 
-SCHEMA_VERSION = "1.0"
+
+class Verdict(StrEnum):
+    """What to do with the answer."""
+
+    OK = "ok"
+    RISK = "risk"
+    INDETERMINATE = "indeterminate"
 
 
-class Part(BaseModel):
-    """Base of every part: frozen, and no field that the schema does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+def _pairs(values: object) -> object:
+    """Complex numbers as (real, imaginary); six digits place a point in a plot."""
+    found = getattr(values, "tolist", lambda: values)()
+    if not isinstance(found, list | tuple):
+        return found
+    return [(round(z.real, 6), round(z.imag, 6)) if isinstance(z, complex) else z for z in found]
 
 
 class TargetReport(Part):
-    """What was scored."""
+    """What was scored.
+
+    Attributes:
+        notes: What was changed or dropped to read the model, and how its stream was read, a
+            sentence each.
+    """
 
     name: str
     kind: str
@@ -32,6 +46,7 @@ class TargetReport(Part):
     blocks: list[tuple[str, int]]
     width: int
     probe: str
+    notes: list[str] = Field(default_factory=list)
 
 
 class LayerReport(Part):
@@ -57,7 +72,7 @@ class LayerReport(Part):
     kreiss: float | None
     rms_in: float | None
     rms_out: float | None
-    eigenvalues: list[tuple[float, float]]
+    eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]
 
 
 class SpectraReport(Part):
@@ -101,10 +116,51 @@ class ResponseReport(Part):
     reason: str | None
 
 
-class RiskReport(Part):
-    """The answer; see `rksp.risk.RiskAssessment`. Probabilities lie between 0 and 1."""
+class CurvePoint(NamedTuple):
+    """P(failed) at one learning rate, with its interval."""
 
-    verdict: Literal["ok", "risk", "indeterminate"]
+    learning_rate: float
+    probability: float
+    low: float
+    high: float
+
+
+class Contribution(NamedTuple):
+    """One feature's share of the log-odds: positive raises the risk above the average run's."""
+
+    meaning: str
+    log_odds: float
+    feature: str
+
+
+class RiskAssessment(Part):
+    """The answer for one model and recipe. Probabilities lie between 0 and 1.
+
+    Attributes:
+        verdict: `risk` if the point estimate is at or above `threshold`.
+        reasons: Why the verdict is indeterminate; empty otherwise.
+        evidence: Name of the tier of evidence behind the answer.
+        horizon_steps: The longest of the runs that the classifier learned from.
+        probability_failed: At the recipe's rate: a lower rate would train better, or nothing does;
+            None without a rate. `probability_failed_low` and `probability_failed_high` are the ends
+            of its interval.
+        probability_diverged: At the recipe's rate: non-finite, or the published thresholds.
+        safe_learning_rate: Largest rate whose upper bound stays under `risk`; None if no rate's
+            does.
+        likely_edge: Rate at which P(failed) crosses one half, the best guess of the edge; None if
+            it does not cross within the rates looked at.
+        risk: Upper bound on the probability at the safe rate.
+        threshold: Probability at which the verdict becomes `risk`.
+        curve: P(failed) against the rate, by rising rate.
+        contributions: What moves this run's log-odds from the average, largest first.
+        outside: Features beyond the fitted range, in widths of it.
+        counterfactual: A sentence: the rate that would bring the probability under the threshold,
+            or why none does.
+        classifier_data: Digest of the data that the classifier was fitted on; None where no
+            classifier was asked.
+    """
+
+    verdict: Verdict
     reasons: list[str]
     evidence: str
     horizon_steps: int
@@ -116,25 +172,11 @@ class RiskReport(Part):
     likely_edge: float | None
     risk: float
     threshold: float
-    curve: list[tuple[float, float, float, float]]
-    contributions: list[tuple[str, float]]
+    curve: list[CurvePoint]
+    contributions: list[Contribution]
     outside: dict[str, float]
     counterfactual: str | None
     classifier_data: str | None
-
-
-class FindingReport(Part):
-    """One thing that a check saw; see `rksp.checks.finding.Finding`."""
-
-    code: str
-    name: str
-    level: Literal["error", "warning", "note"]
-    message: str
-    value: float | None
-    healthy: str
-    fix: str
-    source: str
-    layer: str
 
 
 class KernelReport(Part):
@@ -152,8 +194,8 @@ class ChangeReport(Part):
     code: str
     name: str
     layer: str
-    level: Literal["error", "warning", "note"]
-    was: Literal["error", "warning", "note"] | None
+    level: Level
+    was: Level | None
     message: str
 
 
@@ -168,15 +210,6 @@ class ComparisonReport(Part):
     notes: list[str]
 
 
-class GateReport(Part):
-    """What the exit code was decided by: `failed` means 1, unless `--exit-zero` was given."""
-
-    fail_on: str
-    failed: bool
-    issues: list[str]
-    reasons: list[str]
-
-
 class SeedReport(Part):
     """Everything measured at one seed."""
 
@@ -184,58 +217,29 @@ class SeedReport(Part):
     spectra: SpectraReport
     forward: ForwardReport
     response: ResponseReport | None
-    risk: RiskReport | None
+    risk: RiskAssessment | None
     risk_missing: str | None
 
 
-class Report(Part):
+class ScoreReport(Document):
     """One run of `rksp score`.
 
     `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the
     mean, standard deviation, lowest and highest over them of the numbers that people compare.
-    `kernels` says which implementations ran, `gate` what decided the exit code, `baseline` what
-    changed since an older report. `recipe_places` says at which file and line a field of the recipe
-    stands, for those that were read from a file. `non_finite` lists the paths of numbers that were
-    infinite or undefined: JSON has no word for them, so they stand as null. Only `timings` differs
-    between two runs of the same command.
+    `kernels` says which implementations ran, `baseline` what changed since an older report.
+    `recipe_places` says at which file and line a field of the recipe stands, for those that were
+    read from a file. Only `timings` differs between two runs of the same command.
     """
 
-    schema_version: Literal["1.0"] = SCHEMA_VERSION
+    kind: Literal["score"] = "score"
     target: TargetReport
     recipe: Recipe
     verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
-    findings: list[FindingReport]
+    findings: list[Finding]
     seeds: list[SeedReport]
     spread: dict[str, dict[str, float]]
     provenance: dict[str, str | int | float | bool | None]
     kernels: list[KernelReport]
-    gate: GateReport | None = None
     baseline: ComparisonReport | None = None
-    non_finite: list[str] = []
-    recipe_places: dict[str, tuple[str, int]] = {}
+    recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
     timings: dict[str, float]
-
-    def finite(self) -> Report:
-        """As it will be read again: keys in order; what is not finite is None, and listed."""
-        return Report.model_validate(_clean(self))
-
-    def to_json(self) -> str:
-        """Sorted keys and no NaN; the same bytes for the same numbers."""
-        return json.dumps(_clean(self), sort_keys=True, allow_nan=False, indent=1) + "\n"
-
-
-def _clean(report: Report) -> dict[str, object]:
-    missing: list[str] = []
-    content = _finite(report.model_dump(mode="python"), "", missing)
-    return content | {"non_finite": sorted(set(missing) | set(report.non_finite))}
-
-
-def _finite(value: object, path: str, missing: list[str]) -> object:
-    if isinstance(value, dict):
-        return {key: _finite(value[key], f"{path}/{key}", missing) for key in sorted(value)}
-    if isinstance(value, list | tuple):
-        return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        missing.append(path)
-        return None
-    return value
