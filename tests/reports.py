@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from rksp.documents.score import Finding, ScoreReport
+from rksp.documents.finding import Finding
+from rksp.documents.score import RiskAssessment, ScoreReport
 from rksp.models.resolve import resolve
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
@@ -44,7 +45,7 @@ def with_findings(*findings: Finding, rate: float | None = 6e-4) -> ScoreReport:
 def with_risk(report: ScoreReport, **risk: object) -> ScoreReport:
     """The same report with other fields of the answer; the verdict follows."""
     seed = report.seeds[0]
-    changed = seed.risk.model_copy(update=risk)
+    changed = RiskAssessment.model_validate(seed.risk.model_dump() | risk)
     seeds = [seed.model_copy(update={"risk": changed}), *report.seeds[1:]]
     return report.model_copy(update={"seeds": seeds, "verdict": changed.verdict})
 

@@ -22,7 +22,7 @@ SCORE_OPTIONS = (
 )
 
 REPORT_KEYS = (
-    "baseline findings gate kernels non_finite provenance recipe recipe_places schema_version "
+    "baseline findings gate kernels kind non_finite provenance recipe recipe_places schema_version "
     "seeds spread target timings verdict"
 )
 
