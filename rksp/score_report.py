@@ -13,10 +13,10 @@ from rksp.documents.score import (
     ForwardReport,
     KernelReport,
     LayerReport,
+    ScoredTarget,
     ScoreReport,
     SeedReport,
     SpectraReport,
-    TargetReport,
 )
 from rksp.kernels import dispatch
 from rksp.models.source import ModelSource
@@ -34,7 +34,7 @@ def score_report(
     verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
     seeds = [_seed(evaluation) for evaluation in evaluations]
     return ScoreReport(
-        target=TargetReport.of(
+        target=ScoredTarget.of(
             source,
             first.profile,
             name=source.target,

@@ -15,6 +15,7 @@ from pages import Page, check_self_contained, embedded, wrong_numbers
 from reports import HOSTILE, scored
 
 from rksp.cli.rendering import emit, load_any, outputs
+from rksp.documents.base import TargetReport
 from rksp.documents.confirm import (
     ArmReport,
     ConfirmReport,
@@ -57,7 +58,16 @@ def confirmation_report() -> ConfirmReport:
         | {"overhead": 0.015, "monitors": []},
     ]
     return ConfirmReport(
-        target={"name": HOSTILE},
+        target=TargetReport(
+            name=HOSTILE,
+            kind="config",
+            task="causal-lm",
+            model_type="gpt2",
+            parameters=1000,
+            is_pretrained=False,
+            config_hash=None,
+            notes=["Model type mimo is read as qwen2."],
+        ),
         asked=Recipe(learning_rate=3.0),
         trained=Recipe(learning_rate=3.0, max_steps=4),
         faults=[],
@@ -92,6 +102,7 @@ def test_the_page_of_a_confirmation_shows_the_same_numbers():
     assert {"arms/1/p_value", "arms/0/monitors/0/lead", "prediction/probability_failed"} <= paths
     assert text.count('class="run arm0"') == text.count('class="run arm1"') == 4  # wide and narrow
     assert ">held<" in text
+    assert "mimo is read as qwen2" in text
     assert "<b x" not in text
 
 
@@ -104,6 +115,7 @@ def test_a_stored_confirmation_renders_again(tmp_path, capsys):
     emit(stored, "html", outputs("html", [str(tmp_path / "page.txt")], "confirm"))
     assert capsys.readouterr().out == confirm_html.render(report)
     assert "FAILED" in (tmp_path / "page.txt").read_text()
+    assert "mimo is read as qwen2" in (tmp_path / "page.txt").read_text()
     with pytest.raises(InputError, match="rksp confirm, --format 'sarif'"):
         emit(stored, "sarif", [])
     (tmp_path / "score.json").write_text(scored().to_json())

@@ -16,7 +16,7 @@ from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.kept import Kept
 from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.trial import in_precision, sum_up, train_arm
-from rksp.documents.base import GateReport
+from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
@@ -174,7 +174,12 @@ def _report(
         reasons=said if found == "failed" else [],
     )
     return ConfirmReport(
-        target=_target(source),
+        target=TargetReport.of(
+            source,
+            name=source.target,
+            model_type=getattr(source.config, "model_type", None),
+            parameters=source.num_parameters,
+        ),
         asked=asked,
         trained=trained,
         faults=list(faults),
@@ -217,18 +222,6 @@ def _rehearse(
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
                 intervention.bind(model, optimizer, recipe)
-
-
-def _target(source: ModelSource) -> dict[str, str | int | bool | None]:
-    return {
-        "name": source.target,
-        "kind": source.kind,
-        "task": source.task,
-        "model_type": getattr(source.config, "model_type", None),
-        "parameters": source.num_parameters,
-        "is_pretrained": source.is_pretrained,
-        "config_hash": source.config_hash,
-    }
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

@@ -33,6 +33,29 @@ class Part(BaseModel):
         return cls(**found)
 
 
+class TargetReport(Part):
+    """The model that a document is about.
+
+    Attributes:
+        name: As the user wrote it.
+        kind: What the name was taken for; see `rksp.models.source.Kind`.
+        task: What the model predicts.
+        parameters: Their number; None where a factory cannot tell.
+        config_hash: SHA-256 of the configuration.
+        notes: What was changed or dropped to read the model, and how its stream was read, a
+            sentence each.
+    """
+
+    name: str
+    kind: str
+    task: str
+    model_type: str | None
+    parameters: int | None
+    is_pretrained: bool
+    config_hash: str | None
+    notes: list[str] = Field(default_factory=list)
+
+
 class GateReport(Part):
     """What the exit code was decided by: `failed` means 1, unless `--exit-zero` was given.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rksp.documents.base import Document, Part
+from rksp.documents.base import Document, Part, TargetReport
 from rksp.recipe import Recipe
 
 
@@ -122,7 +122,7 @@ class ConfirmReport(Document):
     """
 
     kind: Literal["confirm"] = "confirm"
-    target: dict[str, str | int | bool | None]
+    target: TargetReport
     asked: Recipe
     trained: Recipe
     faults: list[str]

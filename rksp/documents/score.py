@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from rksp.documents.base import Document, Part
+from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Finding, Level
 from rksp.recipe import Recipe
 
@@ -28,25 +28,18 @@ def _pairs(values: object) -> object:
     return [(round(z.real, 6), round(z.imag, 6)) if isinstance(z, complex) else z for z in found]
 
 
-class TargetReport(Part):
-    """What was scored.
+class ScoredTarget(TargetReport):
+    """What was scored, and what it was shown.
 
     Attributes:
-        notes: What was changed or dropped to read the model, and how its stream was read, a
-            sentence each.
+        blocks: (path, number of blocks) of each chain of the residual stream.
+        width: Width of the residual stream.
+        probe: What the model was shown, in words.
     """
 
-    name: str
-    kind: str
-    task: str
-    model_type: str | None
-    parameters: int | None
-    is_pretrained: bool
-    config_hash: str | None
     blocks: list[tuple[str, int]]
     width: int
     probe: str
-    notes: list[str] = Field(default_factory=list)
 
 
 class LayerReport(Part):
@@ -232,7 +225,7 @@ class ScoreReport(Document):
     """
 
     kind: Literal["score"] = "score"
-    target: TargetReport
+    target: ScoredTarget
     recipe: Recipe
     verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
     findings: list[Finding]

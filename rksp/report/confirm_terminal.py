@@ -16,7 +16,7 @@ def render(report: ConfirmReport) -> Group:
     """The conclusions first, then the arms, then who saw what when."""
     target, trained = report.target, report.trained
     title = Text.assemble(
-        (str(target["name"]), "bold"),
+        (target.name, "bold"),
         f", {trained.max_steps} of {report.asked.max_steps} steps at {trained.learning_rate:g}",
         f"  {report.verdict.upper()}",
         style=_STYLES[report.verdict],
@@ -30,6 +30,7 @@ def render(report: ConfirmReport) -> Group:
     for monitor in report.arms[0].monitors:
         if monitor.silent:
             silent.setdefault(monitor.silent, []).append(monitor.monitor)
+    parts += [Text(f"· {note}", style="dim") for note in target.notes]
     parts += [
         Text(f"· {', '.join(names)} did not measure: {reason}", style="dim")
         for reason, names in silent.items()
