@@ -52,7 +52,7 @@ def load(file: Path) -> ScoreReport:
 
 
 def load_any(file: Path) -> Document:
-    """Reads a stored report of `rksp score`, `confirm` or `grid`; raises as `load`."""
+    """Reads a stored document of any kind; raises as `load`."""
     content = _read(file)
     try:
         document = json.loads(content)
@@ -71,7 +71,9 @@ def schema_of(kind: str) -> type[Document]:
     from rksp.documents.kinds import DOCUMENTS  # not for --help
 
     if kind not in DOCUMENTS:
-        raise InputError(f"There is no report of {kind!r}; rksp score, confirm and grid make one.")
+        raise InputError(
+            f"There is no report of {kind!r}; rksp score, confirm, grid and diff make one."
+        )
     return DOCUMENTS[kind]
 
 

@@ -13,7 +13,9 @@ from rksp.cli.rendering import emit, format_help, load_any, output_help, outputs
 
 
 def report(
-    file: Annotated[Path, typer.Argument(help="A JSON report of rksp score, confirm or grid.")],
+    file: Annotated[
+        Path, typer.Argument(help="A JSON report of rksp score, confirm, grid or diff.")
+    ],
     output_format: Annotated[str, typer.Option("--format", help=format_help())] = "text",
     output: Annotated[list[str] | None, typer.Option("-o", "--output", help=output_help())] = None,
 ) -> int:
@@ -24,7 +26,7 @@ def report(
 
 
 def schema(
-    command: Annotated[str, typer.Argument(help="score, confirm or grid.")] = "score",
+    command: Annotated[str, typer.Argument(help="score, confirm, grid or diff.")] = "score",
 ) -> int:
     """Prints the JSON Schema of the report that a command makes."""
     content = schema_of(command).model_json_schema()

@@ -73,7 +73,7 @@ class GateReport(Part):
 
 
 class Document(Part):
-    """Base of what `rksp score`, `rksp confirm` and `rksp grid` write.
+    """Base of what `rksp score`, `rksp confirm`, `rksp grid` and `rksp diff` write.
 
     Attributes:
         kind: The command that made it.

@@ -203,6 +203,12 @@ class ComparisonReport(Part):
     notes: list[str]
 
 
+class DiffReport(ComparisonReport, Document):
+    """One run of `rksp diff`; the verdict is that of the older and of the newer report."""
+
+    kind: Literal["diff"] = "diff"
+
+
 class SeedReport(Part):
     """Everything measured at one seed."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rksp.documents.base import Document
 
-KINDS = ("score", "confirm", "grid")
+KINDS = ("score", "confirm", "grid", "diff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ FORMATS = (
             "score": "rksp.report.terminal:render",
             "confirm": "rksp.report.confirm_terminal:render",
             "grid": "rksp.report.grid_terminal:render",
+            "diff": "rksp.report.terminal:render_comparison",
         },
     ),
     Format(
@@ -57,6 +58,7 @@ FORMATS = (
         renderings={
             "score": "rksp.report.markdown:render",
             "grid": "rksp.report.grid_summary:markdown",
+            "diff": "rksp.report.markdown:render_comparison",
         },
     ),
     Format(name="sarif", suffix=".sarif", renderings={"score": "rksp.report.sarif:render"}),

@@ -81,6 +81,11 @@ def comparison(changed: ComparisonReport) -> str:
     return "\n\n".join(parts)
 
 
+def render_comparison(changed: ComparisonReport) -> str:
+    """The same as a document of its own."""
+    return comparison(changed) + "\n"
+
+
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A pipe table; cells are Markdown already."""
     lines = [header, tuple("---" for _ in header), *rows]
