@@ -71,9 +71,8 @@ def schema_of(kind: str) -> type[Document]:
     from rksp.documents.kinds import DOCUMENTS  # not for --help
 
     if kind not in DOCUMENTS:
-        raise InputError(
-            f"There is no report of {kind!r}; rksp score, confirm, grid and diff make one."
-        )
+        makers = one_of(tuple(DOCUMENTS), "and")
+        raise InputError(f"There is no report of {kind!r}; rksp {makers} make one.")
     return DOCUMENTS[kind]
 
 

@@ -171,6 +171,9 @@ def test_a_diff_exits_by_what_is_new_or_worse(run):
     _, out, err = run("diff", mild, bad, "--format", "json")
     assert [c["state"] for c in json.loads(out)["changes"]] == ["new", "unchanged"]
     assert err == "rksp: exit 1: RKSP102 RKSP102 is off\n"
+    Path("diff.json").write_text(out)
+    stored = run("report", "diff.json", "--format", "markdown")
+    assert stored == (0, run("diff", mild, bad, "--format", "markdown")[1], "")
 
 
 @pytest.mark.parametrize(
