@@ -134,6 +134,13 @@ def test_a_curve_of_any_length_renders(count):
     assert text.count("▅") >= min(count, 20)
 
 
+def test_a_curve_at_no_rate_is_refused():
+    report = json.loads(scored(3.0).to_json())
+    report["seeds"][0]["risk"]["curve"][0][0] = 0.0
+    with pytest.raises(ValidationError, match="greater than 0"):
+        ScoreReport.model_validate(report)
+
+
 @pytest.mark.parametrize(("kind", "name"), RENDERINGS)
 def test_every_entry_of_the_table_names_a_function(kind, name):
     module, _, path = RENDERINGS[kind, name].partition(":")

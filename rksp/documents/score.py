@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PositiveFloat
 
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Finding, Level
@@ -112,7 +112,7 @@ class ResponseReport(Part):
 class CurvePoint(NamedTuple):
     """P(failed) at one learning rate, with its interval."""
 
-    learning_rate: float
+    learning_rate: PositiveFloat
     probability: float
     low: float
     high: float

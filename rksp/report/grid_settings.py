@@ -53,7 +53,7 @@ def by_level(cell: Record) -> str:
     """`error RKSP501; warning RKSP502, RKSP503`: the cell's findings by level, worst first."""
     found: dict[str, list[str]] = {level: [] for level in reversed(LEVELS)}
     for code, level in complaints(cell):
-        found[level].append(code)
+        found.setdefault(level, []).append(code)
     return "; ".join(f"{level} {', '.join(codes)}" for level, codes in found.items() if codes)
 
 
