@@ -31,7 +31,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.process import default_threads, quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import asked_for
-from rksp.cli.rendering import emit, made_with, outputs
+from rksp.cli.rendering import conclude, emit, format_help, made_with, output_help, outputs
 from rksp.errors import InputError
 from rksp.recipe import Recipe
 
@@ -84,10 +84,10 @@ def confirm(
     text: Annotated[Path | None, typer.Option(help="Train on this instead of Shakespeare.")] = None,
     fail_on: Annotated[float, typer.Option(help="P(failed) that counts as risk.")] = 0.5,
     exit_zero: ExitZero = False,
-    output_format: Annotated[str, typer.Option("--format", help="text, json or html.")] = "text",
+    output_format: Annotated[str, typer.Option("--format", help=format_help("confirm"))] = "text",
     output: Annotated[
         list[str] | None,
-        typer.Option("-o", "--output", help="Also write FILE (.json .html .txt); repeatable."),
+        typer.Option("-o", "--output", help=output_help("confirm")),
     ] = None,
     keep: Annotated[
         Path | None,
@@ -162,7 +162,7 @@ def confirm(
     command = made_with(context)
     report = report.model_copy(update={"provenance": report.provenance | command})
     emit(report, output_format, files)
-    return 1 if report.verdict == "failed" and not exit_zero else 0
+    return conclude(report, exit_zero=exit_zero)
 
 
 def _how_to_go_on(keep: Path | None) -> str:

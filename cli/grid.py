@@ -19,7 +19,7 @@ from rksp.cli.options import (
     Snapshots,
     TrustRemoteCode,
 )
-from rksp.cli.rendering import emit
+from rksp.cli.rendering import conclude, emit, format_help
 from rksp.errors import InputError
 from rksp.text import one_line
 
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from rksp.grid.engines.base import Engine
     from rksp.grid.plan import GridPlan
     from rksp.grid.run import GridResult
-    from rksp.grid.table import Record
     from rksp.report.gate import Gate
 
-_FORMATS = ("text", "json", "csv", "html", "markdown", "junit")
 _ENGINES = ("local", "ray", "slurm")
 _STORE_MARK = b"SQLite format 3\x00"
 
@@ -87,9 +85,7 @@ def grid(
     where: Annotated[
         list[str] | None, typer.Option(help="Print only such cells: lr<=1e-3; repeatable.")
     ] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", help="text, json, csv, html, markdown or junit.")
-    ] = "text",
+    output_format: Annotated[str, typer.Option("--format", help=format_help("grid"))] = "text",
     export: Annotated[
         list[Path] | None, typer.Option(help="Also write .csv, .jsonl or .parquet; repeatable.")
     ] = None,
@@ -162,13 +158,14 @@ def _check(
     """Everything that can be wrong is said before there is any work."""
     from rksp.grid.export import check_export
     from rksp.grid.table import Condition
+    from rksp.report.formats import check_format
 
+    check_format(output_format, kind="grid")
     for condition in where:
         Condition.parse(condition)
     for path in exports:
         check_export(path)
     for option, value, known in (
-        ("--format", output_format, _FORMATS),
         ("--engine", engine, _ENGINES),
         ("--evidence", evidence, ("forward", "response", "micro")),
     ):
@@ -242,80 +239,14 @@ def _show(
     *,
     exit_zero: bool,
 ) -> int:
-    from rksp.grid import table
-    from rksp.grid.export import export, to_csv
-    from rksp.grid.terminal import render
+    from rksp.grid.export import export
+    from rksp.report.grid_report import grid_report
 
-    everything = result.records(gate.bar)
-    found = table.where(everything, where or [])[:top]
+    document = grid_report(result, gate, conditions=where or [], top=top)
     for path in exports or []:
-        export(everything, path)
-    if output_format == "csv":
-        sys.stdout.write(to_csv(found))
-    elif output_format == "json":
-        document = _document(result, everything, found, gate)
-        json.dump(document, sys.stdout, sort_keys=True, indent=1)
-        sys.stdout.write("\n")
-    elif output_format == "text":
-        sys.stdout.write(render(everything, found, result.axes()))
-    else:
-        from rksp.report.sweep import SweepReport
-
-        document = _document(result, everything, found, gate)
-        emit(SweepReport.model_validate(document), output_format, [])
-    return _exit_code(result, everything, gate, exit_zero=exit_zero)
-
-
-def _document(
-    result: GridResult, everything: list[Record], found: list[Record], gate: Gate
-) -> dict[str, object]:
-    from rksp.grid import table
-
-    return {
-        "kind": "grid",
-        "cells": found,
-        "cells_in_grid": len(everything),
-        "profiles_made": len(result.profiles),
-        "best_safe": table.best_safe(everything),
-        "pareto": table.pareto(everything),
-        "failing": [record["position"] for record in found if _fails(record, gate)],
-        "made_by": dict(result.made_by),
-    }
-
-
-def _exit_code(result: GridResult, found: list[Record], gate: Gate, *, exit_zero: bool) -> int:
-    """3 if something could not run (2 if nothing could, for what was given); 1 for a risk."""
-    count, missing = len(result.rows), result.unfinished()
-    broken = [row for row in missing if row.state == "failed"]
-    if broken:
-        why = str(broken[0].message)
-        _say(f"{len(broken)} of {count} cells could not run; the first: {why}")
-        if "no such setting" in why:
-            _say("leave out what is neither recipe nor model with --ignore NAME")
-        if len(broken) == count and all(row.failure == "invalid" for row in broken):
-            return 2
-    if len(missing) > len(broken):
-        _say(f"{len(missing) - len(broken)} of {count} cells are not done; the same grid resumes")
-    if missing:
-        return 3
-    failing = [record for record in found if _fails(record, gate)]
-    if not failing:
-        return 0
-    worst = failing[-1]  # they are ranked
-    rate = worst["learning_rate"]
-    at = f" (worst: {worst['model']}{f' at {rate:.3g}' if rate else ''})"
-    code = 0 if exit_zero else 1
-    _say(f"exit {code}: {len(failing)} of {len(found)} cells fail --fail-on {gate.fail_on}{at}")
-    return code
-
-
-def _fails(record: Record, gate: Gate) -> bool:
-    if gate.fail_on == "never":
-        return False
-    levels = {"error": ("error",), "warning": ("error", "warning")}.get(gate.level or "", ())
-    return record["verdict"] == "risk" or any(
-        word in levels for word in str(record["findings"]).split()
-    )
+        export(result.records(gate.bar), path)
+    emit(document, output_format, [])
+    return conclude(document, exit_zero=exit_zero)
 
 
 def _say(line: str) -> None:

@@ -33,7 +33,15 @@ from rksp.cli.options import (
 )
 from rksp.cli.process import default_threads, quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import asked_for
-from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load, made_with, outputs
+from rksp.cli.rendering import (
+    conclude,
+    emit,
+    format_help,
+    load,
+    made_with,
+    output_help,
+    outputs,
+)
 from rksp.errors import InputError
 from rksp.report.diff import compare
 from rksp.report.gate import Gate
@@ -84,8 +92,10 @@ def score(
     baseline: Annotated[
         Path | None, typer.Option(help="Older JSON report: only what is new or worse counts.")
     ] = None,
-    output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
-    output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
+    output_format: Annotated[str, typer.Option("--format", help=format_help("score"))] = "text",
+    output: Annotated[
+        list[str] | None, typer.Option("-o", "--output", help=output_help("score"))
+    ] = None,
     threads: Threads = None,
     max_params: Annotated[
         float, typer.Option(help="Stream larger models; with --stream never, refuse them.")
@@ -115,7 +125,7 @@ def score(
         from rksp.models.resolve import resolve
         from rksp.models.streaming.memory import parse_size
         from rksp.pipeline import evaluate
-        from rksp.report.build import build_report
+        from rksp.score_report import score_report
 
         if evidence.upper() not in Evidence.__members__ or evidence == "config":
             raise InputError(f"--evidence {evidence!r} is none of forward, response, micro.")
@@ -150,22 +160,19 @@ def score(
                 progress=lambda step, number=number: _progress(f"{target} seed {number}: {step}"),
             )
             evaluations.append(evaluation)
-        result = build_report(source, recipe, evaluations, shown.description)
+        result = score_report(source, recipe, evaluations, shown.description)
     changed = None if older is None else compare(older, result, strict=True)
-    judged = gate.judge(result, changed)
     command = made_with(context)
     result = result.model_copy(
         update={
             "provenance": result.provenance | command,
-            "gate": judged,
+            "gate": gate.judge(result, changed),
             "baseline": changed,
             "recipe_places": dict(asked.places),
         }
     )
     emit(result, output_format, files)
-    if judged.failed:
-        print(f"rksp: exit {0 if exit_zero else 1}: {'; '.join(judged.reasons)}", file=sys.stderr)
-    return 1 if judged.failed and not exit_zero else 0
+    return conclude(result, exit_zero=exit_zero)
 
 
 def _progress(line: str) -> None:

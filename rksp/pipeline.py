@@ -10,10 +10,11 @@ from pathlib import Path
 
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import read_facts
-from rksp.checks.finding import Finding
 from rksp.checks.registry import run_checks
 from rksp.classifiers.classifier import DivergenceClassifier, load_classifier
 from rksp.datasets.probe import Probe, make_probe
+from rksp.documents.finding import Finding
+from rksp.documents.score import RiskAssessment
 from rksp.errors import ArtifactError, InputError
 from rksp.features import Evidence, extract
 from rksp.gathered import Gathered, Progress, as_batch, timed
@@ -28,7 +29,7 @@ from rksp.models.streaming.opening import (
     should_stream,
 )
 from rksp.recipe import Recipe
-from rksp.risk import RiskAssessment, assess, certain_failure
+from rksp.risk import assess, certain_failure
 from rksp.spectra.model_profile import Profile, profile
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension

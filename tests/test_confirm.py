@@ -18,8 +18,7 @@ from rksp.confirm.compare import compare, conclude, failed_trials, prediction_he
 from rksp.confirm.confirm import confirm, shortened
 from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
-from rksp.confirm.schema import ConfirmReport, PredictionReport
-from rksp.confirm.trial import TrialReport
+from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.errors import InputError
 from rksp.features import Evidence
 from rksp.models.resolve import resolve_tiny

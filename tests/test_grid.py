@@ -23,12 +23,14 @@ from rksp.grid.export import export
 from rksp.grid.heat import heat_map
 from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.provenance import made_by
-from rksp.grid.run import run_grid
+from rksp.grid.run import GridResult, run_grid
 from rksp.grid.store import GridStore, Row
-from rksp.grid.terminal import render
 from rksp.models.resolve import resolve
 from rksp.pipeline import evaluate, gather, judge
 from rksp.recipe import Recipe
+from rksp.report.gate import Gate
+from rksp.report.grid_report import grid_report
+from rksp.report.grid_terminal import render
 
 TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]
 STATES = Options(states=256)
@@ -141,17 +143,19 @@ def test_the_heat_map_rises_with_the_rate(worked):
 
 
 def test_the_terminal_shows_it_all(worked):
+    def shown(rows: list[Row], **limits: object) -> str:
+        result = GridResult(rows=tuple(rows), profiles=(), made_by={})
+        return render(grid_report(result, Gate.parse("0.5"), **limits))
+
     rows = worked[0][:-1]  # without the broken target, all share a width
-    found, axes = table.records(rows), table.axes_of(rows)
-    text = render(found, found[:3], axes)
+    text = shown(rows, top=3)
     assert len(re.findall(r"(?m)^[123] ", text)) == 3
     assert "gpt2 n_layer=1: lr=" in text  # settings that all share are left out
     assert re.search(r"1 · 0 · adamw  ·[·░▒▓█]{2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
-    fast = [r for r in found if r["lr"] == 1.0]
-    assert "gpt2 n_layer=1: none of these rates; safe up to " in render(fast, fast, axes)
-    lost = table.records(worked[0][-1:])
-    assert "gpt2: no answer" in render(lost, lost, [])
+    fast = [row for row in rows if row.labels["lr"] == 1.0]
+    assert "gpt2 n_layer=1: none of these rates; safe up to " in shown(fast)
+    assert "gpt2: no answer" in shown(worked[0][-1:])
 
 
 def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):

@@ -30,7 +30,7 @@ from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.weights import InitialWeights, build_whole, fill, fill_buffers
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
-from rksp.report.build import build_report
+from rksp.score_report import score_report
 from rksp.spectra.model_profile import profile
 
 FAMILIES = [
@@ -561,7 +561,7 @@ def test_a_report_is_the_same_on_any_number_of_threads(family):
         evaluation, probe = evaluate(
             source, recipe, num_states=256, streaming="always", workers=workers
         )
-        report = build_report(source, recipe, [evaluation], probe.description)
+        report = score_report(source, recipe, [evaluation], probe.description)
         reports.append(report.model_dump_json(exclude={"timings"}))
     assert reports[0] == reports[1] == reports[2]
     assert "streamed" in reports[0] and "response" in reports[0]

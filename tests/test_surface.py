@@ -6,7 +6,7 @@ import typer
 
 import rksp
 from rksp.cli import app
-from rksp.report.schema import Report
+from rksp.documents.score import ScoreReport
 
 PUBLIC = (
     "ArtifactError Incomplete InputError NotCovered Profile Recipe RksPError Status evaluate "
@@ -22,7 +22,7 @@ SCORE_OPTIONS = (
 )
 
 REPORT_KEYS = (
-    "baseline findings gate kernels non_finite provenance recipe recipe_places schema_version "
+    "baseline findings gate kernels kind non_finite provenance recipe recipe_places schema_version "
     "seeds spread target timings verdict"
 )
 
@@ -57,4 +57,4 @@ def test_options_of_score():
 
 
 def test_keys_of_the_report():
-    assert " ".join(sorted(Report.model_json_schema()["properties"])) == REPORT_KEYS
+    assert " ".join(sorted(ScoreReport.model_json_schema()["properties"])) == REPORT_KEYS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, published_rate
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 
 _OVER_EDGE = 2.0
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known

@@ -15,8 +15,9 @@ from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.schema import ConfirmReport, PredictionReport
-from rksp.confirm.trial import TrialReport, in_precision, sum_up, train_arm
+from rksp.confirm.trial import in_precision, sum_up, train_arm
+from rksp.documents.base import GateReport, TargetReport
+from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
 from rksp.features import Evidence
@@ -165,15 +166,28 @@ def _report(
     timings: dict[str, float],
 ) -> ConfirmReport:
     reports = compare(trials)
+    found, said = verdict(reports), conclude(prediction, reports, faults)
+    gate = GateReport(
+        fail_on="failed",
+        failed=found == "failed",
+        issues=[],
+        reasons=said if found == "failed" else [],
+    )
     return ConfirmReport(
-        target=_target(source),
+        target=TargetReport.of(
+            source,
+            name=source.target,
+            model_type=getattr(source.config, "model_type", None),
+            parameters=source.num_parameters,
+        ),
         asked=asked,
         trained=trained,
         faults=list(faults),
         prediction=prediction,
         prediction_held=prediction_held(prediction, reports, faults),
-        verdict=verdict(reports),
-        conclusions=conclude(prediction, reports, faults),
+        verdict=found,
+        gate=gate,
+        conclusions=said,
         arms=reports,
         trials=list(trials),
         provenance=_provenance(device),
@@ -208,18 +222,6 @@ def _rehearse(
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
                 intervention.bind(model, optimizer, recipe)
-
-
-def _target(source: ModelSource) -> dict[str, str | int | bool | None]:
-    return {
-        "name": source.target,
-        "kind": source.kind,
-        "task": source.task,
-        "model_type": getattr(source.config, "model_type", None),
-        "parameters": source.num_parameters,
-        "is_pretrained": source.is_pretrained,
-        "config_hash": source.config_hash,
-    }
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

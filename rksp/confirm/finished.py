@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rksp.confirm.schema import PredictionReport
-from rksp.confirm.trial import TrialReport
+from rksp.documents.confirm import PredictionReport, TrialReport
 from rksp.files import ResultFolder, digest
 from rksp.monitors.sinks import JsonLines, Sink
 from rksp.training.checkpoints import Checkpoints

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from rksp.gathered import Gathered
     from rksp.pipeline import Evaluation
 
+_KEPT = {
+    "verdict",
+    "reasons",
+    "probability_failed",
+    "probability_failed_low",
+    "probability_failed_high",
+    "probability_diverged",
+    "safe_learning_rate",
+    "likely_edge",
+    "evidence",
+}
 EVALUATOR = "rksp.grid.evaluate:evaluate_task"
 
 
@@ -99,19 +110,7 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     found = [f"{finding.code} {finding.level}" for finding in evaluation.findings]
     if risk is None:
         return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
-    failed = risk.failed
-    return {
-        "verdict": risk.verdict.value,
-        "reasons": list(risk.reasons),
-        "probability_failed": failed.probability if failed else None,
-        "probability_failed_low": failed.low if failed else None,
-        "probability_failed_high": failed.high if failed else None,
-        "probability_diverged": risk.diverged.probability if risk.diverged else None,
-        "safe_learning_rate": risk.safe_learning_rate,
-        "likely_edge": risk.likely_edge,
-        "evidence": str(risk.tier),
-        "findings": found,
-    }
+    return risk.model_dump(mode="json", include=_KEPT) | {"findings": found}
 
 
 def _failed(error: Exception) -> Event:

@@ -99,6 +99,31 @@ class ForwardStats:
     not_measured: dict[str, str]
     non_finite: str | None = None
 
+    @property
+    def attention_logit_std(self) -> float | None:
+        """Largest `logit_std` of the attention calls."""
+        return max((call.logit_std for call in self.attention), default=None)
+
+    @property
+    def attention_entropy(self) -> float | None:
+        """Lowest entropy of the attention calls; 1 is uniform."""
+        return min((call.entropy for call in self.attention), default=None)
+
+    @property
+    def attention_collapsed_heads(self) -> int | None:
+        """Number of collapsed heads over all attention calls."""
+        return sum(call.collapsed_heads for call in self.attention) if self.attention else None
+
+    @property
+    def router_entropy(self) -> float | None:
+        """Lowest entropy of the routers; 1 is uniform."""
+        return min((router.entropy for router in self.routers), default=None)
+
+    @property
+    def router_max_violation(self) -> float | None:
+        """Largest load violation of the routers."""
+        return max((router.max_violation for router in self.routers), default=None)
+
 
 @dataclass(slots=True)
 class ForwardWatch:

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from rksp.confirm.arms import parse_arm
 from rksp.confirm.experiments.readings import read_readings, write_readings
-from rksp.confirm.trial import TrialReport, alarm_rules, seen, sum_up, train_arm
+from rksp.confirm.trial import alarm_rules, seen, sum_up, train_arm
 from rksp.datasets.tasks import make_task
+from rksp.documents.confirm import TrialReport
 from rksp.files import ResultFolder, digest
 from rksp.lab.run import Progress, work_through
 from rksp.models.zoo import build_member

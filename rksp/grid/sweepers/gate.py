@@ -88,7 +88,7 @@ class RiskGate:
         return Look(
             prune=risk.verdict == "risk",
             verdict=risk.verdict.value,
-            probability_failed=risk.failed.probability if can_tell and risk.failed else None,
+            probability_failed=risk.probability_failed if can_tell else None,
             safe_learning_rate=risk.safe_learning_rate if can_tell else None,
             reason="; ".join(risk.reasons) or risk.counterfactual or "",
         )

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rksp.documents.grid import GridReport, Record
 from rksp.grid.axes import canonical
 from rksp.grid.heat import heat_map
-from rksp.grid.table import Record, best_safe, pareto
 
 _SHADES = "·░▒▓█"
 
 
-def render(everything: Sequence[Record], shown: Sequence[Record], axes: Sequence[str]) -> str:
+def render(report: GridReport) -> str:
     """The ranked cells that are shown; best safe settings, trade-off and heat map of all."""
-    short = _short_names(list(dict.fromkeys(str(record["model"]) for record in everything)))
-    lines = [*_table(shown, axes), ""]
+    everything, axes = [*report.cells, *report.hidden], report.axes
+    short = _short_names(list(report.best_safe))
+    lines = [*_table(report.cells, axes), ""]
     lines += ["Best safe setting of each model:"]
-    for model, record in best_safe(everything).items():
+    for model, record in report.best_safe.items():
         words = _no_setting(model, everything) if record is None else _setting(record, axes)
         lines.append(f"  {short[model]}: {words}")
-    fronts = {model: front for model, front in pareto(everything).items() if len(front) > 1}
+    fronts = {model: front for model, front in report.pareto.items() if len(front) > 1}
     if fronts:
         lines += ["", "Rate against risk, cells that no other beats in both:"]
     for model, front in fronts.items():

@@ -1,10 +1,12 @@
-"""A grid's results for a CI: Markdown for the job summary, JUnit for the list of tests."""
+"""A grid's results for machines: Markdown for a job summary, JUnit for a CI's tests, CSV."""
 
 from __future__ import annotations
 
+from rksp.documents.grid import FAILED, GridReport, Record
+from rksp.grid.export import to_csv
+from rksp.report.grid_settings import Settings
 from rksp.report.junit import Case, suite
 from rksp.report.markdown import code, plain, table
-from rksp.report.sweep import FAILED, Record, SweepReport, broken
 
 _MOST_ROWS = 200  # GitHub drops a summary of more than 1 MiB whole
 
@@ -16,9 +18,9 @@ _REST = {
 }
 
 
-def markdown(report: SweepReport) -> str:
+def markdown(report: GridReport) -> str:
     """How many are below the bar, what could not run, the best of each model, the ranking."""
-    counts, total = report.counts, len(report.cells)
+    counts, total, setting = report.counts, len(report.cells), Settings(report)
     rest = [f"{counts[name]} {said}" for name, said in _REST.items() if counts[name]]
     parts = [
         f"## rksp grid: {report.verdict.upper()}",
@@ -26,16 +28,16 @@ def markdown(report: SweepReport) -> str:
         + "".join(f", {said}" for said in rest)
         + ".",
     ]
-    for message, settings in broken(report).items():
+    for message, settings in setting.broken(report).items():
         cells = "1 cell" if len(settings) == 1 else f"{len(settings)} cells"
         parts.append(f"> could not run: {cells}. {plain(message)}")
     best = [
-        (code(model), code(report.setting(cell)) if cell else "none", _percent(cell))
+        (code(model), code(setting(cell)) if cell else "none", _percent(cell))
         for model, cell in report.best_safe.items()
     ]
     parts += ["### Best safe setting", table(("Model", "Setting", "P(failed)"), best)]
     ranked = [
-        (code(report.setting(cell)), _percent(cell), _interval(cell), plain(str(cell["verdict"])))
+        (code(setting(cell)), _percent(cell), _interval(cell), plain(str(cell["verdict"])))
         for cell in report.cells[:_MOST_ROWS]
     ]
     parts += ["### Ranked", table(("Setting", "P(failed)", "Interval", "Verdict"), ranked)]
@@ -44,16 +46,22 @@ def markdown(report: SweepReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def junit(report: SweepReport) -> str:
+def junit(report: GridReport) -> str:
     """One test a cell.
 
     It fails if it fails the gate, is an error if it could not run, and skipped if rksp could not
     tell or the cell is not done.
     """
-    return suite("grid", [_case(report, cell) for cell in report.cells], 0.0)
+    setting = Settings(report)
+    return suite("grid", [_case(report, cell, setting(cell)) for cell in report.cells], 0.0)
 
 
-def _case(report: SweepReport, cell: Record) -> Case:
+def csv(report: GridReport) -> str:
+    """Writes all columns of the shown cells."""
+    return to_csv(report.cells)
+
+
+def _case(report: GridReport, cell: Record, name: str) -> Case:
     verdict = str(cell["verdict"])
     message = str(cell["message"] or cell["reasons"] or f"P(failed) {_percent(cell)}")
     outcome = "passed" if verdict in ("ok", "risk") else "skipped"
@@ -62,7 +70,7 @@ def _case(report: SweepReport, cell: Record) -> Case:
     elif report.fails(cell):
         outcome = "failure"
     return Case(
-        name=report.setting(cell),
+        name=name,
         outcome=outcome,
         message=message,
         text=f"{verdict}: {message}",

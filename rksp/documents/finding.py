@@ -1,13 +1,14 @@
-"""The finding: one thing that a check saw."""
+"""The finding: one thing that a check saw, or the verdict as an issue beside them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from rksp.documents.base import Part
 
 
 class Level(StrEnum):
-    """How bad it is.
+    """How bad it is, in falling order.
 
     Attributes:
         ERROR: Known to break runs at the value found.
@@ -20,12 +21,15 @@ class Level(StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+LEVELS = (Level.NOTE, Level.WARNING, Level.ERROR)  # in rising order
+
+
+class Finding(Part):
     """One thing that a check saw in a configuration.
 
     Attributes:
-        code: Stable: RKSP and three digits.
+        code: Stable: RKSP and three digits. RKSP001 is a risk at or above the bar, RKSP002 an
+            answer that rksp could not give.
         name: Stable short name in lower-case words joined by hyphens.
         level: How bad it is.
         message: One sentence with the number: what is wrong.
@@ -40,8 +44,23 @@ class Finding:
     name: str
     level: Level
     message: str
-    value: float | None
-    healthy: str
-    fix: str
-    source: str
+    value: float | None = None
+    healthy: str = ""
+    fix: str = ""
+    source: str = ""
     layer: str = ""
+
+    @property
+    def key(self) -> str:
+        """The code, and the module if there is one: stable over commits, paths and wording."""
+        return f"{self.code}@{self.layer}" if self.layer else self.code
+
+    @property
+    def severity(self) -> int:
+        """Position in `LEVELS`."""
+        return LEVELS.index(self.level)
+
+    @property
+    def text(self) -> str:
+        """The message and its fix."""
+        return f"{self.message} {self.fix}".strip()

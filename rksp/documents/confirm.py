@@ -1,16 +1,11 @@
-"""The report of a confirmation: one schema-checked document, in the manner of a score's."""
+"""The document of `rksp confirm`: what was trained, what each arm did, what the monitors saw."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
-from rksp.confirm.trial import TrialReport
+from rksp.documents.base import Document, Part, TargetReport
 from rksp.recipe import Recipe
-from rksp.report.schema import Part, Report
-
-SCHEMA_VERSION = "1.0"
 
 
 class PredictionReport(Part):
@@ -72,7 +67,52 @@ class ArmReport(Part):
     monitors: list[MonitorReport]
 
 
-class ConfirmReport(Part):
+class TrialReport(Part):
+    """What a run left behind, in numbers that a table or a figure needs.
+
+    Attributes:
+        arm, seed: Which run.
+        outcome: As `rksp.training.runner.judge_alone` says.
+        final_loss: Mean over the last tenth of the planned steps; None if the run stopped before.
+        trivial_loss: Of always answering with the frequencies of the labels it was trained on.
+        steps: Steps taken, `undone` of them taken back by a rollback.
+        onset: Step from which the loss shows the failure; None if it does not.
+        first_alarms: Step of the first alarm of each monitor that gave one, after the fault.
+        leads: Steps by which it came before the onset.
+        alarms: Number of alarms of each monitor, before the fault too.
+        silent: Monitors that did not measure, with the reason.
+        actions: How often each intervention did something.
+        action_seconds, monitor_seconds: Host time of interventions (without what they add to the
+            backward pass) and of monitors.
+        seconds: Of the whole run.
+        step_seconds: Of the median step; None in a report of an older version.
+        loss, grad_norm: (step, value), at most 200 evenly spaced steps; None where not finite.
+        checkpoint: State from before the first critical alarm, if one was written.
+    """
+
+    arm: str
+    seed: int
+    outcome: str
+    final_loss: float | None
+    steps: int
+    undone: int
+    onset: int | None
+    first_alarms: dict[str, int]
+    leads: dict[str, int]
+    alarms: dict[str, int]
+    silent: dict[str, str]
+    actions: dict[str, int]
+    action_seconds: float
+    monitor_seconds: float
+    seconds: float
+    step_seconds: float | None = None
+    loss: list[tuple[int, float | None]]
+    grad_norm: list[tuple[int, float | None]]
+    checkpoint: str | None = None
+    trivial_loss: float | None = None
+
+
+class ConfirmReport(Document):
     """One run of `rksp confirm`.
 
     The verdict is the baseline's: *undecided* if no run of any arm failed or learned anything.
@@ -81,9 +121,8 @@ class ConfirmReport(Part):
     and the fields of a trial that end in `seconds`.
     """
 
-    schema_version: Literal["1.0"] = SCHEMA_VERSION
     kind: Literal["confirm"] = "confirm"
-    target: dict[str, str | int | bool | None]
+    target: TargetReport
     asked: Recipe
     trained: Recipe
     faults: list[str]
@@ -95,6 +134,3 @@ class ConfirmReport(Part):
     trials: list[TrialReport]
     provenance: dict[str, str | int | float | bool | None]
     timings: dict[str, float]
-    non_finite: list[str] = Field(default_factory=list)
-
-    to_json = Report.to_json

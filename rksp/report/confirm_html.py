@@ -12,8 +12,7 @@ from rksp.report import figures, svg
 from rksp.report.html import page
 
 if TYPE_CHECKING:
-    from rksp.confirm.schema import ArmReport, ConfirmReport
-    from rksp.confirm.trial import TrialReport
+    from rksp.documents.confirm import ArmReport, ConfirmReport, TrialReport
 
 _HUES = 6  # colors of arms in the style sheet; further arms take them again
 _MOST_ALARMS = 8  # monitors marked above the curves

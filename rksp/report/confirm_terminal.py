@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from rksp.confirm.schema import ArmReport, ConfirmReport, MonitorReport
+from rksp.documents.confirm import ArmReport, ConfirmReport, MonitorReport
 
 _MOST_MONITORS = 8
 _STYLES = {"failed": "red", "trained": "green", "undecided": "yellow"}
 
 
-def render(report: ConfirmReport, console: Console) -> None:
-    """Prints the conclusions first, then the arms, then who saw what when."""
+def render(report: ConfirmReport) -> Group:
+    """The conclusions first, then the arms, then who saw what when."""
     target, trained = report.target, report.trained
-    console.print(
-        Text.assemble(
-            (str(target["name"]), "bold"),
-            f", {trained.max_steps} of {report.asked.max_steps} steps at {trained.learning_rate:g}",
-            f"  {report.verdict.upper()}",
-            style=_STYLES[report.verdict],
-        )
+    title = Text.assemble(
+        (target.name, "bold"),
+        f", {trained.max_steps} of {report.asked.max_steps} steps at {trained.learning_rate:g}",
+        f"  {report.verdict.upper()}",
+        style=_STYLES[report.verdict],
     )
-    for sentence in report.conclusions:
-        console.print(Text(f"  {sentence}", style="default"))
-    console.print()
-    console.print(_arms(report.arms))
+    parts = [title, *(Text(f"  {sentence}", style="default") for sentence in report.conclusions)]
+    parts += [Text(), _arms(report.arms)]
     watched = [m for m in report.arms[0].monitors if m.runs]
     if watched:
-        console.print()
-        console.print(_monitors(watched, report.arms[0].runs))
+        parts += [Text(), _monitors(watched, report.arms[0].runs)]
     silent: dict[str, list[str]] = {}
     for monitor in report.arms[0].monitors:
         if monitor.silent:
             silent.setdefault(monitor.silent, []).append(monitor.monitor)
-    for reason, names in silent.items():
-        console.print(Text(f"· {', '.join(names)} did not measure: {reason}", style="dim"))
+    parts += [Text(f"· {note}", style="dim") for note in target.notes]
+    parts += [
+        Text(f"· {', '.join(names)} did not measure: {reason}", style="dim")
+        for reason, names in silent.items()
+    ]
+    return Group(*parts)
 
 
 def _arms(arms: list[ArmReport]) -> Table:
