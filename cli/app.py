@@ -34,20 +34,34 @@ app = typer.Typer(
     "Exit codes: 0 below the bar, 1 risk at or above the bar, 2 usage or unreadable input, "
     "3 rksp could not finish, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(f"rksp {version('rksp')}")
+        raise typer.Exit
 
 
 @app.callback()
 def root(
     context: typer.Context,
     no_config: Annotated[
-        bool, typer.Option("--no-config", help="Ignore .rksp.toml and [tool.rksp].")
+        bool, typer.Option("--no-config", help="Ignore .rksp.toml and \\[tool.rksp].")
+    ] = False,
+    is_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and stop.", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """Takes the defaults of options from the nearest file of defaults."""
+    """Take the defaults of options from the nearest file of defaults."""
     found = None if no_config else defaults.find_defaults(Path.cwd())
     if found is not None:
         file, tables = found
