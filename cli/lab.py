@@ -23,6 +23,8 @@ app = typer.Typer(
     name="lab",
     help="Make labelled training runs, and the collection they form.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
 
 
