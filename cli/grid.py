@@ -97,6 +97,7 @@ def _plan(
         axes,
         target=options.target,
         recipe={name: recipe.values[name] for name in recipe.typed},
+        defaults={name: recipe.values[name] for name in recipe.stated - recipe.typed},
         samples=options.samples,
         seed=options.sample_seed,
         ignore=options.ignore,

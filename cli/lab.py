@@ -146,7 +146,7 @@ def fit(
     collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
 ) -> None:
-    """Fits and calibrates the classifier; the same data give the same bytes."""
+    """Fit and calibrate a classifier for `--classifier`; the same data give the same bytes."""
     from rksp.classifiers.fit import fit_classifier
 
     table = _table(collection, measurements)

@@ -17,6 +17,7 @@ from rksp.flags import Flag, checked, flags_of
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_TYPED = ("COMMANDLINE", "ENVIRONMENT")
 
 RecipeFile = Annotated[
     Path | None,
@@ -60,10 +61,12 @@ class Given(Generic[Model]):
     Attributes:
         values: By field; an option that was not typed has its default.
         typed: The fields whose options were typed, or stand in the environment.
+        stated: These, and the fields that a file of defaults (`.rksp.toml`) sets.
     """
 
     values: Mapping[str, object]
     typed: frozenset[str]
+    stated: frozenset[str]
 
 
 def with_options(command: _Command) -> _Command:
@@ -133,21 +136,22 @@ class _Group:
                 *flag.aliases,
                 help=self.panel.helps.get(name, flag.help),
                 metavar=flag.unit.upper() or None,
+                show_default=f"{default:.3g}" if isinstance(default, float) else True,
                 rich_help_panel=self.panel.title,
             )
             yield _parameter(name, Annotated[annotation, option], default)
 
     def read(self, values: dict[str, Any], context: typer.Context) -> BaseModel | Given:
         """Take the model's values out of those of the command."""
-        found, typed = {}, set()
+        found, sources = {}, {}
         for name, flag in self.flags():
             value = values.pop(name)
             found[name] = None if flag.zero_is_off and value == 0 else value
-            source = getattr(context.get_parameter_source(name), "name", "")
-            if source in ("COMMANDLINE", "ENVIRONMENT"):
-                typed.add(name)
+            sources[name] = getattr(context.get_parameter_source(name), "name", "")
         if self.is_given:
-            return Given(values=found, typed=frozenset(typed))
+            typed = {n for n, source in sources.items() if source in _TYPED}
+            stated = {n for n, source in sources.items() if source in (*_TYPED, "DEFAULT_MAP")}
+            return Given(values=found, typed=frozenset(typed), stated=frozenset(stated))
         return checked(self.model, found, noun="command", sources=flag_names(self.model))
 
 

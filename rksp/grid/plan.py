@@ -63,6 +63,7 @@ def read_plan(
     *,
     target: str | None = None,
     recipe: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
@@ -77,6 +78,7 @@ def read_plan(
         assignments: Hydra-style overrides that add axes or replace the file's.
         target: The model, where the file has none.
         recipe: Fields that no cell varies; they replace those of the file.
+        defaults: Fields for a grid that stands on no trainer's file, where it is silent.
         samples: Draw this many cells; needed where a range is given.
         seed: Of the drawing.
         ignore: Names of the file that are neither recipe nor model.
@@ -100,7 +102,11 @@ def read_plan(
         base,
         target=target or base.target,
         devices=devices,
-        recipe={**_named(base.recipe), **(recipe or {})},
+        recipe={
+            **(defaults if defaults and base.document is None else {}),
+            **_named(base.recipe),
+            **(recipe or {}),
+        },
     )
     extra = dict(read_override(text) for text in assignments)
     if rows is None:
