@@ -17,6 +17,7 @@ from rksp.flags import Flag, checked, flags_of
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_LARGE = ("max_params",)  # shown as 2e+09
 _TYPED = ("COMMANDLINE", "ENVIRONMENT")
 
 RecipeFile = Annotated[
@@ -136,7 +137,7 @@ class _Group:
                 *flag.aliases,
                 help=self.panel.helps.get(name, flag.help),
                 metavar=flag.unit.upper() or None,
-                show_default=f"{default:.3g}" if isinstance(default, float) else True,
+                show_default=f"{default:.0e}" if name in _LARGE else True,
                 rich_help_panel=self.panel.title,
             )
             yield _parameter(name, Annotated[annotation, option], default)

@@ -20,19 +20,29 @@ from rksp.recipe import Recipe
 if TYPE_CHECKING:
     from rksp.report.schema import Report
 
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="Model type (gpt2), config.json, checkpoint folder, Hub id, module:factory, or a "
+        "trainer's run file that describes its model."
+    ),
+]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Score this many seeds, from --seed on, and report the spread.",
+        metavar="SEEDS",
+        rich_help_panel="Measurement",
+    ),
+]
 _MAX_PARAMS = "Stream larger models; with --stream never, refuse them."
 
 
 @with_options
 def score(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="Model type (gpt2), config.json, checkpoint folder, Hub id, module:factory, or a "
-            "trainer's run file that describes its model."
-        ),
-    ],
+    target: Target,
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, Panel(title="Measurement")],
     model: Annotated[ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
@@ -41,15 +51,7 @@ def score(
     output: Annotated[ScoreOutput, Panel(title="Output")],
     recipe_file: RecipeFile = None,
     devices: Devices = None,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Score this many seeds and report the spread.",
-            metavar="SEEDS",
-            rich_help_panel="Measurement",
-        ),
-    ] = 1,
+    seeds: Seeds = 1,
 ) -> int:
     """Say how likely the run is to fail, why, and which learning rate is safe."""
     from rksp.report.diff import compare
