@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from rksp.errors import InputError
 from rksp.evidence import first_step
 from rksp.features import FEATURE_NAMES, extract
 from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named
 from rksp.recipe import Recipe
 
 NAMES = [spec.name for spec in OPTIMIZERS]
+MADE = [spec.name for spec in OPTIMIZERS if spec.make is not None]
 
 
 def test_a_recipe_chooses_among_the_table():
@@ -23,7 +25,13 @@ def test_a_recipe_chooses_among_the_table():
     assert {spec.family for spec in OPTIMIZERS} == set(get_args(Family))
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_an_optimizer_that_is_only_known_is_refused_with_the_way_out():
+    assert MADE == ["adamw", "sgd", "lion", "adafactor", "muon"]
+    with pytest.raises(InputError, match="'soap', but cannot take its steps; choose adamw, sgd"):
+        make_optimizer(nn.Linear(2, 2), Recipe(optimizer="soap", learning_rate=1e-3))
+
+
+@pytest.mark.parametrize("name", MADE)
 def test_every_optimizer_can_be_made_and_steps(name):
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     before = [p.detach().clone() for p in model.parameters()]
@@ -54,7 +62,9 @@ def test_the_first_step_depends_on_fields_of_the_table_alone(name):
         ("Adafactor", "adafactor", ""),
         ("MuonWithAuxAdam", "muon", ""),
         ("AdEMAMix", None, ""),
-        ("sophia", None, ""),
+        ("SophiaG", "sophia", ""),
+        ("cautious_adamw", "cautious", ""),
+        ("rprop", None, ""),
     ],
 )
 def test_names_of_trainers(said, name, loss):
@@ -70,6 +80,8 @@ def test_names_of_trainers(said, name, loss):
         ("lion", "is_lion"),
         ("adafactor", "is_adafactor"),
         ("muon", "is_muon"),
+        ("soap", None),
+        ("scion", "is_muon"),
     ],
 )
 def test_the_features_see_what_the_classifier_was_fitted_on(name, column):

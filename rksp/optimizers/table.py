@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-Family = Literal["adaptive", "plain", "sign-like", "orthogonal"]
+Family = Literal["adaptive", "plain", "sign-like", "orthogonal", "layerwise"]
 
 
 class Settings(Protocol):
@@ -38,7 +38,7 @@ class OptimizerSpec:
         name: As a recipe says it.
         family: What an update is made of. `adaptive`: the gradient over a running second moment.
             `plain`: the gradient or its momentum. `sign-like`: the sign of a momentum.
-            `orthogonal`: an orthogonalized momentum.
+            `orthogonal`: an orthogonalized momentum. `layerwise`: scaled to the layer's norm.
         aliases: Parts of the names that trainers give it (`adamw` of `paged_adamw_8bit`), each
             with what is lost when it is read as this optimizer, or "".
         first_step: Fields of the recipe, besides the rate, that its first update depends on. The
@@ -46,14 +46,15 @@ class OptimizerSpec:
         follow_adam: Which parameters follow Adam, its betas and its epsilon.
         feature: Its column among the features of the classifier, where it has one of its own;
             otherwise it is seen by its family.
-        make: Builds it over a model's trainable parameters.
+        make: Builds it over a model's trainable parameters. None: rksp knows the recipes of this
+            optimizer, but cannot take its steps.
     """
 
     name: str
     family: Family
     aliases: tuple[tuple[str, str], ...]
     first_step: tuple[str, ...]
-    make: Maker
+    make: Maker | None = None
     follow_adam: Literal["all", "some", "none"] = "none"
     feature: str | None = None
 
@@ -121,6 +122,22 @@ def _muon(model: nn.Module, recipe: Settings) -> Optimizer:
     return JointOptimizer(muon, adamw)
 
 
+def _unmade(
+    name: str,
+    family: Family,
+    *aliases: str,
+    follow_adam: Literal["all", "some", "none"] = "none",
+) -> OptimizerSpec:
+    """Describe an optimizer that recipes name and rksp cannot make."""
+    return OptimizerSpec(
+        name=name,
+        family=family,
+        aliases=tuple((alias, "") for alias in aliases),
+        first_step=("max_grad_norm", "weight_decay"),
+        follow_adam=follow_adam,
+    )
+
+
 OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     OptimizerSpec(
         name="adamw",
@@ -160,6 +177,14 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         make=_muon,
         follow_adam="some",
     ),
+    _unmade("nadamw", "adaptive", "nadam", follow_adam="all"),
+    _unmade("cautious", "adaptive", "cautious", follow_adam="all"),
+    _unmade("mars", "adaptive", "mars", follow_adam="all"),
+    _unmade("sophia", "adaptive", "sophia"),
+    _unmade("soap", "adaptive", "soap"),
+    _unmade("kron", "orthogonal", "kron", "psgd"),
+    _unmade("scion", "orthogonal", "scion"),
+    _unmade("lamb", "layerwise", "lamb", follow_adam="all"),
 )
 _BY_NAME = {spec.name: spec for spec in OPTIMIZERS}
 
@@ -188,9 +213,16 @@ def make_optimizer(model: nn.Module, recipe: Settings) -> Optimizer:
     Weight decay applies to matrices only, as trainers do.
 
     Raises:
-        InputError: The installed torch has no such optimizer.
+        InputError: rksp cannot make it, or the installed torch has no such optimizer.
     """
-    return optimizer_spec(recipe.optimizer).make(model, recipe)
+    make = optimizer_spec(recipe.optimizer).make
+    if make is None:
+        made = ", ".join(spec.name for spec in OPTIMIZERS if spec.make is not None)
+        raise InputError(
+            f"rksp can check a recipe with the optimizer {recipe.optimizer!r}, but cannot take its "
+            f"steps; choose {made} to measure the model, or --evidence forward."
+        )
+    return make(model, recipe)
 
 
 def _trainable(model: nn.Module) -> list[Tensor]:
