@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from importlib.resources import files
 from typing import Annotated, Literal, get_args
 
 import pytest
@@ -153,3 +155,25 @@ def test_completion_lists_choices(capsys, monkeypatch):
     assert capsys.readouterr().out.split() == [
         *get_args(Recipe.model_fields["optimizer"].annotation)
     ]
+
+
+def test_a_score_is_judged_by_the_classifier_of_a_file(tmp_path, capsys):
+    shipped = files("rksp.classifiers") / "fitted" / "default.json"
+    document = json.loads(shipped.read_text(encoding="utf-8"))
+    document["heads"] = raised(document["heads"])
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps(document), encoding="utf-8")
+    model = "--set n_layer=1 --set n_embd=32 --set n_head=2 --set vocab_size=512 --snapshots 64"
+    command = f"score gpt2 --lr 1e-4 {model} --threads 1 --evidence forward --format json"
+    assert left_with(command.split()) == 0
+    shipped_risk = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
+    assert left_with([*command.split(), "--classifier", str(mine)]) == 1
+    risk = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
+    assert risk["probability_failed"] > 0.9 > shipped_risk["probability_failed"]
+
+
+def raised(heads: object) -> object:
+    """Heads whose log-odds are ten higher."""
+    if isinstance(heads, dict):
+        return {k: v + 10 if k == "offset" else raised(v) for k, v in heads.items()}
+    return [raised(part) for part in heads] if isinstance(heads, list) else heads
