@@ -62,7 +62,7 @@ def score(
     older = None if gate.baseline is None else load(gate.baseline)
     run = requested_run(target, recipe, recipe_file, devices)
     with stdout_for_us_alone():
-        result = _scored(run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+        result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
     changed = None if older is None else compare(older, result, strict=True)
     judged = bar.judge(result, changed)
     result = result.model_copy(
@@ -81,6 +81,7 @@ def score(
 
 
 def _scored(
+    name: str,
     run: RequestedRun,
     measure: MeasureOptions,
     model: ModelOptions,
@@ -108,7 +109,7 @@ def _scored(
             risk=risk.risk,
             classifier=classifier,
             progress=lambda step, seed=seed: print(
-                f"rksp: {run.target} seed {seed}: {step} …", file=sys.stderr
+                f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
             ),
         )
         evaluations.append(evaluation)
