@@ -10,6 +10,8 @@ app = typer.Typer(
     name="bench",
     help="What rksp costs on this machine, as ratios within one run.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
 
 

@@ -42,6 +42,7 @@ TYPED_ONLY = {
     "slurm": _CONNECTS,
     "exit-zero": _OPENS,
     "baseline": _OPENS,
+    "classifier": _OPENS,
     "dry-run": _OPENS,
 }
 _STRICTNESS = ("never", "error", "warning")

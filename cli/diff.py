@@ -20,7 +20,7 @@ def diff(
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")] = False,
     output_format: Annotated[str, typer.Option("--format", help=format_help("diff"))] = "text",
 ) -> int:
-    """Shows which issues are new, worse, better, fixed or unchanged."""
+    """Show which issues are new, worse, better, fixed or unchanged."""
     from rksp.documents.score import DiffReport
     from rksp.report.diff import compare
     from rksp.report.gate import Gate

@@ -19,7 +19,7 @@ def report(
     output_format: Annotated[str, typer.Option("--format", help=format_help())] = "text",
     output: Annotated[list[str] | None, typer.Option("-o", "--output", help=output_help())] = None,
 ) -> int:
-    """Shows a stored report, in any format."""
+    """Show a stored report, in any format."""
     document = load_any(file)
     emit(document, output_format, outputs(output_format, output, document.kind))
     return 0
@@ -28,7 +28,7 @@ def report(
 def schema(
     command: Annotated[str, typer.Argument(help="score, confirm, grid or diff.")] = "score",
 ) -> int:
-    """Prints the JSON Schema of the report that a command makes."""
+    """Print the JSON Schema of the report that a command makes."""
     content = schema_of(command).model_json_schema()
     sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
     return 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from rksp.classifiers.classifier import DivergenceClassifier, Prediction
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
-from rksp.features import FEATURES, Evidence, FeatureVector
+from rksp.features import FEATURES, FeatureVector, Tier
 
 HORIZON_STEPS = 200  # the longest runs of the collection
 # Rates looked at; a twentieth of a decade is 12 %.
@@ -84,7 +84,7 @@ def assess(
 
 def certain_failure(
     cause: str,
-    tier: Evidence,
+    tier: Tier,
     *,
     learning_rate: float | None,
     threshold: float = 0.5,

@@ -7,6 +7,7 @@ import functools
 from rksp.documents.finding import Finding
 from rksp.documents.score import RiskAssessment, ScoreReport
 from rksp.models.resolve import resolve
+from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 from rksp.score_report import score_report
@@ -21,7 +22,7 @@ def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> ScoreReport:
     tiny |= {"initializer_range": initial_std}
     source = resolve("gpt2", overrides={key: str(value) for key, value in tiny.items()})
     recipe = Recipe(learning_rate=rate)
-    evaluation, shown = evaluate(source, recipe, num_states=256, workers=1)
+    evaluation, shown = evaluate(source, recipe, MeasureOptions(states=256))
     return score_report(source, recipe, [evaluation], shown.description)
 
 

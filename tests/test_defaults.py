@@ -68,6 +68,7 @@ BAD = {
     "[score]\nfail-on = 0.9": "cannot be weaker than 0.5",
     "[confirm]\nfail-on = 0.9": "cannot be weaker than 0.5",
     "[diff]\nfail-on = 'never'": "cannot be weaker than error",
+    "[score]\nclassifier = 'mine.json'": "type --classifier",
 }
 
 
