@@ -15,7 +15,7 @@ import typer
 
 from rksp.cli.options import assignments
 from rksp.errors import InputError
-from rksp.models.streaming.memory import parse_size
+from rksp.sizes import parse_size
 
 _DRAWS = "random numbers drawn"
 _PIECES = 16  # of a million entries: the fill whose rate is a bound

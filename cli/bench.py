@@ -15,6 +15,11 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def bench() -> None:
+    """Keep `rksp bench` a group of commands, whatever their number."""
+
+
 @app.command()
 def score(
     target: Annotated[str, typer.Argument(help="As for rksp score.")] = "gpt2",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rksp.flags import Flag
+from rksp.report.formats import formats_of
 
 
 class _Options(BaseModel):
@@ -78,7 +79,7 @@ class ViewOptions(_Options):
     ] = "0.5"
     exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
     output_format: Annotated[
-        Literal["text", "json", "csv", "html", "markdown", "junit"],
+        Literal[tuple(formats_of("grid"))],
         Flag("--format", "What to print."),
     ] = "text"
     top: Annotated[int | None, Flag("--top", "Print only so many cells.", unit="cells")] = Field(

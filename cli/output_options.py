@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rksp.flags import Flag
+from rksp.report.formats import formats_of
 
 
 class _Options(BaseModel):
@@ -47,7 +48,7 @@ class ScoreOutput(_Options):
     """Where a report of `rksp score` goes."""
 
     output_format: Annotated[
-        Literal["text", "json", "markdown", "sarif", "junit", "github", "gitlab", "html"],
+        Literal[tuple(formats_of("score"))],
         Flag("--format", "What to print."),
     ] = "text"
     output: Annotated[
@@ -65,7 +66,7 @@ class ConfirmOutput(_Options):
     """Where a report of `rksp confirm` goes."""
 
     output_format: Annotated[
-        Literal["text", "json", "html"], Flag("--format", "What to print.")
+        Literal[tuple(formats_of("confirm"))], Flag("--format", "What to print.")
     ] = "text"
     output: Annotated[
         list[str],

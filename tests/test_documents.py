@@ -18,12 +18,12 @@ from rksp.classifiers.classifier import load_classifier
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
-from rksp.features import Evidence
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
 from rksp.measure.forward import ForwardStats
 from rksp.measure.response import ResponseProfile
 from rksp.models.resolve import resolve
+from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 from rksp.report import formats
@@ -92,8 +92,8 @@ def test_the_digest_is_that_of_the_classifier_that_was_used():
     source, recipe = resolve("gpt2", overrides=TINY), Recipe(learning_rate=1e-3)
     shipped = load_classifier()
     mine = dataclasses.replace(shipped, card=shipped.card | {"data": "my own runs"})
-    options = {"num_states": 256, "evidence": Evidence.FORWARD}
-    evaluation, shown = evaluate(source, recipe, classifier=mine, **options)
+    options = MeasureOptions(states=256, evidence="forward")
+    evaluation, shown = evaluate(source, recipe, options, classifier=mine)
     report = score_report(source, recipe, [evaluation], shown.description)
     assert report.seeds[0].risk.classifier_data == "my own runs"
     other = with_risk(report, classifier_data=shipped.card["data"])
@@ -108,8 +108,8 @@ def test_what_was_changed_about_the_model_is_said_in_every_page(tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "mimo"} | sizes))
     source, recipe = resolve(str(config)), Recipe(learning_rate=1e-3)
-    options = {"num_states": 256, "evidence": Evidence.FORWARD}
-    evaluation, shown = evaluate(source, recipe, **options)
+    options = MeasureOptions(states=256, evidence="forward")
+    evaluation, shown = evaluate(source, recipe, options)
     seen = dataclasses.replace(evaluation.profile, notes=("Channels come first.",))
     evaluation = dataclasses.replace(evaluation, profile=seen)
     report = score_report(source, recipe, [evaluation], shown.description)

@@ -15,14 +15,13 @@ from pydantic import BaseModel, Field
 
 from rksp.cli.options import Given, Panel, with_options
 from rksp.cli.output_options import ConfirmOutput, ScoreOutput
-from rksp.cli.rendering import _FORMATS_OF
 from rksp.errors import InputError
 from rksp.flags import Flag, flags_of
 from rksp.models.streaming.opening import Streaming
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.report.formats import FORMATS
+from rksp.report.formats import formats_of
 from rksp.spectra.spectrum import VARIANTS
 
 
@@ -86,8 +85,8 @@ def test_choices_agree_with_what_they_choose_among():
 
     assert choices(MeasureOptions, "variant") == tuple(VARIANTS)
     assert choices(MeasureOptions, "streaming") == get_args(Streaming)
-    assert choices(ScoreOutput, "output_format") == tuple(FORMATS)
-    assert choices(ConfirmOutput, "output_format") == _FORMATS_OF["confirm"]
+    assert choices(ScoreOutput, "output_format") == formats_of("score")
+    assert choices(ConfirmOutput, "output_format") == formats_of("confirm")
 
 
 def test_sizes_of_memory_are_read():
@@ -127,12 +126,6 @@ def test_without_a_source_a_message_names_the_field():
         Recipe.parse({"batch_size": 0})
     with pytest.raises(InputError, match="no field 'batch_sise'; did you mean batch_size"):
         Recipe.parse({"batch_sise": 1})
-
-
-@pytest.mark.parametrize("command", ["grid", "stream"])
-def test_a_bench_reads_settings_like_every_command(command, capsys):
-    assert left_with(["bench", command, "--set", "foo"]) == 2
-    assert "--set 'foo' is not key=value" in capsys.readouterr().err
 
 
 def test_help_and_version_are_cheap_and_complete(capsys):

@@ -31,13 +31,7 @@ MODEL = "--allow-hub --max-params --trust-remote-code "
 
 OPTIONS = {
     "bench": "",
-    "bench alarms": "--densest --seeds --steps",
-    "bench grid": "--cells --models --set",
-    "bench kernels": "",
-    "bench lab": "",
-    "bench monitors": "--format --rounds",
     "bench score": "--states --width",
-    "bench stream": "--layers --max-memory --set --spectra --threads --tokens",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
