@@ -270,6 +270,22 @@ def test_smoothing_lowers_the_leading_value_and_nothing_else():
     assert smoothing.actions[0].detail["lowered"] == 1.0
 
 
+@pytest.mark.parametrize(("rounds", "lowered"), [(1, 1), (4, 2)])
+def test_smoothing_lowers_each_leading_value_once_to_the_threshold_it_took(rounds, lowered):
+    generator = torch.Generator().manual_seed(0)
+    u, _ = torch.linalg.qr(torch.randn(64, 16, generator=generator, dtype=torch.float64))
+    v, _ = torch.linalg.qr(torch.randn(16, 16, generator=generator, dtype=torch.float64))
+    sigma = torch.ones(16, dtype=torch.float64)
+    sigma[0], sigma[1] = 10.0, 8.0
+    threshold = 1.5 * float(sigma.norm()) / 4.0
+    weight = u * sigma @ v.mT
+    count, ratio = SpectralSmoothing(ratio=1.5, rounds=rounds)._lower(weight, 0)
+    expected = [8.0, threshold] if rounds == 1 else [threshold, threshold]
+    found = torch.linalg.svdvals(weight).tolist()
+    assert count == lowered and ratio == pytest.approx(10.0 / threshold * 1.5, rel=1e-5)
+    assert found == pytest.approx([*expected, *[1.0] * 14], rel=1e-4)
+
+
 def test_smoothing_on_alarm_acts_on_alarms_alone():
     model = small_member()
     smoothing = SpectralSmoothing(on="alarm", every=5)

@@ -18,9 +18,10 @@ from rksp.models.anatomy.parts import find_anatomy
 from rksp.moment import Moment
 from rksp.monitors.attention_entropy import AttentionEntropy
 from rksp.monitors.attention_logits import AttentionLogits
-from rksp.monitors.jacobian_alignment import JacobianAlignment
+from rksp.monitors.jacobian_alignment import JacobianAlignment, _as_function
 from rksp.monitors.key_null_sum import KeyNullSum
 from rksp.monitors.multi_max import MultiMaximum
+from rksp.monitors.singular_triplet import leading_triplet
 from rksp.monitors.watch import Watch
 
 FAMILIES = ("gpt2", "llama", "phi3", "zoo_qk_norm", "deepseek_v3")
@@ -101,6 +102,59 @@ def test_padding_is_no_key_and_a_query_of_few_keys_no_row() -> None:
         found.append(values_of(watch.readings[-2:], "attention_entropy"))
     assert watch.silent == {} and found[0].keys() == found[1].keys()
     assert all(found[0][layer] != pytest.approx(found[1][layer], rel=1e-3) for layer in found[0])
+
+
+_OWN = {
+    "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 32},
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 32},
+    "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 32},
+}
+
+
+def _of_its_own(name: str) -> nn.Module:
+    """A model that calls neither fused attention nor transformers' eager function."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    common = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(name, **_OWN[name], **common)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        for parameter in model.parameters():
+            parameter.data.add_(0.1 * torch.randn(parameter.shape))
+    return model
+
+
+@pytest.mark.parametrize("name", ["gptj", "bloom", "mpt"])
+def test_attention_of_a_models_own_is_seen_by_its_softmax(name: str) -> None:
+    model = _of_its_own(name).eval()
+    watch = Watch([AttentionEntropy(), AttentionLogits(), KeyNullSum()])
+    assert watch.bind(model) == {}
+    watch.begin_step(0)
+    weights = model(TOKENS, output_attentions=True).attentions
+    weights[-1].sum().backward()
+    watch.after_backward(Moment(step=0, model=model))
+    assert (
+        watch.silent.keys() == {"key-null-sum"} and "not its keys" in watch.silent["key-null-sum"]
+    )
+    keys = torch.arange(2, 13).log()
+    found = list(values_of(watch.readings, "attention_entropy").values())
+    for layer, value in zip(weights, found, strict=True):
+        entropy = torch.special.entr(layer.detach()).sum(-1)[..., 1:] / keys
+        assert value == pytest.approx(float(entropy.mean((0, 2)).min()), rel=1e-4)
+    assert len(values_of(watch.readings, "attention_max_logit")) == 2
+
+
+def test_attention_that_nothing_sees_is_named_after_the_first_sampled_step() -> None:
+    model = _of_its_own("xglm")
+    watch = Watch([AttentionEntropy(), MultiMaximum()])
+    assert watch.bind(model) == {}
+    watch.begin_step(0)
+    model(TOKENS, labels=TOKENS).loss.backward()
+    watch.after_backward(Moment(step=0, model=model))
+    assert watch.readings == [] and len(watch.silent) == 2
+    assert all("no attention call was seen" in reason for reason in watch.silent.values())
 
 
 def test_masks_caps_and_groups_of_a_call() -> None:
@@ -297,6 +351,51 @@ def test_jacobian_alignment_is_that_of_the_dense_jacobians() -> None:
         list(expected.values())
     )
     assert values_of(readings, "jacobian_growth")[""] == pytest.approx(growth, abs=1e-5)
+
+
+def _float64(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: _float64(item) for key, item in value.items()}
+    return tuple(map(_float64, value)) if isinstance(value, tuple | list) else value
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "falcon", "zoo"])
+def test_jacobians_of_architectures_in_float32_are_those_of_dense_ones(name: str) -> None:
+    model, monitor = tiny(name), JacobianAlignment()
+    assert monitor.bind(model) is None
+    handles = monitor.arm(model)
+    model(TOKENS[:, :10])
+    for handle in handles:
+        handle.remove()
+    kept = dict(monitor._inputs)
+    readings = monitor.read(Moment(step=0, model=model))
+    dense = []
+    for path, (args, kwargs) in kept.items():
+        block = model.get_submodule(path).double().eval()
+        function, state = _as_function(block, _float64(args), _float64(kwargs))
+        matrix = torch.autograd.functional.jacobian(function, state)
+        dense.append(torch.linalg.svd(matrix.reshape(state.numel(), -1)))
+    (u, _, _), (_, sigma, v) = dense
+    reading = readings[0]
+    assert reading.value == pytest.approx(float((u[:, 0] @ v[0]).abs()), rel=0.01)
+    assert reading.detail["sigma"] == pytest.approx(float(sigma[0]), rel=1e-3)
+    gaps = [float(s[1] / s[0]) for _, s, _ in dense]
+    assert reading.detail["gap"] == pytest.approx(max(gaps), rel=1e-3)
+    assert reading.detail["residual"] < 1e-2
+
+
+def test_a_triplet_that_did_not_converge_says_so_and_is_left_out() -> None:
+    spread = 0.999 ** torch.arange(200, dtype=torch.float64)
+    rough = leading_triplet(lambda x: x * spread, torch.ones_like(spread), rounds=1)
+    fine = leading_triplet(lambda x: x * spread.sqrt() ** 20, torch.ones_like(spread), rounds=60)
+    assert rough.residual > 0.01 and rough.rounds == 1 and rough.sigma < 1
+    assert fine.sigma == pytest.approx(1.0, rel=1e-4) and fine.residual < 1e-2
+    flat = JacobianAlignment(iterations=1)
+    states = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = observe(_Blocks(), flat, states)
+    assert all(reading.detail["residual"] <= 0.1 for reading in found if reading.layer)
 
 
 def test_blocks_that_stretch_one_direction_are_aligned() -> None:

@@ -53,8 +53,9 @@ class KSS(Intervention):
     Forms:
         energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. No
             decomposition; exact gradient.
-        published: that paper's penalty on the eigenvalues of A (`koopman.shaping_loss`). Layers
-            whose eigenvalue gradients cannot be trusted sit out a step.
+        published: that paper's penalty on the eigenvalues of A (`koopman.shaping_loss`), A
+            whitened exactly as there; the other forms add 1e-5 to the variances. Layers whose
+            eigenvalue gradients cannot be trusted sit out a step.
         random: the negative control. Same states, same operator, same cost and the same size of
             pull on A as `energy`, in a random direction.
 
@@ -175,7 +176,9 @@ class KSS(Intervention):
         if x.shape[1] < _FEWEST:
             return None
         with torch.autocast(x.device.type, enabled=False):
-            operator, usable = reduced_operator(x, y, basis=self._basis(x, layers))
+            operator, usable = reduced_operator(
+                x, y, basis=self._basis(x, layers), is_exact=self.form == "published"
+            )
             values, usable = self._values(operator, usable)
         count = usable.sum().clamp(min=1)
         mean = torch.where(usable, values, torch.zeros_like(values)).sum() / count

@@ -47,9 +47,9 @@ def attention_stats(call: AttentionCall, *, block: int | None = None) -> Attenti
         None if no query sees two keys: then entropy says nothing.
     """
     call = call.kept(_SEQUENCES)
-    length = call.query.shape[-2]
+    length = call.rows.shape[-2]
     count = min(length, _QUERIES)
-    rows = torch.arange(count, device=call.query.device) * length // count
+    rows = torch.arange(count, device=call.rows.device) * length // count
     logits, visible = visible_logits(call, rows)
     usable = visible.sum(-1) > 1
     if not bool(usable.any()):

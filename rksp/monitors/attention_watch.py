@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rksp.errors import NotCovered
 from rksp.models.anatomy.attention_calls import (
     AttentionCall,
     visible_logits,
@@ -34,6 +35,7 @@ class AttentionWatcher(Monitor):
         anatomy = find_anatomy(model)
         self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
         self._clear()
+        self._has_attended = False
         if not anatomy.attention and not _may_attend(model):
             return "no attention layer was found"
         return None
@@ -72,6 +74,24 @@ class AttentionWatcher(Monitor):
         layer = self._layer or f"attention.{self._calls_seen}"
         self._calls_seen += 1
         self.look(layer, call)
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """The readings of the pass.
+
+        Raises:
+            NotCovered: No attention call was seen.
+        """
+        self._has_attended |= self._calls_seen > 0
+        if not self._has_attended:
+            raise NotCovered(
+                "no attention call was seen; the model attends in a way that rksp cannot read, or "
+                "inside of a compiled region"
+            )
+        return self.readings(moment)
+
+    @abstractmethod
+    def readings(self, moment: Moment) -> list[Reading]:
+        """The readings of a pass in which attention was seen."""
 
     def _enter_layer(self, path: str):
         def before(module: nn.Module, args: tuple) -> None:
@@ -112,7 +132,7 @@ class LogitMonitor(AttentionWatcher):
                     self._measured[layer] = self.measure(logits, visible)
         self._calls = []
 
-    def read(self, moment: Moment) -> list[Reading]:
+    def readings(self, moment: Moment) -> list[Reading]:
         measured, self._measured = self._measured, {}
         return [
             reading
@@ -139,6 +159,6 @@ class LogitMonitor(AttentionWatcher):
 
 def _late_rows(call: AttentionCall) -> Tensor:
     """Positions of up to 64 queries, the last ones of equal parts: late queries see most keys."""
-    length = call.query.shape[-2]
+    length = call.rows.shape[-2]
     count = min(length, _QUERIES)
-    return (torch.arange(count, device=call.query.device) + 1) * length // count - 1
+    return (torch.arange(count, device=call.rows.device) + 1) * length // count - 1

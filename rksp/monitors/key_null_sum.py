@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rksp.errors import NotCovered
 from rksp.models.anatomy.attention_calls import AttentionCall
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment, Phase
@@ -38,7 +39,8 @@ class KeyNullSum(AttentionWatcher):
         self._drift: dict[str, tuple[Tensor, Tensor]] = {}
 
     def look(self, layer: str, call: AttentionCall) -> None:
-        if call.key.requires_grad and not call.softcap:
+        self._has_keys |= call.key is not None
+        if call.key is not None and call.key.requires_grad and not call.softcap:
             sums = self._sums
 
             def after(gradient: Tensor) -> None:
@@ -48,7 +50,9 @@ class KeyNullSum(AttentionWatcher):
             call.key.register_hook(after)
 
     @torch.no_grad()
-    def read(self, moment: Moment) -> list[Reading]:
+    def readings(self, moment: Moment) -> list[Reading]:
+        if not self._has_keys:
+            raise NotCovered("the model's attention shows its logits alone, not its keys")
         seen, self._sums = self._sums, {}
         readings = []
         for layer, (total, energy) in seen.items():
@@ -71,4 +75,5 @@ class KeyNullSum(AttentionWatcher):
 
     def _clear(self) -> None:
         super()._clear()
+        self._has_keys = False
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}

@@ -18,12 +18,15 @@ from rksp.models.anatomy.weight_view import at_least_float
 _HIDDEN = -1e4  # an additive mask at or below this hides a key
 _EAGER = "eager_attention_forward"  # transformers' name for attention written out
 _FUSED = F.scaled_dot_product_attention
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionCall:
     """The arguments of one call of attention, softmax(scale · q kᵀ + mask) v.
+
+    Of attention that a model writes out in a way of its own only `logits` are known.
 
     Attributes:
         query: `[batch, heads, queries, dim]`, or `[heads, queries, dim]` without a batch.
@@ -34,16 +37,24 @@ class AttentionCall:
         scale: Factor of the logits; None is `dim ** -0.5`.
         softcap: c of c · tanh(logits / c), where a model caps its logits.
         dropout: Share of the probabilities that is dropped.
+        logits: `[batch, heads, queries, keys]`, masked, as the softmax got them; then there is no
+            query and no key.
     """
 
-    query: Tensor
-    key: Tensor
+    query: Tensor | None = None
+    key: Tensor | None = None
     value: Tensor | None = None
     mask: Tensor | None = None
     is_causal: bool = False
     scale: float | None = None
     softcap: float | None = None
     dropout: float = 0.0
+    logits: Tensor | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """A tensor with a row for every query, `[..., heads, queries, dim or keys]`."""
+        return self.query if self.logits is None else self.logits
 
     @property
     def factor(self) -> float:
@@ -52,6 +63,8 @@ class AttentionCall:
 
     def kept(self, sequences: int) -> AttentionCall:
         """The call without its graph and values, on its first sequences, with a batch dimension."""
+        if self.logits is not None:
+            return AttentionCall(logits=self.logits.detach()[:sequences])
         query, key = self.query.detach(), self.key.detach()
         is_batched = query.dim() == 4
         mask = self.mask if self.mask is None or self.mask.dim() < 4 else self.mask[:sequences]
@@ -76,6 +89,10 @@ def visible_logits(call: AttentionCall, rows: Tensor | None = None) -> tuple[Ten
         a key is hidden, in float32 (float64 where queries are); and the mask of visible keys,
         likewise, bool.
     """
+    if call.logits is not None:
+        logits = at_least_float(call.logits if rows is None else call.logits[..., rows, :])
+        visible = logits > _HIDDEN
+        return logits.masked_fill(~visible, -torch.inf), visible
     query, key = at_least_float(call.query), at_least_float(call.key)
     groups = query.shape[-3] // key.shape[-3]
     key = key if groups == 1 else key.repeat_interleave(groups, dim=-3)
@@ -196,25 +213,60 @@ def fused_attention(call: AttentionCall) -> Tensor:
     )
 
 
+class _Watcher(AttentionTap):
+    """Shows fused attention, and every other softmax over the keys of `[batch, heads, …]`."""
+
+    def __init__(self, look: Look) -> None:
+        super().__init__(look)
+        self.is_inside = False  # of attention that has been shown
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _SOFTMAX and not self.is_inside:
+            logits = args[0] if args else kwargs.get("input")
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            if isinstance(logits, Tensor) and logits.dim() == 4 and dim in (-1, 3):
+                self.handle(AttentionCall(logits=logits))
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def shown(self, original: Callable) -> Callable:
+        """transformers' eager attention, shown with its arguments instead of its softmax."""
+
+        def eager(module, query, key, value, attention_mask=None, *args, **kwargs):
+            scale = kwargs.get("scaling", args[0] if args else None)
+            softcap = kwargs.get("softcap")
+            given = {"query": query, "key": key, "value": value, "mask": attention_mask}
+            self.handle(AttentionCall(**given, scale=scale, softcap=softcap))
+            before, self.is_inside = self.is_inside, True
+            try:
+                return original(module, query, key, value, attention_mask, *args, **kwargs)
+            finally:
+                self.is_inside = before
+
+        return eager
+
+
 @contextmanager
 def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
     """Calls `look` for every attention call inside.
 
     Fused attention is seen through a torch function mode; attention that transformers writes out
-    through the function that its modeling files share the name of, exchanged while inside.
+    through the function that its modeling files share the name of, exchanged while inside; and
+    attention that a model writes out in its own way (GPT-J, BLOOM, MPT) by its softmax.
     """
+    watcher = _Watcher(look)
     with ExitStack() as stack:
         for name in {type(module).__module__ for module in model.modules()}:
             file = sys.modules.get(name)
             original = getattr(file, _EAGER, None)
             if original is not None:
-                setattr(file, _EAGER, _shown(original, look))
+                setattr(file, _EAGER, watcher.shown(original))
                 stack.callback(setattr, file, _EAGER, original)
         # torch's own encoder layers have a fused path around everything, in evaluation mode.
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        stack.enter_context(AttentionTap(look))
+        stack.enter_context(watcher)
         yield
 
 
@@ -229,14 +281,3 @@ def _call(args: tuple, kwargs: dict[str, Any]) -> AttentionCall:
         scale=given.get("scale"),
         dropout=given.get("dropout_p", 0.0),
     )
-
-
-def _shown(original: Callable, look: Look) -> Callable:
-    def eager(module, query, key, value, attention_mask=None, *args, **kwargs):
-        scale = kwargs.get("scaling", args[0] if args else None)
-        softcap = kwargs.get("softcap")
-        given = {"query": query, "key": key, "value": value, "mask": attention_mask}
-        look(AttentionCall(**given, scale=scale, softcap=softcap))
-        return original(module, query, key, value, attention_mask, *args, **kwargs)
-
-    return eager
