@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from rksp.errors import ArtifactError, InputError
-from rksp.files import atomic_write, check_writable
+from rksp.files import atomic_write, check_writable, read_limited
+from rksp.text import one_line, printable, safe_strings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,7 @@ _FORMATS_OF = {
     "confirm": ("text", "json", "html"),
     "grid": ("text", "json", "html", "markdown", "junit"),
 }
+_LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
 FORMAT_HELP = "text, json, markdown, sarif, junit, github, gitlab or html."
 OUTPUT_HELP = "Also write FILE (.json .md .sarif .xml .html .txt) or FORMAT=FILE; repeatable."
 # What changes where the answer goes or how it counts, but not the answer.
@@ -52,7 +54,7 @@ def load_any(file: Path) -> AnyReport:
     content = _read(file)
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None  # the schema will say what is wrong
     kind = document.get("kind", "score") if isinstance(document, dict) else "score"
     return _validated(file, content, schema_of(kind))
@@ -80,10 +82,12 @@ def schema_of(kind: str) -> type[AnyReport]:
 
 
 def _read(file: Path) -> bytes:
+    """Return a stored report whose strings hold no control character: it may be a stranger's."""
+    content = read_limited(file, _LARGEST)
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+        return json.dumps(safe_strings(json.loads(content))).encode()
+    except (ValueError, RecursionError):
+        return content  # the schema will say what is wrong
 
 
 def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
@@ -95,7 +99,7 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"
         raise ArtifactError(
-            f"{file} is not a report of this rksp: {where}: {first['msg']}."
+            f"{file} is not a report of this rksp: {one_line(where, 200)}: {first['msg']}."
         ) from None
 
 
@@ -123,8 +127,8 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
 
 def emit(report: AnyReport, output_format: str, files: list[Output]) -> None:
     """Writes every file, then the asked-for rendering alone on stdout."""
-    rendered = [(file.path, _render(report, file.format)) for file in files]
-    shown = None if output_format == "text" else _render(report, output_format)
+    rendered = [(file.path, printable(_render(report, file.format))) for file in files]
+    shown = None if output_format == "text" else printable(_render(report, output_format))
     for path, text in rendered:
         atomic_write(path, text)
     if shown is not None:

@@ -40,7 +40,7 @@ def read_limited(path: Path, limit: int) -> bytes:
                 raise InputError(f"{shown} is not a regular file.")
             content = file.read(limit + 1)
     except FileNotFoundError as error:
-        raise InputError(f"There is no file {shown}.") from error
+        raise InputError(f"{shown} cannot be read: there is no such file.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{shown} cannot be read: {reason}.") from error

@@ -30,6 +30,7 @@ from rksp.models.source import ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 from rksp.text import has_control, one_line
 
+_MOST_BUFFERS = 2e9  # bytes
 MAX_PARAMS = 2e9  # 8 GB in float32
 _HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
 
@@ -226,6 +227,7 @@ def _from_settings(
             skeleton = chosen.make(trust_remote_code=remote is not None)
     except refusals() as error:
         raise refused(target, error) from error
+    _check_buffers(target, skeleton)
     return ModelSource(
         target=target,
         kind=kind,
@@ -242,6 +244,16 @@ def _from_settings(
         construct_empty=construct_empty,
         folder=folder,
     )
+
+
+def _check_buffers(target: str, skeleton: nn.Module) -> None:
+    """Refuse tables that a model holds beside its parameters, such as a mask of all positions."""
+    held = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
+    if held > _MOST_BUFFERS:
+        raise InputError(
+            f"{target} holds {held / 1e9:.1f} GB of tables beside its parameters; lower the number "
+            "of positions with --set."
+        )
 
 
 def _load(chosen: ChosenClass, folder: Path) -> nn.Module:
