@@ -91,7 +91,7 @@ def _path_of(target: str) -> Path:
     """
     if not target or has_control(target):
         shown = one_line(target, 200)
-        raise InputError(f"The target {shown!r} is empty or holds a control character.")
+        raise InputError(f"The target '{shown}' is empty or holds a control character.")
     try:
         path = Path(target).expanduser()
         path.exists()
