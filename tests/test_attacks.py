@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,11 +16,13 @@ from reports import scored
 from torch import nn
 
 from rksp.datasets.probe import make_probe
-from rksp.errors import InputError
+from rksp.errors import ArtifactError, InputError
 from rksp.grid.cell import Cell, Options
 from rksp.grid.drive import drive
+from rksp.grid.engines.base import End
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.slurm import SlurmEngine
+from rksp.grid.run import read_grid
 from rksp.grid.store import GridStore
 from rksp.models.config_guard import sanitize
 from rksp.models.resolve import resolve
@@ -170,6 +173,68 @@ def test_a_store_runs_no_code(tmp_path, run):
         drive(store, LocalEngine(1), typed=["gpt2"])
         assert [row.failure for row in store.rows()] == ["invalid"]
     assert not Path("imported").exists()
+
+
+def test_a_store_cannot_allow_what_was_not_typed(tmp_path):
+    with GridStore(tmp_path / "g.db") as store:
+        hostile = Options(trust_remote_code=True, allow_hub=True)
+        store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], hostile)
+        engine = _Told()
+        drive(store, engine, options=Options())
+    assert engine.options == [dataclasses.asdict(Options())]
+
+
+class _Told:
+    """An engine that notes the options of a group and does nothing."""
+
+    slots = 1
+
+    def __init__(self) -> None:
+        self.options: list[dict] = []
+
+    def start(self, task):
+        self.options.append(task["options"])
+        return self
+
+    def poll(self) -> list:
+        return []
+
+    def end(self) -> End:
+        return End(failure="timeout", message="nothing done")
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_store_that_cannot_be_written_can_be_looked_at(tmp_path):
+    path = tmp_path / "g.db"
+    with GridStore(path) as store:
+        store.fill([Cell(target="a\x1bb", recipe=Recipe(learning_rate=1e-3))], Options())
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        (row,) = read_grid(path).rows
+    finally:
+        tmp_path.chmod(0o755)
+    assert row.target == "a\\u001bb"
+
+
+@pytest.mark.parametrize("damage", [b"", b"SQLite format 3\0" + b"x" * 5000, "cut", "result"])
+def test_a_damaged_store_is_said(tmp_path, damage):
+    path = tmp_path / "g.db"
+    with GridStore(path) as store:
+        store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], Options())
+        if damage == "result":
+            store._base.execute("UPDATE cells SET result = '{'")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-4096])
+    elif damage != "result":
+        path.write_bytes(damage)
+    with pytest.raises(ArtifactError, match=r"damaged|not a grid store"):
+        read_grid(path)
 
 
 def test_a_typed_factory_runs_and_its_exit_is_a_failure(run):
