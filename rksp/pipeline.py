@@ -21,6 +21,7 @@ from rksp.measure.forward import LOGITS_NOT_FINITE
 from rksp.measure.lr_range import RangeTest
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.models.resolve import ModelSource
+from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.opening import (
     Streaming,
     open_stream,
@@ -152,6 +153,8 @@ def gather(
                 stream = stack.enter_context(
                     open_stream(source, seed, workers=workers, max_memory=max_memory)
                 )
+            else:
+                check_pass(source.target, source.config, tokens=probe.num_tokens, limit=max_memory)
             model = source.build(seed) if stream is None else stream.model
         with timed(seconds, "forward and spectra", progress):
             seen = profile(

@@ -26,6 +26,7 @@ from rksp.grid.run import read_grid
 from rksp.grid.store import GridStore
 from rksp.models.config_guard import sanitize
 from rksp.models.resolve import resolve
+from rksp.models.streaming import memory, opening
 from rksp.recipe import Recipe
 from rksp.report.formats import FORMATS
 from rksp.text import one_line, printable
@@ -386,6 +387,14 @@ def test_a_table_of_all_positions_is_counted_before_it_is_made():
     assert resolve("gpt_neo", overrides=TABLES | {"max_position_embeddings": 64})
 
 
+def test_a_probe_beyond_the_memory_is_refused_before_the_model_is_built(run, monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: memory.resident_memory() + 2**20)
+    monkeypatch.setattr(opening, "free_memory", lambda: 10**12)
+    refused_late = run("score gpt2 --set n_layer=1 --set n_embd=8 --set n_head=1")
+    assert refused_late[0] == 2
+    assert "logits), more than" in refused_late[2].splitlines()[-1]
+
+
 @pytest.mark.parametrize("target", ["~nosuchuser/x", "x" * 300, "x" * 300 + ".yaml", "a\tb"])
 @pytest.mark.parametrize("command", ["score", "grid"])
 def test_a_name_that_no_system_takes_is_said(run, target, command):
@@ -405,6 +414,14 @@ def test_a_file_name_writes_no_line_of_its_own(run, capsys):
     assert len(err.splitlines()) == 1
     assert not set(err) & set("\x1b\x9b\u202e")
     assert "\\u001b[31m\\n::error::" in err
+
+
+@pytest.mark.parametrize("option", [f"--{HOSTILE}", f"--lr={HOSTILE}", f"--format={HOSTILE}"])
+def test_an_option_writes_no_line_of_its_own(run, capsys, option):
+    assert left_with(["score", "gpt2", option]) == 2
+    err = capsys.readouterr().err
+    assert not set(err) & set("\x1b\x9b\u202e")
+    assert not any(line.startswith("::error") for line in err.splitlines())
 
 
 def test_a_value_of_a_file_is_printed_escaped(run, capsys):
