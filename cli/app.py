@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(_say("interrupted", 130))
     except _UsageError as error:
+        error.message = one_line(error.message)
         error.show()
         sys.exit(error.exit_code)
     except RkspError as error:

@@ -143,8 +143,11 @@ def _check(view: ViewOptions) -> None:
 
 def _is_store(source: str) -> bool:
     path = Path(source)
-    if not path.is_file():
-        return False
+    try:
+        if not path.is_file():
+            return False
+    except OSError as error:
+        raise InputError(f"The grid {source[:200]!r} cannot be used: {error.strerror}.") from None
     with path.open("rb") as file:
         return file.read(len(_STORE_MARK)) == _STORE_MARK
 

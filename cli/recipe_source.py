@@ -71,7 +71,10 @@ def requested_run(
 
 def _is_run_file(path: Path) -> bool:
     """Whether a target is a trainer's file; JSON may also be a model's configuration."""
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return False
+    except OSError:  # a name that no file system takes: said when the target is resolved
         return False
     if path.suffix != ".json":
         return path.suffix in _RUN_FILES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from rksp.errors import ArtifactError, InputError
-from rksp.files import atomic_write, check_writable
+from rksp.files import atomic_write, check_writable, read_limited
 from rksp.report.formats import (
     FORMATS,
     Output,
@@ -22,12 +22,14 @@ from rksp.report.formats import (
     rendering,
     suffixes_of,
 )
+from rksp.text import one_line, printable, safe_strings
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document
     from rksp.documents.score import ScoreReport
 
 _Kind = TypeVar("_Kind")
+_LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
 # What changes where the answer goes or how it counts, but not the answer.
 _NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline", "threads", "keep")
 
@@ -57,7 +59,7 @@ def load_any(file: Path) -> Document:
     content = _read(file)
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None  # the schema will say what is wrong
     kind = document.get("kind", "score") if isinstance(document, dict) else "score"
     return _validated(file, content, schema_of(kind))
@@ -78,10 +80,12 @@ def schema_of(kind: str) -> type[Document]:
 
 
 def _read(file: Path) -> bytes:
+    """Return a stored report whose strings hold no control character: it may be a stranger's."""
+    content = read_limited(file, _LARGEST)
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+        return json.dumps(safe_strings(json.loads(content))).encode()
+    except (ValueError, RecursionError):
+        return content  # the schema will say what is wrong
 
 
 def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
@@ -93,7 +97,7 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"
         raise ArtifactError(
-            f"{file} is not a report of this rksp: {where}: {first['msg']}."
+            f"{file} is not a report of this rksp: {one_line(where, 200)}: {first['msg']}."
         ) from None
 
 
@@ -117,12 +121,12 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
 
 def emit(document: Document, output_format: str, files: list[Output]) -> None:
     """Writes every file, then the asked-for rendering alone on stdout."""
-    rendered = [(file.path, render(document, file.format)) for file in files]
+    rendered = [(file.path, printable(render(document, file.format))) for file in files]
     shown = rendering(document, output_format)
     for path, text in rendered:
         atomic_write(path, text)
     if isinstance(shown, str):
-        sys.stdout.write(shown)
+        sys.stdout.write(printable(shown))
         return
     from rich.console import Console
 

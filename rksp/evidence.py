@@ -19,6 +19,7 @@ from rksp.features import Tier
 from rksp.measure.lr_range import STEPS, RangeTest, range_test
 from rksp.measure.response import ResponseProfile, measure_response
 from rksp.models.source import ModelSource
+from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import STATES, MeasureOptions
@@ -123,6 +124,9 @@ def gather(
                         max_memory=options.max_memory,
                     )
                 )
+            else:
+                tokens, limit = probe.num_tokens, options.max_memory
+                check_pass(source.target, source.config, tokens=tokens, limit=limit)
             model = source.build(options.seed) if stream is None else stream.model
         with _timed(seconds, "forward and spectra", progress):
             seen = profile(

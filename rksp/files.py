@@ -14,6 +14,12 @@ from pathlib import Path
 
 from rksp.errors import Incomplete, InputError, RkspError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_LOCK = ".lock"
 _PARTIAL = ".partial"
 _STALE = 24 * 3600.0  # seconds; another run may still be writing a younger partial file
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -40,7 +46,7 @@ def read_limited(path: Path, limit: int) -> bytes:
                 raise InputError(f"{shown} is not a regular file.")
             content = file.read(limit + 1)
     except FileNotFoundError as error:
-        raise InputError(f"There is no file {shown}.") from error
+        raise InputError(f"{shown} cannot be read: there is no such file.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{shown} cannot be read: {reason}.") from error
@@ -175,6 +181,29 @@ class ResultFolder:
         """Store a result and return its path."""
         atomic_write(self.path(name), text)
         return self.path(name)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder while the block runs; the hold ends with the process, however it ends.
+
+        Raises:
+            InputError: Another process holds it.
+        """
+        try:
+            file = (self.folder / _LOCK).open("ab")
+        except OSError as error:
+            raise _failure(self.folder / _LOCK, error) from error
+        with file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise InputError(
+                        f"Another run works in {self.folder}; wait for it, or give another folder."
+                    ) from None
+                except OSError:  # a file system without locks
+                    pass
+            yield
 
     def clean(self) -> None:
         """Remove partial files that a killed process left behind more than a day ago."""

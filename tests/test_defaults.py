@@ -97,7 +97,8 @@ def test_every_option_with_a_path_reads_or_must_be_typed():
         inner = getattr(command, "commands", None)
         if inner is None:
             kinds = (p for p in command.params if p.param_type_name == "option")
-            return {p.opts[-1] for p in kinds if "path" in str(p.type).lower()}
+            found = (p.opts for p in kinds if "pathlib" in str(vars(p)))
+            return {name for names in found for name in names if name.startswith("--")}
         return set().union(*(paths(part) for part in inner.values()))
 
     typed = {f"--{name}" for name in TYPED_ONLY}

@@ -14,7 +14,15 @@ import pytest
 
 from rksp import files
 from rksp.errors import Incomplete, InputError
-from rksp.files import ResultFolder, atomic_write, check_writable, digest, replacing
+from rksp.files import (
+    ResultFolder,
+    atomic_write,
+    check_writable,
+    digest,
+    read_limited,
+    read_text,
+    replacing,
+)
 
 WRITER = """
 import sys, pathlib
@@ -146,3 +154,54 @@ def test_only_old_leftovers_are_removed(tmp_path):
 def test_a_digest_is_that_of_the_content():
     assert digest("abc") == digest(b"abc") == "ba7816bf8f01cfea"  # FIPS 180-2, appendix B.1
     assert digest("a") != digest("b")
+
+
+def test_a_folder_is_held_by_one(tmp_path):
+    results = ResultFolder(tmp_path)
+    with (
+        results.alone(),
+        pytest.raises(InputError, match="Another run works in"),
+        ResultFolder(tmp_path).alone(),
+    ):
+        pass
+    with results.alone():  # given back
+        pass
+
+
+HOLDER = """
+import sys, pathlib, time
+from rksp.files import ResultFolder
+with ResultFolder(pathlib.Path(sys.argv[1])).alone():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_holder_holds_nothing(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(InputError), ResultFolder(tmp_path).alone():
+            pass
+        holder.kill()
+    with ResultFolder(tmp_path).alone():
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 10])
+def test_what_fits_the_limit_is_read(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert read_limited(path, 10) == content
+
+
+def test_what_is_no_regular_file_or_too_large_is_not_read(tmp_path):
+    (tmp_path / "large").write_bytes(b"x" * 11)
+    os.mkfifo(tmp_path / "pipe")
+    cases = {"large": "larger than", "pipe": "regular file", "none": "no such file", ".": "cannot"}
+    for name, sentence in cases.items():
+        with pytest.raises(InputError, match=sentence):
+            read_limited(tmp_path / name, 10)
+    with pytest.raises(InputError, match="UTF-8"):
+        (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
+        read_text(tmp_path / "bytes", 10)

@@ -244,7 +244,7 @@ def write(tmp_path, **settings) -> str:
     [
         ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers to 0"),
         ({"model_type": "llama", "num_hidden_layers": -1}, "num_hidden_layers to -1"),
-        ({"model_type": "llama", "num_hidden_layers": 10**7}, "from 1 to 2048"),
+        ({"model_type": "llama", "num_hidden_layers": 10**7}, "from 1 to 1024"),
         ({"model_type": "llama", "vocab_size": 10**12}, "vocab_size"),
         ({"model_type": "llama", "hidden_size": 10**6}, "hidden_size"),
         ({"model_type": "mixtral", "num_local_experts": 10**5}, "num_local_experts"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
+from rksp.files import digest
 from rksp.models.source import ModelSource
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Reading
@@ -29,6 +30,7 @@ from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
+from rksp.training.runner import RunRecord
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
@@ -90,71 +92,131 @@ def confirm(
         make_monitors(monitors)
     trained = shortened(recipe, steps)
     _rehearse(source, trained, arms, faults)
-    settings = {
-        "target": [source.target, source.config_hash],
-        "recipe": trained.model_dump(mode="json"),
-        "faults": list(faults),
-        "monitors": list(monitors),
-        "text": None if text is None else hashlib.sha256(text.read_bytes()).hexdigest(),
-        "device": device,
-    }
+    runs = _Runs(
+        source=source,
+        recipe=trained,
+        arms=arms,
+        seeds=seeds,
+        faults=faults,
+        monitors=monitors,
+        text=text,
+        device=device,
+        say=say,
+    )
+    settings = runs.settings()
+    judged = {"of": _identity(options, threshold, seeds)}
     finished = FinishedRuns(folder, settings)
-    predictions = FinishedRuns(folder, settings | {"of": _identity(options, threshold, seeds)})
-    runs = [(seed, arm) for seed in seeds for arm in arms]
-    total = len(runs) * trained.max_steps
-    started = time.perf_counter()
-    prediction = predictions.prediction()
-    if prediction is None:
-        evaluations = []
-        for seed in seeds:
-            say(f"predicting seed {seed}", 0, total)
-            at_seed = options.model_copy(update={"seed": seed, "probe": text})
-            evaluations.append(evaluate(source, trained, at_seed, threshold=threshold)[0])
-        prediction = mean_prediction(evaluations, threshold)
-        predictions.keep_prediction(prediction)
-    predicted = time.perf_counter()
-
-    trials: list[TrialReport] = []
-    batches: dict[int, list[Batch]] = {}  # of the seed at hand
-    for number, (seed, arm) in enumerate(runs):
-        name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
-        done = number * trained.max_steps
-        trial = finished.trial(arm.label, seed)
-        if trial is not None:
-            say(f"{name}: {trial.outcome}, finished before", done, total)
-            trials.append(trial)
-            continue
-        if seed not in batches:
-            batches = {seed: training_batches(source, trained, seed=seed, text=text, device=device)}
-        record = train_arm(
-            in_precision(source.build(seed), trained).to(device),
-            batches[seed],
-            trained,
-            arm,
-            seed=seed,
-            faults=faults,
-            monitors=monitors,
-            sinks=[*finished.sinks(arm.label, seed), _Critical(name, done, total, say)],
-            checkpoints=finished.checkpoints(arm.label, seed),
-            progress=lambda step, loss, name=name, done=done: say(
-                f"{name}: step {step + 1}/{trained.max_steps}, loss {loss:.4g}",
-                done + step + 1,
-                total,
-            ),
-        )
-        trials.append(
-            sum_up(
-                record,
-                arm.label,
-                seed,
-                fault_step=fault_step,
-                trivial_loss=trivial_loss(batches[seed]),
-            )
-        )
-        finished.keep_trial(trials[-1])
-        say(f"{name}: {trials[-1].outcome}", done + trained.max_steps, total)
+    with finished.alone():
+        started = time.perf_counter()
+        predictions = FinishedRuns(folder, settings | judged)
+        prediction = runs.prediction(predictions, options, threshold)
+        predicted = time.perf_counter()
+        trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
     return _report(source, recipe, trained, faults, prediction, trials, device, timings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """The runs of a confirmation: what they share, and how they are predicted and trained."""
+
+    source: ModelSource
+    recipe: Recipe
+    arms: Sequence[Arm]
+    seeds: Sequence[int]
+    faults: Sequence[str]
+    monitors: Sequence[str]
+    text: Path | None
+    device: str
+    say: Say
+
+    @property
+    def total(self) -> int:
+        """Steps of all runs."""
+        return len(self.seeds) * len(self.arms) * self.recipe.max_steps
+
+    def settings(self) -> dict[str, object]:
+        """Return everything that each run depends on."""
+        return {
+            "target": [self.source.target, self.source.config_hash],
+            "recipe": self.recipe.model_dump(mode="json"),
+            "faults": list(self.faults),
+            "monitors": list(self.monitors),
+            "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
+            "device": self.device,
+        }
+
+    def prediction(
+        self, finished: FinishedRuns, options: MeasureOptions, threshold: float
+    ) -> PredictionReport:
+        """Return the mean prediction over the seeds, made before or now."""
+        prediction = finished.prediction()
+        if prediction is not None:
+            return prediction
+        evaluations = []
+        for seed in self.seeds:
+            self.say(f"predicting seed {seed}", 0, self.total)
+            at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
+            evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
+            evaluations.append(evaluation)
+        prediction = mean_prediction(evaluations, threshold)
+        finished.keep_prediction(prediction)
+        return prediction
+
+    def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
+        """Train every arm at every seed, but for what is finished."""
+        trials: list[TrialReport] = []
+        batches: dict[int, list[Batch]] = {}  # of the present seed
+        runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
+        for number, (seed, arm) in enumerate(runs):
+            name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
+            done = number * self.recipe.max_steps
+            trial = finished.trial(arm.label, seed)
+            if trial is not None:
+                self.say(f"{name}: {trial.outcome}, finished before", done, self.total)
+                trials.append(trial)
+                continue
+            if seed not in batches:
+                batches = {seed: self._batches(seed)}
+            record = self._trained(arm, seed, batches[seed], finished, name, done)
+            trivial = trivial_loss(batches[seed])
+            trials.append(
+                sum_up(record, arm.label, seed, fault_step=fault_step, trivial_loss=trivial)
+            )
+            finished.keep_trial(trials[-1])
+            after = done + self.recipe.max_steps
+            self.say(f"{name}: {trials[-1].outcome}", after, self.total)
+        return trials
+
+    def _batches(self, seed: int) -> list[Batch]:
+        return training_batches(
+            self.source, self.recipe, seed=seed, text=self.text, device=self.device
+        )
+
+    def _trained(
+        self,
+        arm: Arm,
+        seed: int,
+        batches: Sequence[Batch],
+        finished: FinishedRuns,
+        name: str,
+        done: int,
+    ) -> RunRecord:
+        steps = self.recipe.max_steps
+        return train_arm(
+            in_precision(self.source.build(seed), self.recipe).to(self.device),
+            batches,
+            self.recipe,
+            arm,
+            seed=seed,
+            faults=self.faults,
+            monitors=self.monitors,
+            sinks=[*finished.sinks(arm.label, seed), _Critical(name, done, self.total, self.say)],
+            checkpoints=finished.checkpoints(arm.label, seed),
+            progress=lambda step, loss: self.say(
+                f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, self.total
+            ),
+        )
 
 
 def _report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -40,6 +41,14 @@ class FinishedRuns:
     def __init__(self, folder: Path | None, settings: Mapping[str, object]) -> None:
         self._results = None if folder is None else ResultFolder(folder)
         self._settings = digest(json.dumps(settings, sort_keys=True, default=str))
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the folder for this process.
+
+        Raises:
+            InputError: Another confirmation works in it.
+        """
+        return nullcontext() if self._results is None else self._results.alone()
 
     def trial(self, arm: str, seed: int) -> TrialReport | None:
         """Return the finished run of an arm at a seed."""

@@ -30,6 +30,7 @@ from rksp.models.source import ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 from rksp.text import has_control, one_line
 
+_MOST_BUFFERS = 2e9  # bytes
 MAX_PARAMS = 2e9  # 8 GB in float32
 _HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
 
@@ -90,7 +91,7 @@ def _path_of(target: str) -> Path:
     """
     if not target or has_control(target):
         shown = one_line(target, 200)
-        raise InputError(f"The target {shown!r} is empty or holds a control character.")
+        raise InputError(f"The target '{shown}' is empty or holds a control character.")
     try:
         path = Path(target).expanduser()
         path.exists()
@@ -226,6 +227,7 @@ def _from_settings(
             skeleton = chosen.make(trust_remote_code=remote is not None)
     except refusals() as error:
         raise refused(target, error) from error
+    _check_buffers(target, skeleton)
     return ModelSource(
         target=target,
         kind=kind,
@@ -242,6 +244,16 @@ def _from_settings(
         construct_empty=construct_empty,
         folder=folder,
     )
+
+
+def _check_buffers(target: str, skeleton: nn.Module) -> None:
+    """Refuse tables that a model holds beside its parameters, such as a mask of all positions."""
+    held = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
+    if held > _MOST_BUFFERS:
+        raise InputError(
+            f"{target} holds {held / 1e9:.1f} GB of tables beside its parameters; lower the number "
+            "of positions with --set."
+        )
 
 
 def _load(chosen: ChosenClass, folder: Path) -> nn.Module:

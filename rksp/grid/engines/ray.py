@@ -48,15 +48,17 @@ class RayEngine:
         except ImportError as error:
             raise InputError("--engine ray needs Ray; pip install 'rksp[ray]'.") from error
         self._ray = ray
-        self._empty = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._opened = contextlib.ExitStack()
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
                 _knock(address)
                 # Ray puts the folder in which it starts first on the path of its workers.
-                with contextlib.chdir(self._empty.name):
+                empty = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+                with contextlib.chdir(self._opened.enter_context(empty)):
                     ray.init(address=address, log_to_driver=False, include_dashboard=False)
             except (OSError, OverflowError) as error:
+                self._opened.close()
                 raise InputError(f"There is no Ray cluster at {address}: {error}.") from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._evaluator = evaluator
@@ -72,7 +74,7 @@ class RayEngine:
         """Leaves the cluster; one that was there before is left as it is."""
         if self._is_ours:
             self._ray.shutdown()
-        self._empty.cleanup()
+        self._opened.close()
 
 
 def _knock(address: str | None) -> None:
