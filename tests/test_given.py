@@ -246,6 +246,13 @@ def test_half_precision_is_measured_as_a_copy():
     assert model.head.weight.dtype == torch.bfloat16 and "float32" in source.notes[0]
 
 
+def test_batch_norms_that_saw_nothing_are_noted():
+    model, (x, y) = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(768), nn.Linear(768, 10)), images()
+    assert "Batch norms" in module_source(model, (x, y)).notes[0]
+    model(x)
+    assert module_source(model, (x, y)).notes == ()
+
+
 def test_rows_cut_every_tensor_that_counts_examples():
     inputs = {"x": torch.arange(4), "fixed": torch.arange(3), "name": "n"}
     batch = Batch(inputs=inputs, labels=None, given=(inputs["x"], [inputs["x"]]))
