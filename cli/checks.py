@@ -1,4 +1,4 @@
-"""`rksp checks` and `rksp explain`: what rksp looks for, and what each finding means."""
+"""`rksp checks`: what rksp looks for."""
 
 from __future__ import annotations
 
@@ -28,35 +28,4 @@ def checks(
     for check in CHECKS:
         print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.title}")
     print("rksp explain CODE teaches each.", file=sys.stderr)
-    return 0
-
-
-def explain(
-    check: Annotated[str, typer.Argument(help="A code (RKSP101) or name (initial-loss).")],
-) -> int:
-    """Teach one check: what it measures, why it matters, what is healthy, how to fix it."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from rksp.checks.registry import find_check
-
-    found = find_check(check)
-    console = Console(highlight=False, markup=False)
-    console.print(f"{found.code} {found.name} (at worst: {found.level})", style="bold")
-    console.print(found.title)
-    console.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    for title, text in (
-        ("Measures", found.measures),
-        ("Why", found.why),
-        ("Healthy", found.healthy),
-        ("Fix", found.fix),
-        ("Trips it", found.failing),
-        ("Does not", found.stable),
-        ("Source", found.source),
-    ):
-        table.add_row(title, text)
-    console.print(table)
     return 0
