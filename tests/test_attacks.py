@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -138,7 +137,7 @@ def test_a_store_cannot_allow_what_was_not_typed(tmp_path):
         store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], hostile)
         engine = _Told()
         drive(store, engine, options=Options())
-    assert engine.options == [dataclasses.asdict(Options())]
+    assert engine.options == [Options().model_dump(mode="json")]
 
 
 class _Told:
