@@ -218,7 +218,7 @@ class _Watcher(AttentionTap):
 
     def __init__(self, look: Look) -> None:
         super().__init__(look)
-        self.is_inside = False  # of attention that has been shown
+        self.is_inside = False  # of attention that is being shown
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -236,9 +236,9 @@ class _Watcher(AttentionTap):
             scale = kwargs.get("scaling", args[0] if args else None)
             softcap = kwargs.get("softcap")
             given = {"query": query, "key": key, "value": value, "mask": attention_mask}
-            self.handle(AttentionCall(**given, scale=scale, softcap=softcap))
             before, self.is_inside = self.is_inside, True
             try:
+                self.handle(AttentionCall(**given, scale=scale, softcap=softcap))
                 return original(module, query, key, value, attention_mask, *args, **kwargs)
             finally:
                 self.is_inside = before
