@@ -138,7 +138,7 @@ def test_eager_and_fused_attention_give_the_same_numbers():
     eager = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())
     fused, written = (forward_of(m, probe.batch).attention for m in (model, eager))
-    assert [a.block for a in fused] == [0, 1, 2, 3]
+    assert [a.block for a in fused] == [a.block for a in written] == [0, 1, 2, 3]
     for left, right in zip(fused, written, strict=True):
         assert left.entropy == pytest.approx(right.entropy, rel=1e-5)
         assert left.logit_std == pytest.approx(right.logit_std, rel=1e-5)
