@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_NARROWEST, _WIDEST = 0.08, 2.0  # standard deviations searched
+_NARROWEST, _WIDEST = 0.25, 2.0  # standard deviations searched; grids are as coarse as the first
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 

@@ -18,7 +18,7 @@ from rksp.classifiers.edge_inputs import (
     config_features,
     measured_features,
 )
-from rksp.classifiers.edge_ladder import LAB, EdgeLadder
+from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import (
     DO_NOT_EXCEED,
     LONG,
@@ -34,6 +34,7 @@ KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
 _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
 _BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
+_CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
 _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
 _DECIMALS = 5
@@ -144,9 +145,12 @@ def _fit_line(
 ) -> CensoredFit:
     columns = [c for c in (*design.config, *design.measured) if best or c.of_edge]
     if best:
-        ladders = [x for x in ladders if x.best is not None]
-        low = np.array([x.best - _BEST_WIDTH for x in ladders])
-        high = np.array([x.best + _BEST_WIDTH for x in ladders])
+        ladders = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
+        around = [
+            (x.low, _CHOSEN_WIDTH) if x.best is None else (x.best, _BEST_WIDTH) for x in ladders
+        ]
+        low = np.array([middle - width for middle, width in around])
+        high = np.array([middle + width for middle, width in around])
     else:
         low, high = np.array([x.low for x in ladders]), np.array([x.high for x in ladders])
     return fit_censored(
@@ -178,7 +182,8 @@ def _weights(ladders: Sequence[EdgeLadder]) -> np.ndarray:
         if x.source == LAB:
             return 1.0
         count = counts[x.source, bool(x.changed)]
-        return (_SINGLE_RUNS if x.changed else min(_SOURCE_LADDERS, count)) / count
+        singles = _SINGLE_RUNS if x.source != PUBLISHED else _SOURCE_LADDERS
+        return (singles if x.changed else min(_SOURCE_LADDERS, count)) / count
 
     return np.array([weight(x) for x in ladders])
 
@@ -222,7 +227,8 @@ def _with_spreads(
 
     That of the edge is the least for which a share `DO_NOT_EXCEED` of the edges lies below its
     quantile, every source counting alike (conformal prediction over sources; Barber et al., 2021,
-    in spirit); that of the best rate is the root mean square error.
+    in spirit); that of the best rate follows from the median
+    absolute error, since the best of a flat ladder may lie anywhere.
     """
     edge: dict[bool, list[Miss]] = {True: [], False: []}
     best: dict[bool, list[Miss]] = {True: [], False: []}
@@ -233,18 +239,21 @@ def _with_spreads(
             read, is_lab = seen.predict(x.inputs, x.measured), x.source == LAB
             reached, long = math.log10(x.inputs.peak_share), horizon_share(x.inputs.steps)
             best[is_lab].append(
-                Miss(error=read.log_best + reached - x.best, long=long, weight=1 / len(whole))
+                Miss(
+                    error=read.log_best + reached - x.best, half=0.0, long=long, weight=1 / len(whole)
+                )
             )
             if x.has_edge:
-                error = read.log_edge + reached - x.edge
-                edge[is_lab].append(Miss(error=error, long=long, weight=1 / len(edges)))
+                error, half = read.log_edge + reached - x.edge, (x.high - x.low) / 2
+                share = 1 / len(edges)
+                edge[is_lab].append(Miss(error=error, half=half, long=long, weight=share))
     short, long = model.short, model.long
     if edge[True]:
         spread = _conformal(edge[True], None)
-        short = replace(short, edge_spread=_rounded(spread), best_spread=_rms(best[True]))
+        short = replace(short, edge_spread=_rounded(spread), best_spread=_robust(best[True]))
     if edge[False]:
         spread = _conformal(edge[False], short.edge_spread)
-        long = replace(long, edge_spread=_rounded(spread), best_spread=_rms(best[False]))
+        long = replace(long, edge_spread=_rounded(spread), best_spread=_robust(best[False]))
     return replace(model, short=short, long=long)
 
 
@@ -252,10 +261,12 @@ def _with_spreads(
 class Miss:
     """How far above the truth a prediction for an unseen source was, in decades.
 
-    `long` is where the run stands between the horizons, `weight` its share of its source.
+    The truth lies within `half` of its middle, from which the error counts. `long` is where the
+    run stands between the horizons, `weight` its share of its source.
     """
 
     error: float
+    half: float
     long: float
     weight: float
 
@@ -272,15 +283,21 @@ def _conformal(misses: Sequence[Miss], short: float | None) -> float:
             _TAIL * (spread if short is None else (1 - m.long) * short + m.long * spread)
             for m in misses
         ]
-        above = sum(m.weight for m, r in zip(misses, reach, strict=True) if m.error > r)
+        above = sum(
+            m.weight * min(1.0, max(0.0, 0.5 + (m.error - r) / (2 * max(m.half, 1e-9))))
+            for m, r in zip(misses, reach, strict=True)
+        )
         if above <= DO_NOT_EXCEED * total:
             return float(spread)
     return 2.0
 
 
-def _rms(misses: Sequence[Miss]) -> float:
-    square = sum(m.weight * m.error**2 for m in misses)
-    return _rounded(math.sqrt(square / sum(m.weight for m in misses)))
+def _robust(misses: Sequence[Miss]) -> float:
+    """The standard deviation of a normal error with the weighted median of the absolute errors."""
+    ordered = sorted((abs(m.error), m.weight) for m in misses)
+    weights = np.cumsum([weight for _, weight in ordered])
+    middle = int(np.searchsorted(weights, weights[-1] / 2))
+    return _rounded(1.4826 * ordered[middle][0])
 
 
 def _line(fit: CensoredFit, names: Sequence[str]) -> Line:

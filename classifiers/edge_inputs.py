@@ -73,7 +73,8 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     """The columns that need no measurement; logarithms are decimal.
 
     The warm-up counts in steps, up to half of the run, since what follows it must decay. A
-    schedule that does not decay costs more the longer the run is. The memories of Adam's moments
+    schedule that does not decay costs more the longer the run is, and one that ends at a tenth of
+    its peak hardly anything. The memories of Adam's moments
     count where they are short (β₁ < 0.9), long (β₁ > 0.95), or the first outlasts the second.
     """
     is_warmed = inputs.optimizer in _WARMED
@@ -86,8 +87,8 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "width": math.log10(inputs.width),
         "depth": math.log10(inputs.depth),
         "warmup": math.log10(100 + warmup),
-        "final_share": inputs.final_share,
-        "undecayed_steps": inputs.final_share * math.log10(max(inputs.steps, 100) / 100),
+        "final_share": inputs.final_share**2,
+        "undecayed_steps": inputs.final_share**2 * math.log10(max(inputs.steps, 100) / 100),
         "batch_tokens": math.log10(inputs.batch_tokens),
         "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
         "post_norm": float(inputs.norm == "post"),
@@ -131,8 +132,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
 )
 # Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
 MEASURED_COLUMNS: tuple[Column, ...] = (
-    Column(name="rise_rate", meaning="the rate at which one step raises the loss"),
-    Column(name="critical_rate", meaning="the rate beyond which one step raises the loss"),
+    Column(name="nonlinearity", meaning="how nonlinear the blocks are"),
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
 
-LAB = "lab"
+LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
 MARGIN = 0.25  # nats above the best from which a run above the best rate has failed
 
 

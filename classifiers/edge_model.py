@@ -18,7 +18,7 @@ from rksp.errors import ArtifactError
 
 ARTIFACT_SCHEMA = "rksp-edge-1"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
-SHORT, LONG = 300, 3000  # steps: horizons of the lab's ladders and of the real ones
+SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
 _NORMAL = NormalDist()
 _QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / 41) for i in range(41)])

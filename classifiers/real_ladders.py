@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_ladder import EdgeLadder, bracket
+from rksp.classifiers.edge_ladder import PUBLISHED, EdgeLadder, bracket
 from rksp.errors import ArtifactError, InputError
 
 _OPTIMIZERS = {"mini": "adam_mini", "soape": "soap"}
@@ -25,7 +25,7 @@ def read_real_ladders(
     """The ladders and single runs of files with a JSON object a line.
 
     A line with `rates` is a ladder, one with `changed` a run that differs from its base run in
-    one setting. Rows without a full model and recipe are left out, and so are parametrizations
+    one setting, one with `trained_well` a published recipe. Rows without a full model and recipe are left out, and so are parametrizations
     that move the edge on purpose (μP).
 
     Args:
@@ -72,6 +72,8 @@ def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) 
 def _ladder(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]):
     if "changed" in row:
         return _single(row, measured)
+    if row.get("trained_well"):
+        return _published(row)
     if "rates" not in row:  # warm-up ladders at one rate
         return None
     if row["parametrization"] != "SP" or any(part in row["group"] for part in _LEFT_OUT):
@@ -133,6 +135,26 @@ def _single(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float
         failed=np.array([failed]),
         measured=measured.get(shape, {}),
         changed=row["changed"],
+    )
+
+
+def _published(row: Mapping[str, object]) -> EdgeLadder:
+    """A run that is known to have trained well: its edge lies above its rate."""
+    inputs = _inputs(row["arch"], row["recipe"], PUBLISHED)
+    rate = math.log10(row["recipe"]["learning_rate"])
+    return EdgeLadder(
+        name=row["id"],
+        source=PUBLISHED,
+        group=row["group"],
+        shape=row["id"],
+        inputs=inputs,
+        low=rate,
+        high=math.inf,
+        best=None,
+        rates=np.array([rate]),
+        excess=np.array([math.nan]),
+        failed=np.array([False]),
+        changed=PUBLISHED,
     )
 
 
