@@ -12,6 +12,7 @@ import numpy as np
 
 from rksp.classifiers.censored import CensoredFit, fit_censored
 from rksp.classifiers.edge_inputs import (
+    ADAM_FAMILY,
     CONFIG_COLUMNS,
     MEASURED_COLUMNS,
     Column,
@@ -226,14 +227,15 @@ def _with_spreads(
     """Spreads from leaving sources out: first over lab families, then over public sources.
 
     That of the edge is the least for which a share `DO_NOT_EXCEED` of the edges lies below its
-    quantile, every source counting alike (conformal prediction over sources; Barber et al., 2021,
-    in spirit); that of the best rate follows from the median
+    quantile, every source counting alike (conformal prediction over sources), and not below the
+    root mean square error, widened for the number of sources as the error of a new value is
+    around a mean of so few; that of the best rate follows from the median
     absolute error, since the best of a flat ladder may lie anywhere.
     """
     edge: dict[bool, list[Miss]] = {True: [], False: []}
     best: dict[bool, list[Miss]] = {True: [], False: []}
     for _, seen, left_out in held_out(ladders, design):
-        whole = [x for x in left_out if x.best is not None]
+        whole = [x for x in left_out if x.best is not None and _is_ordinary(x)]
         edges = [x for x in whole if x.has_edge]
         for x in whole:
             read, is_lab = seen.predict(x.inputs, x.measured), x.source == LAB
@@ -271,14 +273,23 @@ class Miss:
     weight: float
 
 
+def _is_ordinary(ladder: EdgeLadder) -> bool:
+    """Whether a source left out could be known: its optimizer and norms stand elsewhere too."""
+    if ladder.source == LAB:
+        return True
+    return ladder.inputs.optimizer in ADAM_FAMILY and ladder.inputs.norm != "none"
+
+
 def _conformal(misses: Sequence[Miss], short: float | None) -> float:
     """The least spread whose `DO_NOT_EXCEED` quantile lies above no more than that share.
 
     Args:
         short: The spread of short runs; None where every run has the spread that is looked for.
     """
-    total = sum(m.weight for m in misses)
-    for spread in np.arange(0.1, 2.0, 0.005):
+    total = sum(m.weight for m in misses)  # the number of sources
+    square = sum(m.weight * m.error**2 for m in misses) / total
+    least = math.sqrt(square * (total + 1) / max(total - 1, 1))
+    for spread in np.arange(least, 2.0, 0.005):
         reach = [
             _TAIL * (spread if short is None else (1 - m.long) * short + m.long * spread)
             for m in misses

@@ -17,6 +17,8 @@ _MEMORIES = frozenset("adamw nadamw cautious mars adam_mini lion sophia soap mud
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 
+# These differ from AdamW by a fraction of a decade, which the public ladders give.
+ADAM_FAMILY = ("adamw", "nadamw", "cautious", "mars", "adam_mini")
 # Names other than adamw get a column each, which is 0 or 1.
 OPTIMIZERS = (
     "lion",
