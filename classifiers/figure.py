@@ -9,6 +9,7 @@ import numpy as np
 
 from rksp.classifiers.metrics import ece, reliability
 from rksp.errors import InputError
+from rksp.files import replacing
 
 _COLORS = ("#0b6e99", "#c2571a", "#5a7d2a", "#7b4fa3")
 
@@ -49,5 +50,7 @@ def reliability_diagram(y: np.ndarray, predictions: Mapping[str, np.ndarray], pa
         curve.legend(frameon=False, loc="upper left")
         for axes in (curve, counts):
             axes.spines["right"].set_visible(False)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        with replacing(path) as partial:
+            figure.savefig(partial, format=path.suffix[1:], metadata=metadata, dpi=150)
         plt.close(figure)

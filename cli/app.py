@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -10,77 +11,79 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli import (
-    bench,
-    checks,
-    confirm,
-    defaults,
-    diff,
-    explain_config,
-    grid,
-    lab,
-    report,
-    reproduce,
-    score,
-)
+from rksp.cli import defaults
+from rksp.cli.commands import CommandTable
 from rksp.errors import RkspError
+from rksp.text import one_line
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
+_CLOSED_PIPE = 141  # what a shell sees of a program that SIGPIPE ended
+
 app = typer.Typer(
     name="rksp",
+    cls=CommandTable,
     help="The pre-flight check of a training run.\n\n"
     "Exit codes: 0 below the bar, 1 risk at or above the bar, 2 usage or unreadable input, "
     "3 rksp could not finish, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(f"rksp {version('rksp')}")
+        raise typer.Exit
 
 
 @app.callback()
 def root(
     context: typer.Context,
     no_config: Annotated[
-        bool, typer.Option("--no-config", help="Ignore .rksp.toml and [tool.rksp].")
+        bool, typer.Option("--no-config", help="Ignore .rksp.toml and \\[tool.rksp].")
+    ] = False,
+    is_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and stop.", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """Takes the defaults of options from the nearest file of defaults."""
+    """Take the defaults of options from the nearest file of defaults."""
     found = None if no_config else defaults.find_defaults(Path.cwd())
     if found is not None:
         file, tables = found
         context.default_map = defaults.default_map(file, tables, context.command)
-        print(f"rksp: defaults from {file}", file=sys.stderr)
-
-
-app.command("score")(score.score)
-app.command("grid")(grid.grid)
-app.command("confirm")(confirm.confirm)
-app.command("report")(report.report)
-app.command("diff")(diff.diff)
-app.command("reproduce")(reproduce.reproduce)
-app.command("schema")(report.schema)
-app.command("checks")(checks.checks)
-app.command("explain")(checks.explain)
-app.command("explain-config")(explain_config.explain_config)
-app.add_typer(lab.app, name="lab")
-app.add_typer(bench.app, name="bench")
+        print(f"rksp: defaults from {one_line(str(file))}", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command and leaves with its exit code; errors are one sentence on stderr."""
+    """Run a command and leave with its exit code; errors are one sentence on stderr."""
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="rksp", standalone_mode=False)
+        sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(_say("interrupted", 130))
     except _UsageError as error:
+        error.message = one_line(error.message)
         error.show()
         sys.exit(error.exit_code)
     except RkspError as error:
         sys.exit(_say(str(error), error.exit_code))
+    except BrokenPipeError:
+        sys.exit(_closed_pipe())
+    except SystemExit as error:
+        # Click leaves with 1 when a pipe is closed, which would read as "at risk".
+        if isinstance(error.__context__, BrokenPipeError):
+            sys.exit(_closed_pipe())
+        sys.exit(_say("code that is not part of rksp tried to end the program.", 2))
     except Exception as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
             traceback.print_exc()
@@ -90,6 +93,14 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _closed_pipe() -> int:
+    """Return the exit code of a program whose reader went away, as `| head` does."""
+    with contextlib.suppress(OSError, ValueError):
+        # What is still in the buffer would raise once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _CLOSED_PIPE
+
+
 def _say(sentence: str, code: int) -> int:
-    print(f"rksp: {sentence}", file=sys.stderr)
+    print(f"rksp: {one_line(sentence)}", file=sys.stderr)
     return code

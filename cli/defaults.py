@@ -7,8 +7,9 @@ A table is a command, a key a long option::
     fail-on = "error"
     set = ["n_layer=4"]
 
-What is typed wins. What lets code run or be fetched cannot be set here: the file belongs to the
-repository under test, and on CI that may be a stranger's.
+What is typed wins. The file belongs to the repository under test, and on CI that may be a
+stranger's: what could run or fetch code, write a file, reach another machine or open the gate must
+be typed. Reports say what the file set.
 """
 
 from __future__ import annotations
@@ -19,9 +20,33 @@ from pathlib import Path
 from typing import Any
 
 from rksp.errors import InputError, nearest
+from rksp.files import read_text
 
 FILE = ".rksp.toml"
-_TYPED_ONLY = ("trust-remote-code", "allow-hub")
+_RUNS = "lets code run or be fetched"
+_WRITES = "writes files"
+_CONNECTS = "hands work to other machines"
+_OPENS = "opens the gate"
+TYPED_ONLY = {
+    "trust-remote-code": _RUNS,
+    "allow-hub": _RUNS,
+    "target": _RUNS,
+    "output": _WRITES,
+    "export": _WRITES,
+    "keep": _WRITES,
+    "folder": _WRITES,
+    "pack": _WRITES,
+    "figure": _WRITES,
+    "engine": _CONNECTS,
+    "address": _CONNECTS,
+    "slurm": _CONNECTS,
+    "exit-zero": _OPENS,
+    "baseline": _OPENS,
+    "classifier": _OPENS,
+    "dry-run": _OPENS,
+}
+_STRICTNESS = ("never", "error", "warning")
+_MOST_BYTES = 2**20
 
 
 def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -31,19 +56,26 @@ def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     `pyproject.toml`.
 
     Raises:
-        InputError: A file cannot be read or is no TOML.
+        InputError: A file cannot be read or is not TOML.
     """
     for place in (folder, *folder.parents):
         own, project = place / FILE, place / "pyproject.toml"
         if own.is_file():
             return own, _read(own)
         if project.is_file():
-            tables = _read(project).get("tool", {}).get("rksp")
+            tools = _read(project).get("tool")
+            tables = tools.get("rksp") if isinstance(tools, dict) else None
             if tables is not None:
-                return project, tables
+                return project, _tables(project, tables)
         if (place / ".git").exists():
             return None
     return None
+
+
+def _tables(file: Path, found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: tool.rksp holds tables of options, not {found!r:.100}.")
+    return found
 
 
 def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, Any]:
@@ -87,9 +119,17 @@ def _options(
         if option not in known:
             hint = nearest(option, known, count=1) or "."
             raise InputError(f"{file}: rksp {command} has no option {key!r}{hint}")
-        if option in _TYPED_ONLY:
-            raise InputError(f"{file}: {key!r} cannot be a default; type --{option}.")
+        if option in TYPED_ONLY:
+            raise InputError(
+                f"{file}: {key!r} cannot be a default, since it {TYPED_ONLY[option]}; "
+                f"type --{option}."
+            )
         _check(file, key, value, known[option])
+        if option == "fail-on" and _is_weaker(value, known[option].default):
+            raise InputError(
+                f"{file}: {key!r} cannot be weaker than {known[option].default}, since that opens "
+                f"the gate; type --{option} {value}."
+            )
         yield known[option].name, value
 
 
@@ -105,10 +145,20 @@ def _check(file: Path, key: str, value: object, parameter: Any) -> None:
         raise InputError(f"{file}: {key!r} is one text or number, not {value!r}.")
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _is_weaker(value: object, default: object) -> bool:
+    """Say whether a gate lets more pass than the default does; what is no gate is said later."""
+    if str(value) in _STRICTNESS:
+        rank = _STRICTNESS.index(str(value))
+        return rank < (_STRICTNESS.index(default) if default in _STRICTNESS else 1)
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read: {error}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file} is no TOML: {error}.") from None
+        return not float(str(value)) <= float(str(default))
+    except ValueError:
+        return False
+
+
+def _read(file: Path) -> dict[str, Any]:
+    text = read_text(file, _MOST_BYTES)
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"{file} is not TOML: {error}.") from None

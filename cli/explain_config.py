@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.errors import InputError
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.recipe_files.origin import RecipeField, RecipeFile
@@ -25,18 +26,18 @@ def explain_config(
     ] = None,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> int:
-    """Every field of the recipe in a file, where it comes from, and what was assumed."""
+    """Show every field of the recipe in a file, where it comes from, and what was assumed."""
     if output_format not in ("text", "json"):
         raise InputError(f"--format {output_format!r} is neither text nor json.")
     from rksp.recipe_files.registry import read_recipe_file
 
     read = read_recipe_file(file, trainer=trainer, devices=devices)
+    read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
         json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")
     else:
         _print(read)
-    read.recipe()  # a file that means nothing here is explained first, and then refused
     return 0
 
 
@@ -94,7 +95,9 @@ def _print_target(read: RecipeFile) -> None:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line.rstrip() + "\n")
+    # One line each, but for the empty one that some begin with.
+    blank = "\n" if line.startswith("\n") else ""
+    sys.stdout.write(blank + one_line(line.strip("\n").rstrip()) + "\n")
 
 
 def _value(value: object) -> str:

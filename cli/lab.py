@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from rksp.errors import InputError
+from rksp.files import atomic_write, check_writable
 
 INTERRUPTED = 130
 SPARSE_SECONDS = 60.0  # between progress lines where stderr is no terminal
@@ -23,6 +24,8 @@ app = typer.Typer(
     name="lab",
     help="Make labelled training runs, and the collection they form.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
 
 
@@ -44,10 +47,10 @@ def run(
 ) -> None:
     """Trains the ladders of PLAN that the folder does not hold yet."""
     from rksp.lab.collection import collection_ids
-    from rksp.lab.grid import read_plan  # torch and transformers: seconds that --help spares
+    from rksp.lab.grid import read_ladder_plan  # torch and transformers: seconds that --help spares
     from rksp.lab.run import run_plan
 
-    design = read_plan(plan)
+    design = read_ladder_plan(plan)
     _check_device(device)
     stored = collection_ids(known) if known is not None else frozenset()
     try:
@@ -144,9 +147,10 @@ def fit(
     collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
 ) -> None:
-    """Fits and calibrates the classifier; the same data give the same bytes."""
+    """Fit and calibrate a classifier for `--classifier`; the same data give the same bytes."""
     from rksp.classifiers.fit import fit_classifier
 
+    check_writable(output)
     table = _table(collection, measurements)
     card = {
         "families": {name: int((table.family == name).sum()) for name in sorted(set(table.family))},
@@ -157,7 +161,7 @@ def fit(
         "widths": [int(table.width.min()), int(table.width.max())],
         "depths": [int(table.depth.min()), int(table.depth.max())],
     }
-    output.write_text(fit_classifier(table, card).to_json(), encoding="utf-8")
+    atomic_write(output, fit_classifier(table, card).to_json())
     typer.echo(f"Fitted on {len(table)} runs of {card['ladders']} ladders: {output}.")
 
 
@@ -165,7 +169,9 @@ def fit(
 def evaluate(
     collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
-    question: Annotated[str, typer.Option(help="failed or diverged.")] = "failed",
+    question: Annotated[
+        Literal["failed", "diverged"], typer.Option(help="The outcome to predict.")
+    ] = "failed",
     draws: Annotated[int, typer.Option(help="Of the bootstrap.")] = 200,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the reliability diagram here (.svg, .png).")
@@ -174,6 +180,8 @@ def evaluate(
     """Prints the evaluation as Markdown: every split, every tier, every baseline."""
     from rksp.classifiers.card import evaluation_markdown
 
+    if figure is not None:
+        check_writable(figure, "--figure")
     table = _table(collection, measurements)
     if figure is not None:
         _draw(table, question, figure)
@@ -198,9 +206,9 @@ def _draw(table, question: str, path: Path) -> None:
     from rksp.classifiers.evaluate import predict_held_out
     from rksp.classifiers.figure import reliability_diagram
     from rksp.classifiers.fit import labels
-    from rksp.features import Evidence
+    from rksp.features import Tier
 
-    tiers = (Evidence.RESPONSE, Evidence.MICRO)
+    tiers = (Tier.RESPONSE, Tier.MICRO)
     predictions = {
         str(tier): predict_held_out(table, question, tier, table.ladder) for tier in tiers
     }

@@ -1,88 +1,91 @@
-"""Reports in and out of files: what score, report and diff share."""
+"""Documents in and out of files: what score, confirm, grid, report and diff share."""
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from rksp.errors import ArtifactError, InputError
+from rksp.files import atomic_write, check_writable, read_limited
+from rksp.report.formats import (
+    FORMATS,
+    Output,
+    check_format,
+    formats_of,
+    one_of,
+    render,
+    rendering,
+    suffixes_of,
+)
+from rksp.text import one_line, printable, safe_strings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from rksp.confirm.schema import ConfirmReport
-    from rksp.report.formats import Output
-    from rksp.report.schema import Report
-    from rksp.report.sweep import SweepReport
-
-    AnyReport = Report | ConfirmReport | SweepReport
+    from rksp.documents.base import Document
+    from rksp.documents.score import ScoreReport
 
 _Kind = TypeVar("_Kind")
-_FORMATS_OF = {
-    "confirm": ("text", "json", "html"),
-    "grid": ("text", "json", "html", "markdown", "junit"),
-}
-FORMAT_HELP = "text, json, markdown, sarif, junit, github, gitlab or html."
-OUTPUT_HELP = "Also write FILE (.json .md .sarif .xml .html .txt) or FORMAT=FILE; repeatable."
+_LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
 # What changes where the answer goes or how it counts, but not the answer.
 _NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline", "threads", "keep")
 
 
-def load(file: Path) -> Report:
+def format_help(kind: str | None = None) -> str:
+    """Says what `--format` takes for one kind of document, or for any."""
+    return f"{one_of(formats_of(kind) if kind else [f.name for f in FORMATS])}."
+
+
+def output_help(kind: str | None = None) -> str:
+    """Says what `-o` takes for one kind of document, or for any."""
+    return f"Also write FILE ({suffixes_of(kind)}) or FORMAT=FILE; repeatable."
+
+
+def load(file: Path) -> ScoreReport:
     """Reads a stored report of `rksp score`.
 
     Raises:
         InputError: The file cannot be read.
-        ArtifactError: It is no report of this schema.
+        ArtifactError: It is not a report of this schema.
     """
-    from rksp.report.schema import Report  # not for --help
-
-    return _validated(file, _read(file), Report)
+    return _validated(file, _read(file), schema_of("score"))
 
 
-def load_any(file: Path) -> AnyReport:
-    """Reads a stored report of `rksp score`, `confirm` or `grid`; raises as `load`."""
+def load_any(file: Path) -> Document:
+    """Reads a stored document of any kind; raises as `load`."""
     content = _read(file)
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None  # the schema will say what is wrong
     kind = document.get("kind", "score") if isinstance(document, dict) else "score"
     return _validated(file, content, schema_of(kind))
 
 
-def schema_of(kind: str) -> type[AnyReport]:
-    """The schema of the report that a command makes.
+def schema_of(kind: str) -> type[Document]:
+    """Returns the schema of the document that a command makes.
 
     Raises:
         InputError: No command of that name makes one.
     """
-    if kind == "score":
-        from rksp.report.schema import Report
+    from rksp.documents.kinds import DOCUMENTS  # not for --help
 
-        return Report
-    if kind == "confirm":
-        from rksp.confirm.schema import ConfirmReport
-
-        return ConfirmReport
-    if kind == "grid":
-        from rksp.report.sweep import SweepReport
-
-        return SweepReport
-    raise InputError(f"There is no report of {kind!r}; rksp score, confirm and grid make one.")
+    if kind not in DOCUMENTS:
+        makers = one_of(tuple(DOCUMENTS), "and")
+        raise InputError(f"There is no report of {kind!r}; rksp {makers} make one.")
+    return DOCUMENTS[kind]
 
 
 def _read(file: Path) -> bytes:
+    """Return a stored report whose strings hold no control character: it may be a stranger's."""
+    content = read_limited(file, _LARGEST)
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.") from None
+        return json.dumps(safe_strings(json.loads(content))).encode()
+    except (ValueError, RecursionError):
+        return content  # the schema will say what is wrong
 
 
 def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
@@ -94,7 +97,7 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"
         raise ArtifactError(
-            f"{file} is not a report of this rksp: {where}: {first['msg']}."
+            f"{file} is not a report of this rksp: {one_line(where, 200)}: {first['msg']}."
         ) from None
 
 
@@ -104,87 +107,50 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
     Args:
         output_format: Of stdout.
         files: As typed.
-        kind: The command whose report it is.
+        kind: The command whose document it is.
 
     Raises:
-        InputError: A format is not among those of that report, or a file cannot be written.
+        InputError: A format is not among those of that document, or a file cannot be written.
     """
-    from rksp.report.formats import FORMATS, Output, check_format
-
-    known = _FORMATS_OF.get(kind, FORMATS)
-    check_format(output_format, known=known)
-    found = [Output.parse(file) for file in files or []]
+    check_format(output_format, kind=kind)
+    found = [Output.parse(file, kind) for file in files or []]
     for output in found:
-        check_format(output.format, f"-o {output.path}:", known)
+        check_writable(output.path)
     return found
 
 
-def emit(report: AnyReport, output_format: str, files: list[Output]) -> None:
+def emit(document: Document, output_format: str, files: list[Output]) -> None:
     """Writes every file, then the asked-for rendering alone on stdout."""
-    rendered = [(file.path, _render(report, file.format)) for file in files]
-    shown = None if output_format == "text" else _render(report, output_format)
+    rendered = [(file.path, printable(render(document, file.format))) for file in files]
+    shown = rendering(document, output_format)
     for path, text in rendered:
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{path} cannot be written: {error.strerror}.") from None
-    if shown is not None:
-        sys.stdout.write(shown)
+        atomic_write(path, text)
+    if isinstance(shown, str):
+        sys.stdout.write(printable(shown))
         return
     from rich.console import Console
 
-    _print(report, Console(highlight=False))
+    Console(highlight=False).print(shown)
 
 
-def _render(report: AnyReport, name: str) -> str:
-    """In a format by name.
-
-    Raises:
-        InputError: A report of this kind has no such rendering.
-    """
-    from rksp.report import formats
-
-    kind = _kind(report)
-    if kind == "score":
-        return formats.render(report, name)
-    formats.check_format(name, f"For a report of rksp {kind}, --format", _FORMATS_OF[kind])
-    if name == "json":
-        return report.to_json()
-    if name == "text":
-        from rich.console import Console
-
-        stream = io.StringIO()
-        _print(report, Console(file=stream, width=100, highlight=False, color_system=None))
-        return stream.getvalue()
-    if kind == "confirm":
-        from rksp.report import confirmation
-
-        return confirmation.render(report)
-    from rksp.report import sweep, sweep_summary
-
-    if name == "html":
-        return sweep.render(report)
-    return sweep_summary.markdown(report) if name == "markdown" else sweep_summary.junit(report)
+def conclude(document: Document, *, exit_zero: bool) -> int:
+    """Says on stderr what failed, and returns the exit code; `exit_zero` forgives a 1."""
+    code = 0 if exit_zero and document.exit_code == 1 else document.exit_code
+    if document.exit_code:
+        print(f"rksp: exit {code}: {'; '.join(document.gate.reasons)}", file=sys.stderr)
+    return code
 
 
-def _print(report: AnyReport, console: Console) -> None:
-    kind = _kind(report)
-    if kind == "score":
-        from rksp.report.terminal import render
-
-        render(report, console)
-    elif kind == "confirm":
-        from rksp.confirm.terminal import render
-
-        render(report, console)
-    else:
-        from rksp.grid.terminal import render
-
-        console.file.write(render(report.cells, report.cells, report.axes))
-
-
-def _kind(report: AnyReport) -> str:
-    return getattr(report, "kind", "score")
+def made_with(context: typer.Context) -> dict[str, str]:
+    """Return what a report says of its command: how to repeat it, and which defaults a file set."""
+    sources = {p.name: context.get_parameter_source(p.name) for p in context.command.params}
+    from_file = [
+        f"{parameter.opts[-1]} {context.params[parameter.name]}"
+        for parameter in context.command.params
+        if getattr(sources[parameter.name], "name", "") == "DEFAULT_MAP"
+    ]
+    said = {"command": command_line(context)}
+    return said | {"defaults_from_file": ", ".join(from_file)} if from_file else said
 
 
 def command_line(context: typer.Context) -> str:
@@ -201,8 +167,13 @@ def command_line(context: typer.Context) -> str:
         if parameter.param_type_name == "argument":
             words.append(str(value))
         elif value is True and parameter.is_flag:
-            words.append(parameter.opts[-1])
+            words.append(_long(parameter))
         elif value != parameter.default:
             many = value if isinstance(value, list | tuple) else [value]
-            words += [word for part in many for word in (parameter.opts[-1], str(part))]
+            words += [word for part in many for word in (_long(parameter), str(part))]
     return shlex.join(words)
+
+
+def _long(parameter: Any) -> str:
+    """Return the first long name of an option; aliases follow it."""
+    return next(name for name in parameter.opts if name.startswith("--"))

@@ -9,24 +9,26 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, emit, load_any, outputs, schema_of
+from rksp.cli.rendering import emit, format_help, load_any, output_help, outputs, schema_of
 
 
 def report(
-    file: Annotated[Path, typer.Argument(help="A JSON report of rksp score, confirm or grid.")],
-    output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
-    output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
+    file: Annotated[
+        Path, typer.Argument(help="A JSON report of rksp score, confirm, grid or diff.")
+    ],
+    output_format: Annotated[str, typer.Option("--format", help=format_help())] = "text",
+    output: Annotated[list[str] | None, typer.Option("-o", "--output", help=output_help())] = None,
 ) -> int:
-    """Shows a stored report, in any format."""
-    files = outputs(output_format, output)
-    emit(load_any(file), output_format, files)
+    """Show a stored report, in any format."""
+    document = load_any(file)
+    emit(document, output_format, outputs(output_format, output, document.kind))
     return 0
 
 
 def schema(
-    command: Annotated[str, typer.Argument(help="score, confirm or grid.")] = "score",
+    command: Annotated[str, typer.Argument(help="score, confirm, grid or diff.")] = "score",
 ) -> int:
-    """Prints the JSON Schema of the report that a command makes."""
+    """Print the JSON Schema of the report that a command makes."""
     content = schema_of(command).model_json_schema()
     sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
     return 0

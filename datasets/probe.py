@@ -12,10 +12,14 @@ from torch.nn import functional as F
 from rksp.batch import Batch
 from rksp.datasets.corpora import digit_images, shakespeare
 from rksp.errors import InputError
+from rksp.files import read_limited, read_text
 
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
 _IMAGE_STATES = 2048
 _MOST_IMAGES = 64
+_MOST_IMAGE_TOKENS = 32_768  # of all images together, where eight would be more
+_LARGEST_PROBE = 64 * 2**20  # bytes; 2,048 tokens need some 10 kB
+_LARGEST_TOKENIZER = 64 * 2**20  # bytes; the largest in use has 33 MB
 # Where model types keep the longest input they take; ids beyond it have no position.
 _LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "seq_length")
 
@@ -131,11 +135,9 @@ def _content(text: str | Path | None) -> tuple[bytes, str]:
     if text is None:
         return shakespeare(), "bundled Shakespeare"
     path = Path(text)
+    content = read_limited(path, _LARGEST_PROBE)
     try:
-        content = path.read_bytes()
         content.decode("utf-8")
-    except OSError as error:
-        raise InputError(f"The probe {path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"The probe {path} is not UTF-8 text ({error.reason}).") from error
     return content, path.name
@@ -188,7 +190,9 @@ def _encode(content: bytes, tokenizer: Path) -> Tensor:
     from tokenizers import Tokenizer  # arrives with transformers; bytes do without it
 
     try:
-        stored = Tokenizer.from_str(tokenizer.read_text(encoding="utf-8"))
+        stored = Tokenizer.from_str(read_text(tokenizer, _LARGEST_TOKENIZER))
+    except InputError:
+        raise
     except Exception as error:  # the Rust side raises bare Exception
         if type(error) is not Exception and not isinstance(error, OSError | ValueError):
             raise
@@ -206,7 +210,8 @@ def _images(config, count: int | None, seed: int) -> Probe:
     patch = _setting(config, "patch_size")
     side = patch[0] if isinstance(patch, list | tuple) else patch
     tokens = (height // side) * (width // side) if isinstance(side, int) and side > 0 else 16
-    count = count or min(_MOST_IMAGES, max(8, -(-_IMAGE_STATES // max(1, tokens))))
+    least = max(1, min(8, _MOST_IMAGE_TOKENS // max(1, tokens)))
+    count = count or min(_MOST_IMAGES, max(least, -(-_IMAGE_STATES // max(1, tokens))))
     digits, labels = digit_images()
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(digits), generator=generator)[:count]

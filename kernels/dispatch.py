@@ -57,8 +57,8 @@ def _unmeasured(measure: str) -> Threshold:
     return Threshold(measure=measure, at_least=None, provenance=UNMEASURED)
 
 
-# `rksp bench kernels` on a GPU prints the ratios that belong here. Until then nothing is
-# switched on that nobody has timed.
+# `python benchmarks/kernel_ops.py` on a GPU prints the ratios that belong here. Until then nothing
+# is switched on that nobody has timed.
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
         "covariance": _unmeasured("width"),
@@ -132,7 +132,8 @@ def choose(op: str, *tensors: Tensor, limit: str | None = None) -> Choice:
                     f"RKSP_KERNELS=triton, but {op} cannot run in Triton: {obstacle}. "
                     "Set RKSP_KERNELS=auto."
                 )
-            implementation, reason = "triton", "RKSP_KERNELS=triton"
+            unmeasured = "" if THRESHOLDS[op].at_least else "; unmeasured on a GPU"
+            implementation, reason = "triton", f"RKSP_KERNELS=triton{unmeasured}"
         elif obstacle is not None:
             implementation, reason = "reference", obstacle
         elif not tensors[0].is_cuda:

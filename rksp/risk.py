@@ -3,82 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
 
 from rksp.classifiers.classifier import DivergenceClassifier, Prediction
-from rksp.features import FEATURES, Evidence, FeatureVector
+from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
+from rksp.features import FEATURES, FeatureVector, Tier
 
 HORIZON_STEPS = 200  # the longest runs of the collection
 # Rates looked at; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {feature.name: feature.meaning for feature in FEATURES}
-
-
-class Verdict(StrEnum):
-    """What to do with the answer."""
-
-    OK = "ok"
-    RISK = "risk"
-    INDETERMINATE = "indeterminate"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """P(failed) at one learning rate, with its interval."""
-
-    learning_rate: float
-    probability: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
-    """One feature's share of the log-odds: positive raises the risk above the average run's."""
-
-    feature: str
-    log_odds: float
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskAssessment:
-    """The answer for one model and recipe.
-
-    Attributes:
-        verdict: `RISK` if the point estimate is at or above `threshold`.
-        reasons: Why the verdict is indeterminate; empty otherwise.
-        failed: P(failed) at the recipe's rate: a lower rate would train better, or nothing does.
-        diverged: P(diverged) at the recipe's rate: non-finite, or the published thresholds.
-        safe_learning_rate: Largest rate whose upper bound stays under `risk`; None if no rate's
-            does.
-        likely_edge: Rate at which P(failed) crosses one half, the best guess of the edge; None if
-            it does not cross within the rates looked at.
-        curve: P(failed) against the rate.
-        contributions: What moves this run's log-odds from the average, largest first.
-        outside: Features beyond the fitted range, in widths of it.
-        counterfactual: A sentence: the rate that would bring the probability under the threshold,
-            or why none does.
-        tier: Evidence behind the answer.
-    """
-
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    failed: Prediction | None
-    diverged: Prediction | None
-    safe_learning_rate: float | None
-    likely_edge: float | None
-    curve: tuple[CurvePoint, ...]
-    contributions: tuple[Contribution, ...]
-    outside: dict[str, float]
-    counterfactual: str | None
-    tier: Evidence
-    threshold: float
-    risk: float
 
 
 def assess(
@@ -117,7 +53,7 @@ def assess(
             f"{_MEANINGS[worst]} lies {outside[worst]:.1f} ranges outside the labelled runs"
         )
     failed = diverged = None
-    verdict, contributions, counterfactual = Verdict.INDETERMINATE, (), None
+    verdict, contributions, counterfactual = Verdict.INDETERMINATE, [], None
     if learning_rate is not None:
         here = features.at(learning_rate)
         failed = predictions[-1]
@@ -130,24 +66,25 @@ def assess(
         verdict = Verdict.OK
     return RiskAssessment(
         verdict=verdict,
-        reasons=tuple(reasons),
-        failed=failed,
-        diverged=diverged,
+        reasons=reasons,
+        evidence=str(features.tier),
+        horizon_steps=HORIZON_STEPS,
+        **_probabilities(failed, diverged),
         safe_learning_rate=max(safe, default=None),
         likely_edge=edge,
-        curve=tuple(curve),
+        risk=risk,
+        threshold=threshold,
+        curve=curve,
         contributions=contributions,
         outside=outside,
         counterfactual=counterfactual,
-        tier=features.tier,
-        threshold=threshold,
-        risk=risk,
+        classifier_data=classifier.card.get("data"),
     )
 
 
 def certain_failure(
     cause: str,
-    tier: Evidence,
+    tier: Tier,
     *,
     learning_rate: float | None,
     threshold: float = 0.5,
@@ -159,23 +96,37 @@ def certain_failure(
         cause: What is not finite, a clause.
     """
     sure = Prediction(probability=1.0, low=1.0, high=1.0)
+    here = None if learning_rate is None else sure
     return RiskAssessment(
         verdict=Verdict.RISK,
-        reasons=(),
-        failed=None if learning_rate is None else sure,
-        diverged=None if learning_rate is None else sure,
+        reasons=[],
+        evidence=str(tier),
+        horizon_steps=HORIZON_STEPS,
+        **_probabilities(here, here),
         safe_learning_rate=None,
         likely_edge=None,
-        curve=tuple(
+        risk=risk,
+        threshold=threshold,
+        curve=[
             CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in _RATES
-        ),
-        contributions=(),
+        ],
+        contributions=[],
         outside={},
         counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
-        tier=tier,
-        threshold=threshold,
-        risk=risk,
+        classifier_data=None,
     )
+
+
+def _probabilities(
+    failed: Prediction | None, diverged: Prediction | None
+) -> dict[str, float | None]:
+    """The fields of an assessment that need a learning rate; all None without one."""
+    return {
+        "probability_failed": failed and failed.probability,
+        "probability_failed_low": failed and failed.low,
+        "probability_failed_high": failed and failed.high,
+        "probability_diverged": diverged and diverged.probability,
+    }
 
 
 def _crossing(curve: list[CurvePoint], level: float) -> float | None:
@@ -188,9 +139,7 @@ def _crossing(curve: list[CurvePoint], level: float) -> float | None:
     return None
 
 
-def _contributions(
-    classifier: DivergenceClassifier, features: FeatureVector
-) -> tuple[Contribution, ...]:
+def _contributions(classifier: DivergenceClassifier, features: FeatureVector) -> list[Contribution]:
     """Shares of the log-odds; all that follows the rate is one reason: the rate is too high."""
     shares = classifier.contributions(features)
     following = [f.name for f in FEATURES if f.follows_rate and f.name in shares]
@@ -206,7 +155,7 @@ def _contributions(
         Contribution(feature=name, log_odds=share, meaning=_MEANINGS[name])
         for name, share in shares.items()
     ]
-    return tuple(sorted(parts, key=lambda part: (-abs(part.log_odds), part.feature)))
+    return sorted(parts, key=lambda part: (-abs(part.log_odds), part.feature))
 
 
 def _counterfactual(

@@ -11,8 +11,8 @@ from torch import nn
 from rksp.batch import Batch
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import ModelFacts, read_facts
-from rksp.checks.finding import Finding
 from rksp.checks.registry import run_checks
+from rksp.documents.finding import Finding
 from rksp.measure.attention_stats import AttentionStats
 from rksp.measure.forward import BlockStats, ForwardStats, RouterStats
 from rksp.measure.response import ResponseProfile, measure_response

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import functools
 
+from rksp.documents.finding import Finding
+from rksp.documents.score import RiskAssessment, ScoreReport
 from rksp.models.resolve import resolve
+from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
-from rksp.report.build import build_report
-from rksp.report.schema import FindingReport, Report
+from rksp.score_report import score_report
 
 HOSTILE = '</script><b x="1">&|`%0A::error::*a*\n\x00'
 
 
 @functools.cache
-def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> Report:
+def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> ScoreReport:
     """A tiny GPT-2 at a rate."""
     tiny = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 512}
     tiny |= {"initializer_range": initial_std}
     source = resolve("gpt2", overrides={key: str(value) for key, value in tiny.items()})
     recipe = Recipe(learning_rate=rate)
-    evaluation, shown = evaluate(source, recipe, num_states=256, workers=1)
-    return build_report(source, recipe, [evaluation], shown.description)
+    evaluation, shown = evaluate(source, recipe, MeasureOptions(states=256))
+    return score_report(source, recipe, [evaluation], shown.description)
 
 
-def finding(
-    code: str = "RKSP101", level: str = "warning", layer: str = "", **more
-) -> FindingReport:
+def finding(code: str = "RKSP101", level: str = "warning", layer: str = "", **more) -> Finding:
     """A finding with no words of its own but those given."""
     words = {
         "message": f"{code} is off.",
@@ -35,23 +35,23 @@ def finding(
         "source": "a paper",
     }
     content = {"code": code, "name": "initial-loss", "level": level, "layer": layer, "value": 1.5}
-    return FindingReport(**(content | words | more))
+    return Finding(**(content | words | more))
 
 
-def with_findings(*findings: FindingReport, rate: float | None = 6e-4) -> Report:
+def with_findings(*findings: Finding, rate: float | None = 6e-4) -> ScoreReport:
     """The real report with these findings in place of its own."""
     return scored(rate).model_copy(update={"findings": list(findings)})
 
 
-def with_risk(report: Report, **risk: object) -> Report:
+def with_risk(report: ScoreReport, **risk: object) -> ScoreReport:
     """The same report with other fields of the answer; the verdict follows."""
     seed = report.seeds[0]
-    changed = seed.risk.model_copy(update=risk)
+    changed = RiskAssessment.model_validate(seed.risk.model_dump() | risk)
     seeds = [seed.model_copy(update={"risk": changed}), *report.seeds[1:]]
     return report.model_copy(update={"seeds": seeds, "verdict": changed.verdict})
 
 
-def hostile() -> Report:
+def hostile() -> ScoreReport:
     """Every text that comes from outside tries to break out of its place."""
     report = with_findings(finding(message=HOSTILE, layer=HOSTILE, fix=HOSTILE), rate=3.0)
     target = report.target.model_copy(update={"name": f"a{HOSTILE}", "kind": "config"})

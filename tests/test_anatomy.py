@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_models import HUGGING_FACE, TOKENS, ZOO, Attended, batch, tiny
 from torch import nn
+from torch.nn import functional as F
 
-from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.attention_calls import AttentionTap, fused_attention, watching_attention
+from rksp.models.anatomy.chains import block_paths, find_chains, first_tensor
+from rksp.models.anatomy.experts import experts
+from rksp.models.anatomy.norms import is_qk_norm, qk_norm
 from rksp.models.anatomy.parts import find_anatomy
 
 FUSED = sorted((HUGGING_FACE.keys() - {"gpt_oss"}) | ZOO.keys())
@@ -216,3 +222,71 @@ def test_an_unknown_fused_layout_is_left_out():
             self.query_key_value = nn.Linear(32, 96)
 
     assert find_anatomy(nn.Sequential(Odd())).attention == ()
+
+
+@pytest.mark.parametrize("name", sorted(HUGGING_FACE | ZOO))
+def test_the_blocks_told_by_structure_are_those_the_states_pass_through(name):
+    model = tiny(name).eval()
+    with torch.no_grad():
+        (chain,) = find_chains(model, lambda: model(batch(name)))
+    assert chain.names == block_paths(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (SimpleNamespace(num_local_experts=8), 8),
+        (SimpleNamespace(num_experts=1), None),
+        (SimpleNamespace(text_config=SimpleNamespace(n_routed_experts=64)), 64),
+        (SimpleNamespace(ffn_config=SimpleNamespace(moe_num_experts=16)), 16),  # DBRX
+        (SimpleNamespace(feed_forward="mlp", num_experts=4), None),
+        (None, None),
+    ],
+)
+def test_experts_of_a_configuration(config, count):
+    assert experts(config) == count
+
+
+def test_the_router_of_experts_in_one_matrix_is_found():
+    from transformers.models.dbrx.modeling_dbrx import DbrxConfig, DbrxFFN
+
+    shape = {"hidden_size": 16, "ffn_hidden_size": 8, "moe_num_experts": 4, "moe_top_k": 2}
+    config = DbrxConfig(d_model=16, n_heads=2, ffn_config=shape)
+    (router,) = find_anatomy(nn.Sequential(DbrxFFN(config))).routers
+    assert (router.path, router.top_k) == ("0.router.layer", 2) and experts(config) == 4
+
+
+def test_norms_of_queries_and_keys_are_told_by_name():
+    for name in ("q_norm", "k_layernorm", "query_layernorm", "ln_q", "self_attn.q_layer_norm"):
+        assert is_qk_norm(name)
+    for name in ("input_layernorm", "norm", "q_proj", "kernel_norm", "final_ln"):
+        assert not is_qk_norm(name)
+    attention = nn.Module()
+    attention.q_norm, attention.k_norm = nn.Identity(), nn.LayerNorm(4)
+    attention.kv_a_layernorm = nn.LayerNorm(4)
+    assert qk_norm(attention, "query") is None
+    assert qk_norm(attention, "key") is attention.k_norm
+
+
+def test_taps_share_a_call_and_one_may_replace_it():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    x, seen = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0)), []
+    plain = layer(x)
+    with (
+        AttentionTap(lambda call: 2 * fused_attention(call)),
+        watching_attention(layer, lambda call: seen.append(call.factor)),
+    ):
+        doubled = layer(x)
+    assert seen == [8**-0.5] and not torch.allclose(doubled, plain)
+    with watching_attention(layer, lambda call: None):
+        assert layer(x).equal(plain)
+    assert F.scaled_dot_product_attention is torch.nn.functional.scaled_dot_product_attention
+
+
+def test_a_tap_is_gone_after_its_removal():
+    seen, q = [], torch.randn(1, 2, 3, 4)
+    tap = AttentionTap(lambda call: seen.append(call)).open()
+    F.scaled_dot_product_attention(q, q, q)
+    tap.remove()
+    F.scaled_dot_product_attention(q, q, q)
+    assert len(seen) == 1

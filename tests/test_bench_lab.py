@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmark_scripts import script
 
-from rksp.bench import lab
 from rksp.training import train
+
+lab = script("lab")
 
 
 def test_the_bare_loop_does_the_same_arithmetic() -> None:

@@ -1,13 +1,14 @@
-"""`rksp bench stream`: what is counted is what a pass needs."""
+"""`benchmarks/stream.py`: what is counted is what a pass needs."""
 
 from __future__ import annotations
 
 import pytest
+from benchmark_scripts import script
 
-from rksp.bench import stream as bench
 from rksp.errors import InputError
 from rksp.models.resolve import resolve
 
+bench = script("stream")
 TINY = {
     "num_hidden_layers": 2,
     "hidden_size": 64,

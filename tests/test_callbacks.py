@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import lightning
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -308,6 +309,18 @@ def test_an_alarm_can_ask_to_stop() -> None:
         watch.after_backward(math.nan)
         assert watch.should_stop is expected
     assert watch.watch.alarms[0].quantity == "non_finite_loss"
+
+
+def test_a_loss_that_leaps_to_82_nats_stops_a_run_at_that_step() -> None:
+    watch = LoopWatch(gpt2(), monitors=["loss"], stop_on="critical")
+    losses = np.linspace(4.0, 1.2, 60) + 0.05 * np.random.default_rng(0).standard_normal(60)
+    for loss in losses:
+        watch.begin_step()
+        watch.after_backward(float(loss))
+    assert not watch.should_stop
+    watch.begin_step()
+    watch.after_backward(82.0)
+    assert watch.should_stop
 
 
 def test_unscaled_gradients_stand_as_they_were() -> None:

@@ -9,8 +9,8 @@ import pytest
 from check_evidence import ATTENTION, BLOCK, RECIPE, ROUTER, found, healthy
 
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
 from rksp.checks.registry import CHECKS, run_checks
+from rksp.documents.finding import Level
 
 
 def growing(factor: float, blocks: int = 8) -> dict[str, object]:

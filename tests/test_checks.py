@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -24,14 +24,13 @@ from torch import nn
 
 from rksp.checks.evidence import published_rate
 from rksp.checks.facts import read_facts
-from rksp.checks.finding import Level
 from rksp.checks.registry import CHECKS, find_check, run_checks
 from rksp.cli import main
 from rksp.datasets.probe import make_probe
+from rksp.documents.finding import Level
 from rksp.errors import InputError
 from rksp.models.resolve import resolve_tiny
 from rksp.models.zoo import ZooConfig, ZooTransformer
-from rksp.report.schema import FindingReport
 from rksp.report.terminal import _findings
 
 
@@ -189,7 +188,7 @@ def test_a_terminal_shows_six_findings_and_counts_the_rest():
         forward={"loss": 110.0, "logit_std": 20.0, "activation_absmax": 1e5},
         facts={"block_norms": 0},
     )
-    findings = [FindingReport(**asdict(finding)) for finding in run_checks(evidence)]
+    findings = list(run_checks(evidence))
     assert len(findings) > 7
     console = Console(width=200, file=StringIO())
     console.print(_findings(findings))

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[1]
-ACTION = yaml.safe_load((ROOT / ".github/actions/rksp/action.yml").read_text())
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 README = (ROOT / "rksp/report/README.md").read_text()
 TINY = "--set n_layer=2 --set n_embd=32 --set n_head=2 --set vocab_size=512 --snapshots 256"
 
@@ -44,7 +44,7 @@ def _action(
     folder: Path, /, *, rksp: str = RKSP, **inputs: str
 ) -> subprocess.CompletedProcess[str]:
     """The action's step as a runner runs it: inputs with their defaults, through `env`."""
-    (step,) = ACTION["runs"]["steps"]
+    (step,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "score")
     given = {name: spec.get("default", "") for name, spec in ACTION["inputs"].items()} | inputs
     variables = {
         name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda m: given[m[1]], text)
@@ -92,7 +92,7 @@ def test_the_action_hands_every_input_over(tmp_path):
 
 
 def test_bad_input_is_exit_code_two_writes_nothing_and_is_never_code(tmp_path):
-    (step,) = ACTION["runs"]["steps"]
+    (step,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "score")
     assert "${{" not in step["run"]
     done = _action(
         tmp_path, target='gpt22"; touch owned; "', arguments="--seed $(touch${IFS}owned)"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rksp.report.schema import Report
+from rksp.documents.score import ScoreReport
 
 TINY = ["--set", "n_layer=2", "--set", "n_embd=32", "--set", "n_head=2", "--set", "vocab_size=512"]
 SMALL = [*TINY, "--snapshots", "256", "--threads", "1"]
@@ -53,7 +53,7 @@ def test_the_written_report_is_the_schema_and_reads_back(scored):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(rksp("schema").stdout)
     jsonschema.validate(json.loads(text), schema)
-    report = Report.model_validate_json(text)
+    report = ScoreReport.model_validate_json(text)
     assert report.to_json() == text
     assert [layer.layer for layer in report.seeds[0].spectra.layers] == [0, 1]
     ran = {(k.op, k.implementation, k.reason) for k in report.kernels}
@@ -64,7 +64,7 @@ def test_the_written_report_is_the_schema_and_reads_back(scored):
 
 def test_findings_stand_in_the_text_and_in_the_json(scored):
     done, path = scored
-    findings = Report.model_validate_json(path.read_text()).findings
+    findings = ScoreReport.model_validate_json(path.read_text()).findings
     missing = next(finding for finding in findings if finding.name == "warmup")
     assert missing.value == 0
     assert "warning RKSP503 There is no warm-up in 1000 steps." in done.stdout
@@ -119,11 +119,14 @@ BAD = {
     "unknown factory": (["score", "no_such_module:make"], "no_such_module"),
     "unknown key": (["score", "gpt2", "--set", "n_layers=2"], "n_layer"),
     "no value": (["score", "gpt2", "--set", "n_layer"], "key=value"),
-    "negative rate": (["score", "gpt2", "--lr", "-1"], "learning_rate"),
+    "negative rate": (["score", "gpt2", "--lr", "-1"], "--lr is -1.0; it should be greater"),
     "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "optimizer"),
-    "unknown evidence": (["score", "gpt2", "--evidence", "guess"], "forward, response, micro"),
-    "unknown format": (["score", "gpt2", "--format", "xml"], "text, json, markdown"),
-    "unknown option": (["score", "gpt2", "--learning-rate", "1"], "--learning-rate"),
+    "unknown evidence": (
+        ["score", "gpt2", "--evidence", "guess"],
+        "'forward', 'response', 'micro'",
+    ),
+    "unknown format": (["score", "gpt2", "--format", "xml"], "'text', 'json', 'markdown'"),
+    "unknown option": (["score", "gpt2", "--learn-rate", "1"], "--learning-rate"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (
         ["score", "llama", "--stream", "never", "--max-memory", "1GB"],

@@ -15,7 +15,7 @@ from rksp.errors import ArtifactError, InputError
 from rksp.lab import collection
 from rksp.lab.card import data_card, recall_table
 from rksp.lab.collection import build_collection, read_collection, rows
-from rksp.lab.grid import GridPlan
+from rksp.lab.grid import LadderGrid
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.lab.store import read_ladder, write_ladder
@@ -257,7 +257,7 @@ def test_ladders_that_never_failed_are_counted_apart() -> None:
 
 def test_plans_that_drew_the_ladders_are_named() -> None:
     ladders = [_ladder(0), _ladder(1, family="zoo_no_norm")]
-    plan = GridPlan(
+    plan = LadderGrid(
         name="some",
         base=_spec(0, "zoo_pre_ln").model_dump(mode="json"),
         grid={"seed": [0, 7]},
@@ -269,7 +269,7 @@ def test_plans_that_drew_the_ladders_are_named() -> None:
 
 def test_the_recall_section_sets_ours_beside_the_published() -> None:
     ladders = [_ladder(0), _ladder(0, family="zoo_no_norm", hopeless=True)]
-    plan = GridPlan(
+    plan = LadderGrid(
         name="recall",
         base=_spec(0, "zoo_pre_ln").model_dump(mode="json"),
         grid={"family": list(FAMILIES)},

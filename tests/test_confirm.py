@@ -18,13 +18,12 @@ from rksp.confirm.compare import compare, conclude, failed_trials, prediction_he
 from rksp.confirm.confirm import confirm, shortened
 from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
-from rksp.confirm.schema import ConfirmReport, PredictionReport
-from rksp.confirm.trial import TrialReport
+from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.errors import InputError
-from rksp.features import Evidence
 from rksp.models.resolve import resolve_tiny
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.sinks import read_log
+from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 
@@ -73,7 +72,7 @@ def _prediction(verdict: str = "risk", probability: float | None = 0.9) -> Predi
 
 def test_arms_are_read_and_combined() -> None:
     assert parse_arm("baseline") == Arm(label="baseline")
-    assert parse_arm("clip=0.5").interventions == ("clip:norm=0.5",)
+    assert parse_arm("clip=0.5").interventions == ("clip=0.5",)
     assert parse_arm("clip=0.5").make()[0].norm == 0.5
     both = parse_arm("kss:weight=2+rate=0.3+clip=1")
     assert both.rate == 0.3
@@ -325,7 +324,7 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
             recipe,
             parse_arms(["rate=0.3"]),
             seeds=(0,),
-            evidence=Evidence.FORWARD,
+            options=MeasureOptions(evidence="forward"),
             monitors=("loss",),
             folder=folder,
             say=listen,

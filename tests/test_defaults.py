@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from rksp.cli import app
-from rksp.cli.defaults import default_map, find_defaults
+from rksp.cli.defaults import TYPED_ONLY, default_map, find_defaults
 from rksp.errors import InputError
 
 COMMAND = typer.main.get_command(app)
@@ -35,8 +35,8 @@ def test_the_nearest_file_wins_and_the_search_ends_at_the_repository(tmp_path):
 
 
 def test_options_become_parameters(tmp_path):
-    found = _map(tmp_path, "[score]\nwarmup-steps = 10\nset = ['n_layer=2']\nexit_zero = true\n")
-    assert found == {"score": {"warmup_steps": 10, "overrides": ["n_layer=2"], "exit_zero": True}}
+    found = _map(tmp_path, "[score]\nwarmup-steps = 10\nset = ['n_layer=2']\nkreiss = true\n")
+    assert found == {"score": {"warmup_steps": 10, "overrides": ["n_layer=2"], "kreiss": True}}
 
 
 def test_groups_have_commands_of_their_own(tmp_path):
@@ -53,8 +53,57 @@ BAD = {
     "[score]\nseeds = true": "one text or number",
     "[score]\ntrust-remote-code = true": "type --trust-remote-code",
     "[score]\nallow_hub = true": "type --allow-hub",
-    "[score": "no TOML",
+    "[score": "not TOML",
+    "[score]\noutput = ['text=x']": "writes files; type --output",
+    "[confirm]\nkeep = 'x'": "writes files; type --keep",
+    "[grid]\nexport = ['x.csv']": "writes files; type --export",
+    "[reproduce]\nfolder = 'x'": "writes files; type --folder",
+    "[grid]\nengine = 'ray'": "other machines; type --engine",
+    "[grid]\naddress = 'ray://x:1'": "other machines; type --address",
+    "[grid]\nslurm = ['a=b']": "other machines; type --slurm",
+    "[grid]\ntarget = 'evil:run'": "run or be fetched; type --target",
+    "[score]\nexit-zero = true": "opens the gate; type --exit-zero",
+    "[score]\nbaseline = 'x.json'": "opens the gate; type --baseline",
+    "[score]\nfail-on = 'never'": "opens the gate; type --fail-on never",
+    "[score]\nfail-on = 0.9": "cannot be weaker than 0.5",
+    "[confirm]\nfail-on = 0.9": "cannot be weaker than 0.5",
+    "[diff]\nfail-on = 'never'": "cannot be weaker than error",
+    "[score]\nclassifier = 'mine.json'": "type --classifier",
 }
+
+
+@pytest.mark.parametrize("value", ["'error'", "'warning'", "0.1", "'0.5'"])
+def test_a_gate_may_be_stricter(tmp_path, value):
+    assert _map(tmp_path, f"[score]\nfail-on = {value}\n")["score"]["fail_on"]
+
+
+def _options(command) -> set[str]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return {name for p in command.params for name in p.opts if name.startswith("--")}
+    return set().union(*(_options(part) for part in inner.values()))
+
+
+# Options that take a path or a place, and only read it.
+READS = {"--recipe", "--probe", "--text", "--collection", "--measurements", "--known", "--ladders"}
+
+
+def test_every_option_that_must_be_typed_exists():
+    assert {f"--{name}" for name in TYPED_ONLY} <= _options(COMMAND)
+
+
+def test_every_option_with_a_path_reads_or_must_be_typed():
+    def paths(command) -> set[str]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            kinds = (p for p in command.params if p.param_type_name == "option")
+            found = (p.opts for p in kinds if "pathlib" in str(vars(p)))
+            return {name for names in found for name in names if name.startswith("--")}
+        return set().union(*(paths(part) for part in inner.values()))
+
+    typed = {f"--{name}" for name in TYPED_ONLY}
+    assert paths(COMMAND) <= READS | typed
+    assert "--probe" in paths(COMMAND)
 
 
 @pytest.mark.parametrize("text", BAD)

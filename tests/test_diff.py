@@ -7,14 +7,14 @@ import json
 import pytest
 from reports import finding, scored, with_findings, with_risk
 
+from rksp.documents.score import ScoreReport
 from rksp.errors import InputError
 from rksp.report.diff import RISE, compare
 from rksp.report.formats import render
 from rksp.report.gate import Gate
-from rksp.report.schema import Report
 
 
-def _states(old: Report, new: Report) -> dict[str, str]:
+def _states(old: ScoreReport, new: ScoreReport) -> dict[str, str]:
     return {f"{c.code}{c.layer}": c.state for c in compare(old, new).changes}
 
 
@@ -57,7 +57,7 @@ def test_a_report_against_itself_has_nothing_new(rate):
 def test_spectra_of_unequal_modes_a_state_are_not_compared():
     full = scored()
 
-    def reduced(states_per_mode: int) -> Report:
+    def reduced(states_per_mode: int) -> ScoreReport:
         seed = full.seeds[0]
         layers = [
             layer.model_copy(update={"rank": layer.states // states_per_mode})
@@ -85,7 +85,7 @@ def test_the_same_check_in_another_module_is_another_issue():
     [(0.0, "unchanged"), (RISE / 2, "unchanged"), (2 * RISE, "worse"), (-2 * RISE, "better")],
 )
 def test_a_risk_is_worse_if_its_probability_rose_by_more_than_the_noise(rise, state):
-    def at(probability: float) -> Report:
+    def at(probability: float) -> ScoreReport:
         report = with_risk(scored(3.0), probability_failed=probability)
         return report.model_copy(update={"findings": []})
 
@@ -144,4 +144,4 @@ def test_renderings_mark_what_is_new():
     assert "1 new, 1 unchanged" in render(report, "html")
     assert "since the baseline: 1 new, 1 unchanged" in render(report, "text")
     assert "baselineState" not in render(new, "sarif")
-    assert Report.model_validate_json(report.to_json()) == report
+    assert ScoreReport.model_validate_json(report.to_json()) == report

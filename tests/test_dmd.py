@@ -332,8 +332,6 @@ def test_inputs_are_left_alone() -> None:
     ("options", "message"),
     [
         ({"rank": 0}, "rank is 0"),
-        ({"energy": 1.5}, "energy is 1.5"),
-        ({"rank": 2, "energy": 0.5}, "both given"),
         ({"rank": 2, "variant": VARIANTS["paper-rank32-1"]}, "fixes its own rank"),
         ({"sequence": torch.zeros(3)}, "one index per state"),
     ],

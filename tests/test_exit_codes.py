@@ -12,14 +12,13 @@ import pytest
 from reports import finding, scored, with_findings
 
 from rksp.cli import main
+from rksp.documents.score import ScoreReport
 from rksp.grid.cell import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
-from rksp.report.formats import FORMATS, render
-from rksp.report.schema import Report
+from rksp.report.formats import formats_of, render
 
 TINY = "--set n_layer=2 --set n_embd=32 --set n_head=2 --set vocab_size=512 --snapshots 256"
-GRID_FORMATS = ("text", "json", "csv", "html", "markdown", "junit")
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def run(monkeypatch, capsys, tmp_path):
     return call
 
 
-def _stored(report: Report, name: str) -> str:
+def _stored(report: ScoreReport, name: str) -> str:
     Path(name).write_text(report.to_json())
     return name
 
@@ -43,7 +42,7 @@ def _stored(report: Report, name: str) -> str:
 @pytest.mark.parametrize(("rate", "code"), [("3.0", 1), ("6e-4", 0)])
 def test_a_score_exits_alike_in_every_format(run, rate, code):
     codes = {}
-    for name in FORMATS:
+    for name in formats_of("score"):
         codes[name], out, _ = run("score", "gpt2", "--lr", rate, *TINY.split(), "--format", name)
         assert out
     assert set(codes.values()) == {code}, codes
@@ -118,7 +117,7 @@ def _grid(name: str, probabilities: list[float | None]) -> str:
 def test_a_grid_exits_alike_in_every_format_and_keeps_the_good_cells(run, probabilities, code):
     store = _grid("grid.db", list(probabilities))
     codes = {}
-    for name in GRID_FORMATS:
+    for name in formats_of("grid"):
         codes[name], out, err = run("grid", store, "--format", name)
         known = [p for p in probabilities if p is not None]
         shown = [p for p in known if f"{p:.1%}" in out or f"{p}" in out]
@@ -131,7 +130,7 @@ def test_a_grid_exits_alike_in_every_format_and_keeps_the_good_cells(run, probab
 def test_a_report_renders_as_the_score_did(run):
     report = scored(3.0)
     file = _stored(report, "report.json")
-    for name in FORMATS:
+    for name in formats_of("score"):
         code, out, err = run("report", file, "--format", name)
         assert (code, err) == (0, ""), name
         # On a terminal lines are as long as it is wide.
@@ -172,6 +171,12 @@ def test_a_diff_exits_by_what_is_new_or_worse(run):
     _, out, err = run("diff", mild, bad, "--format", "json")
     assert [c["state"] for c in json.loads(out)["changes"]] == ["new", "unchanged"]
     assert err == "rksp: exit 1: RKSP102 RKSP102 is off\n"
+    Path("diff.json").write_text(out)
+    stored, fresh = (
+        run(*command, "--format", "markdown")[1].splitlines()
+        for command in (("report", "diff.json"), ("diff", mild, bad))
+    )
+    assert sorted(stored) == sorted(fresh)  # the file's keys are sorted
 
 
 @pytest.mark.parametrize(

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmark_scripts import script
 from commands import left_with
 
 import rksp.confirm
-from rksp.bench.monitors import monitor_cost
-from rksp.cli.reproduce import _KNOWN
-from rksp.confirm.experiments import (
-    cost,
-    cross_talk,
-    kss,
-    kss_batch,
-    msign,
-    msign_deep,
-    plan,
-    table_1,
-)
-from rksp.confirm.experiments.plan import Stored, Trial, read_trials, run_trial, run_trials
+from rksp.cli.reproduce import NAMES
+from rksp.confirm.experiments import catalog, cost, run, table_1, tables, trials
+from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
 from rksp.confirm.experiments.rows import Cost, Row, shipped_rows, to_rows, write_rows
+from rksp.confirm.experiments.trials import Stored, Trial, read_trials, run_trials, store
 from rksp.monitors.rules import Rules
 from rksp.recipe import Recipe
 
@@ -38,11 +31,17 @@ def _small(**fields: object) -> Trial:
     return Trial(**given | {"recipe": recipe, "seed": 0} | fields)
 
 
+def _loss(trial: Trial, folder: Path) -> list:
+    store(trial, folder)
+    return read_trials([trial], folder)[0].result.loss
+
+
 def test_a_trial_depends_on_nothing_but_itself_and_is_not_run_twice(tmp_path) -> None:
     trial = _small()
-    assert run_trial(trial).loss == run_trial(trial).loss
+    loss = _loss(trial, tmp_path / "a")
+    assert loss == _loss(trial, tmp_path / "b")
     assert _small(arm="kss").id != trial.id
-    assert run_trial(_small(arm="clip=0.01")).loss[0] == run_trial(trial).loss[0]
+    assert _loss(_small(arm="clip=0.01"), tmp_path / "a")[0] == loss[0]
     (stored,) = run_trials([trial], tmp_path, workers=1)
     file = tmp_path / f"{trial.id}.json"
     written = file.stat().st_mtime_ns
@@ -58,11 +57,11 @@ def test_alarms_are_judged_anew_from_stored_readings(tmp_path, monkeypatch) -> N
         learning_rate=1e30, optimizer="sgd", max_grad_norm=None, max_steps=4, batch_size=2
     )
     trial = _small(recipe=recipe, monitors=("loss", "non-finite"))
-    plan._store(trial, tmp_path)
+    store(trial, tmp_path)
     stored = Stored.model_validate_json((tmp_path / f"{trial.id}.json").read_text())
     assert read_trials([trial], tmp_path) == [stored]  # the same rules, the same alarms
     assert "non-finite" in stored.result.first_alarms
-    monkeypatch.setattr(plan, "alarm_rules", lambda recipe: Rules(table={}))
+    monkeypatch.setattr(trials, "alarm_rules", lambda recipe: Rules(table={}))
     quiet = read_trials([trial], tmp_path)[0].result
     assert sum(quiet.alarms.values()) < sum(stored.result.alarms.values())
     assert quiet.loss == stored.result.loss
@@ -79,23 +78,23 @@ def _row(arm: str, seed: int, outcome: str, rate: float = 0.005, **fields: objec
 def test_the_kss_table_counts_pairs_and_finds_the_largest_stable_rate() -> None:
     rows = [_row("baseline", s, "diverged") for s in range(4)]
     rows += [_row("baseline", s, "healthy", 0.003) for s in range(4)]
-    rows += [_row(kss.ENERGY, s, "healthy" if s else "diverged") for s in range(2)]
-    printed = kss.table(rows)
+    rows += [_row(ENERGY, s, "healthy" if s else "diverged") for s in range(2)]
+    printed = EXPERIMENTS["kss"].table(rows)
     assert "| `baseline` | 4/4 | 100% | – | – | 1.000 | 66.7 % |" in printed
-    assert f"| `{kss.ENERGY}` | 1/2 | 50% | 1 | -50% |" in printed  # against its own two seeds
+    assert f"| `{ENERGY}` | 1/2 | 50% | 1 | -50% |" in printed  # against its own two seeds
     assert "| `baseline` | 0% | 100% | 0.003 |" in printed
-    assert f"| `{kss.ENERGY}` | – | 50% | under 0.005 |" in printed
+    assert f"| `{ENERGY}` | – | 50% | under 0.005 |" in printed
 
 
 def test_the_kss_table_shows_what_a_sparser_penalty_keeps_and_costs() -> None:
     (share,) = [
         cost.share
         for cost in shipped_rows("cost", Cost)
-        if (cost.experiment, cost.arm) == ("kss", kss.ENERGY)
+        if (cost.experiment, cost.arm) == ("kss", ENERGY)
     ]
-    rows = [_row("baseline", 0, "diverged"), _row(kss.ENERGY, 0, "healthy")]
-    rows += [_row(f"{kss.ENERGY},every=4", 0, "diverged")]
-    printed = kss.table(rows)
+    rows = [_row("baseline", 0, "diverged"), _row(ENERGY, 0, "healthy")]
+    rows += [_row(f"{ENERGY},every=4", 0, "diverged")]
+    printed = EXPERIMENTS["kss"].table(rows)
     assert f"| 1 | 0/1 | {share:.1%} | 8 to 12 % |" in printed
     assert f"| 4 | 1/1 | {share / 4:.1%} | – |" in printed
 
@@ -104,18 +103,18 @@ def test_a_deep_run_fails_where_it_ends_above_its_twin_at_a_lower_rate() -> None
     rows = [_row("rate=0.1", seed, "healthy", final_loss=2.5) for seed in range(3)]
     rows += [_row("baseline", seed, "healthy", final_loss=2.5 + 0.2 * seed) for seed in range(3)]
     rows += [_row("msign:every=20,scope=all", 2, "diverged", final_loss=None)]
-    printed = msign_deep.table(rows)
+    printed = EXPERIMENTS["msign-deep"].table(rows)
     assert "| `baseline` | 1/3 | – | +0.20 | failed |" in printed
     assert "| `rate=0.1` | 0/3 | 1 | +0.00 | – |" in printed
     assert "| `msign:every=20,scope=all` | 1/1 | 1 | +inf | – |" in printed
 
 
 def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
-    norm, rate = "gradient-norm", cross_talk.FAULTS["rate"]
+    norm, rate = "gradient-norm", tables.FAULTS["rate"]
     rows = [_row("baseline", s, "healthy", alarms={norm: s}, steps=540) for s in range(2)]
     struck = {"faults": rate, "fault_step": 160, "onset": 190}
     rows += [_row("baseline", 0, "failed", first_alarms={norm: 185, "loss": 170}, **struck)]
-    lines = cross_talk.table(rows).splitlines()
+    lines = EXPERIMENTS["cross-talk"].table(rows).splitlines()
     column = [cell.strip() for cell in lines[0].split("|")].index("rate")
     cells = {line.split("|")[1].strip(): line.split("|") for line in lines[2:]}
     assert cells["*the loss fails in*"][column].strip() == "1/1"
@@ -124,12 +123,24 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
     assert cells[norm][-2].strip() == "1.00"  # one alarm in 2 x 500 steps after the warm-up
 
 
+def test_the_command_knows_the_catalog() -> None:
+    assert (*EXPERIMENTS, "cost", "table-1") == NAMES
+
+
+# Every row a table is made of, by its content: a plan that changes makes shipped results foreign.
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_shipped_rows_are_those_of_the_plan(name) -> None:
+    planned = {(t.arm, t.recipe.learning_rate, t.seed, t.faults) for t in EXPERIMENTS[name].plan()}
+    assert {(r.arm, r.rate, r.seed, r.faults) for r in shipped_rows(name)} == planned
+
+
 def test_plans_are_paired() -> None:
-    for kind in (kss, kss_batch, msign, msign_deep, cross_talk):
-        trials = kind.plan()
-        assert len({trial.id for trial in trials}) == len(trials)
-    main = [t for t in kss.plan() if t.arm in kss.MAIN_ARMS and t.recipe.learning_rate in kss.RATES]
-    pairs = {arm: set() for arm in kss.MAIN_ARMS}
+    for experiment in EXPERIMENTS.values():
+        planned = experiment.plan()
+        assert len({trial.id for trial in planned}) == len(planned)
+    kss = EXPERIMENTS["kss"].plan()
+    main = [t for t in kss if t.arm in MAIN_ARMS and t.recipe.learning_rate in KSS_RATES]
+    pairs = {arm: set() for arm in MAIN_ARMS}
     for trial in main:
         pairs[trial.arm].add((trial.seed, trial.recipe.learning_rate))
     assert {len(pair) for pair in pairs.values()} == {24}
@@ -157,7 +168,7 @@ def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeyp
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name in _KNOWN if name != "table-1"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "table-1"])
 def test_the_tables_of_the_readme_are_those_of_the_command(name, capsys) -> None:
     assert left_with(["reproduce", name, "--stored"]) == 0
     table = capsys.readouterr().out
@@ -166,9 +177,10 @@ def test_the_tables_of_the_readme_are_those_of_the_command(name, capsys) -> None
 
 
 def test_what_is_trained_in_part_can_be_looked_at(tmp_path, monkeypatch, capsys) -> None:
-    trials = [_small(seed=seed) for seed in range(2)]
-    monkeypatch.setattr(msign, "plan", lambda: trials)
-    plan._store(trials[0], tmp_path)
+    blocks = (catalog.Block(seeds=range(2)),)
+    small = replace(EXPERIMENTS["msign"], setting=_small(), blocks=blocks)
+    monkeypatch.setattr(run, "EXPERIMENTS", {"msign": small})
+    store(_small(seed=0), tmp_path)
     assert left_with(["reproduce", "msign", "--folder", str(tmp_path), "--stored"]) == 0
     printed = capsys.readouterr()
     assert "1 of 2 trials so far" in printed.err
@@ -179,13 +191,16 @@ def test_the_cost_of_an_arm_is_spread_over_its_cadence() -> None:
     (cost_of,) = cost._of("kss", _small(), {"clip=1.0": ("clip:norm=1.0", 10)}, rounds=2)
     assert cost_of.bare > 0 and cost_of.acting > 0
     assert cost_of.share == pytest.approx((cost_of.acting / cost_of.bare - 1) / 10)
-    assert f"| {cost_of.share:+.1%} |" in cost.table([cost_of])
+    assert f"| {cost_of.share:+.1%} |" in tables.cost([cost_of])
 
 
 def test_the_cost_of_monitors_is_measured_beside_the_bare_step() -> None:
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     shape |= {"vocab_size": 256, "max_position_embeddings": 16}
-    rows = {row["name"]: row for row in monitor_cost(shape, batch_size=2, length=16, rounds=1)}
+    rows = {
+        row["name"]: row
+        for row in script("monitors").monitor_cost(shape, batch_size=2, length=16, rounds=1)
+    }
     assert rows["bare step"]["share"] == 1.0
     assert rows["gradient-norm"]["ms"] > 0
     every = rows["near-unit-mass"]["every"]

@@ -14,7 +14,7 @@ import torch
 from check_evidence import found, healthy, measured, on_meta, token_batch
 from torch import nn
 
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 from rksp.models.resolve import resolve_tiny
 from rksp.models.zoo import ZooConfig, ZooTransformer
 

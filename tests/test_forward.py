@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from rksp.datasets.probe import make_probe
 from rksp.measure.attention_stats import attention_stats
 from rksp.measure.forward import _spread, block_stats, router_stats
 from rksp.measure.snapshots import collect
+from rksp.models.anatomy.attention_calls import AttentionCall
 from rksp.models.resolve import resolve_tiny
 from rksp.models.zoo import build_member
 
@@ -79,14 +81,14 @@ def test_block_scales():
 
 def test_uniform_attention_has_full_entropy():
     q = torch.randn(2, 4, 20, 8, generator=generator())
-    stats = attention_stats(q, torch.zeros(2, 4, 20, 8), None, True, None)
+    stats = attention_stats(AttentionCall(query=q, key=torch.zeros(2, 4, 20, 8), is_causal=True))
     assert stats.entropy == pytest.approx(1, abs=1e-6) and stats.logit_std == 0
     assert stats.collapsed_heads == 0 and stats.max_logit == 0
 
 
 def test_attention_on_one_key_has_none():
     keys = torch.eye(20).repeat(1, 3, 1, 1)
-    stats = attention_stats(100 * keys[..., :], keys, None, False, 1.0)
+    stats = attention_stats(AttentionCall(query=100 * keys, key=keys, scale=1.0))
     assert stats.entropy < 1e-6 and stats.collapsed_heads == 3
     assert stats.max_logit == pytest.approx(100)
 
@@ -103,7 +105,8 @@ def test_attention_against_the_softmax_written_out(form):
             None, None
         ],
     }[form]
-    stats = attention_stats(q, k, mask, form == "causal", 0.7)
+    given = {"mask": mask, "is_causal": form == "causal", "scale": 0.7}
+    stats = attention_stats(AttentionCall(query=q, key=k, **given))
     entropies, spreads = [], []
     for b in range(2):
         for h in range(4):
@@ -118,13 +121,14 @@ def test_attention_against_the_softmax_written_out(form):
 
 def test_attention_without_a_choice_says_nothing():
     q = torch.randn(2, 4, 1, 8, generator=generator())
-    assert attention_stats(q, q, None, True, None) is None
+    assert attention_stats(AttentionCall(query=q, key=q, is_causal=True)) is None
 
 
 def test_softcap():
     q = 10 * torch.randn(1, 2, 9, 8, generator=generator())
-    assert attention_stats(q, q, None, False, 1.0).max_logit > 50
-    assert attention_stats(q, q, None, False, 1.0, softcap=50.0).max_logit <= 50
+    call = AttentionCall(query=q, key=q, scale=1.0)
+    assert attention_stats(call).max_logit > 50
+    assert attention_stats(replace(call, softcap=50.0)).max_logit <= 50
 
 
 def test_eager_and_fused_attention_give_the_same_numbers():

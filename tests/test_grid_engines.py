@@ -201,7 +201,7 @@ def test_failed_cells_can_be_opened_again(tmp_path):
 def test_other_files_are_no_stores(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to look at " * 20)
-    with pytest.raises(ArtifactError, match="no grid store"):
+    with pytest.raises(ArtifactError, match="not a grid store"):
         GridStore(path)
     base = sqlite3.connect(tmp_path / "other.db")
     base.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT)")

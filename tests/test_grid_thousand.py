@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from benchmark_scripts import script
 from grid_runs import coordinator, kill_a_worker_then_the_coordinator, run_here, wait_until
 
-from rksp.bench.grid import grid_cost
 from rksp.grid.cell import Options
 from rksp.grid.drive import drive
 from rksp.grid.evaluate import EVALUATOR
@@ -112,7 +112,7 @@ def _kill_midway(path: Path, cluster, node, done_then: list[int]) -> None:
 @pytest.mark.slow
 def test_it_costs_little_more_than_its_ten_profiles():
     shape = {"n_embd": 192, "n_head": 4, "n_layer": 6, "vocab_size": 2000}
-    cost = grid_cost("gpt2", overrides=shape)
+    cost = script("grid").grid_cost("gpt2", overrides=shape)
     print(cost)
     assert (cost["cells"], cost["profiles"]) == (1000, 10)
     assert cost["ratio"] <= 1.2

@@ -12,10 +12,10 @@ import pytest
 from pages import Page, check_self_contained, embedded, wrong_numbers
 from reports import finding, scored, with_findings, with_risk
 
+from rksp.documents.score import LayerReport, ScoreReport
 from rksp.report.figures import circles, frame
 from rksp.report.formats import render
 from rksp.report.html import likelihood
-from rksp.report.schema import LayerReport, Report
 from rksp.report.svg import Scale, flags, short
 
 
@@ -46,7 +46,7 @@ def test_the_page_holds_the_whole_report_and_refers_to_nothing(rate):
     report = scored(rate)
     text = render(report, "html")
     check_self_contained(text)
-    assert Report.model_validate_json(embedded(text)).to_json() == report.to_json()
+    assert ScoreReport.model_validate_json(embedded(text)).to_json() == report.to_json()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_an_accepted_rate_above_the_safe_one_is_said_so():
     report = scored(6e-4)
     safe = report.seeds[0].risk.safe_learning_rate
 
-    def at(rate: float) -> Report:
+    def at(rate: float) -> ScoreReport:
         recipe = report.recipe.model_copy(update={"learning_rate": rate})
         return report.model_copy(update={"recipe": recipe})
 

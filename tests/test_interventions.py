@@ -22,7 +22,7 @@ from rksp.interventions.rate_backoff import RateBackoff
 from rksp.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.interventions.z_loss import ZLoss
-from rksp.measure.attention_stats import watching_attention
+from rksp.models.anatomy.attention_calls import watching_attention
 from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.objective import task_loss
@@ -200,7 +200,7 @@ def test_rollback_restores_weights_and_optimizer_bit_for_bit(optimizer_name):
     assert backoff.rate_scale == 0.5
     action = backoff.actions[-1]
     assert action.detail == {"rate_scale": 0.5, "undone": 5.0}
-    _step(model, optimizer, backoff, 8, _batches(9)[8])  # training does not touch the snapshot
+    _step(model, optimizer, backoff, 8, _batches(9)[8])  # training does not touch the copy
     backoff.on_alarm(_alarm(10), Moment(step=10, model=model, optimizer=optimizer))
     assert _equal(_state(model, optimizer), states[3])
     assert backoff.rate_scale == 0.25 and backoff.rollbacks == 2
@@ -235,7 +235,7 @@ def test_rate_recovers_and_alarms_about_what_was_undone_are_ignored():
     assert backoff.rollbacks == 1 and backoff.rate_scale == 0.5  # the limit: only the rate
 
 
-def test_no_snapshot_of_a_step_whose_loss_was_not_finite():
+def test_no_copy_of_a_step_whose_loss_was_not_finite():
     model = _Two()
     backoff = RateBackoff(every=1)
     backoff.bind(model, torch.optim.SGD(model.parameters(), lr=1.0), RECIPE)
@@ -268,6 +268,22 @@ def test_smoothing_lowers_the_leading_value_and_nothing_else():
     changed = [n for n, p in model.named_parameters() if not torch.equal(p, others[n])]
     assert changed == ["blocks.0.feed_forward.up.weight"]
     assert smoothing.actions[0].detail["lowered"] == 1.0
+
+
+@pytest.mark.parametrize(("rounds", "lowered"), [(1, 1), (4, 2)])
+def test_smoothing_lowers_each_leading_value_once_to_the_threshold_it_took(rounds, lowered):
+    generator = torch.Generator().manual_seed(0)
+    u, _ = torch.linalg.qr(torch.randn(64, 16, generator=generator, dtype=torch.float64))
+    v, _ = torch.linalg.qr(torch.randn(16, 16, generator=generator, dtype=torch.float64))
+    sigma = torch.ones(16, dtype=torch.float64)
+    sigma[0], sigma[1] = 10.0, 8.0
+    threshold = 1.5 * float(sigma.norm()) / 4.0
+    weight = u * sigma @ v.mT
+    count, ratio = SpectralSmoothing(ratio=1.5, rounds=rounds)._lower(weight, 0)
+    expected = [8.0, threshold] if rounds == 1 else [threshold, threshold]
+    found = torch.linalg.svdvals(weight).tolist()
+    assert count == lowered and ratio == pytest.approx(10.0 / threshold * 1.5, rel=1e-5)
+    assert found == pytest.approx([*expected, *[1.0] * 14], rel=1e-4)
 
 
 def test_smoothing_on_alarm_acts_on_alarms_alone():
@@ -372,7 +388,7 @@ def test_lines_are_parsed_and_misspellings_answered():
     assert make_intervention("backoff:severity=warn").severity is Severity.WARN
     for text, message in (
         ("ksss", "did you mean kss"),
-        ("nothing_like_it", "choose one of"),
+        ("nothing_like_it", "The interventions are kss, msign"),
         ("kss:wieght=1", "did you mean weight"),
         ("kss:form=gelfand", "form"),
         ("clip:norm=big", "norm='big'"),
@@ -397,9 +413,9 @@ def _logits(model: nn.Module, batch) -> list[torch.Tensor]:
     """Largest visible logit of each head, layer by layer, from what attention was called with."""
     found = []
 
-    def look(query, key, mask, is_causal, scale, softcap=None):
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        scores = query.double() @ key.double().mT * (scale or query.shape[-1] ** -0.5)
+    def look(call):
+        key = call.key.repeat_interleave(call.query.shape[1] // call.key.shape[1], dim=1)
+        scores = call.query.double() @ key.double().mT * call.factor
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         found.append(scores.masked_fill(hidden, -torch.inf).amax((0, 2, 3)))
 
@@ -504,9 +520,9 @@ def test_norm_makes_every_head_unit_and_trains_its_gains(family):
     batch = _batches(1)[0]
     sizes, query_scale = [], 0.5
 
-    def look(query, key, mask, is_causal, scale, softcap=None):
-        query = query / (query_scale if family == "opt_post" else 1.0)  # OPT scales ahead
-        sizes.append([float(t.square().mean(-1).sub(1).abs().max()) for t in (query, key)])
+    def look(call):
+        query = call.query / (query_scale if family == "opt_post" else 1.0)  # OPT scales ahead
+        sizes.append([float(t.square().mean(-1).sub(1).abs().max()) for t in (query, call.key)])
 
     with torch.no_grad(), watching_attention(model, look):
         model(batch.inputs)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmark_scripts import script
 
-from rksp.bench.kernels import NO_GPU, run, to_markdown
 from rksp.errors import InputError
 from rksp.kernels import dispatch
 
+bench = script("kernel_ops")
+NO_GPU, run, to_markdown = bench.NO_GPU, bench.run, bench.to_markdown
 README = Path(__file__).resolve().parent.parent / "kernels" / "README.md"
 
 

@@ -52,6 +52,30 @@ def test_operator_equals_the_symmetric_whitening_up_to_rotation():
         assert np.allclose(own, np.sort_complex(np.linalg.eigvals(expected)), atol=1e-9)
 
 
+def test_exact_whitening_has_the_spectrum_of_the_pseudo_inverse_and_the_ridge_has_not():
+    x, y = noisy_pair(200, 12, 0)
+    x, y = 5e-3 * x, 5e-3 * y  # the variance of an embedding: 2.5e-5
+    expected = np.linalg.eigvals(centered(y).T @ np.linalg.pinv(centered(x).T))
+    exact, usable = reduced_operator(x[None], y[None], is_exact=True)
+    own = np.linalg.eigvals(exact[0].numpy())
+    assert usable.all()
+    assert np.allclose(np.sort_complex(own), np.sort_complex(expected), atol=1e-9)
+    ridge = np.linalg.eigvals(reduced_operator(x[None], y[None])[0][0].numpy())
+    assert np.abs(ridge).max() < 0.95 * np.abs(expected).max()
+
+
+def test_exact_whitening_leaves_out_what_is_not_there():
+    x, y = (part.unsqueeze(0) for part in noisy_pair(100, 8, 1))
+    x[..., 5:] = x[..., :3]  # of rank five
+    operator, _ = reduced_operator(x, y, is_exact=True)
+    own = np.sort(np.abs(np.linalg.eigvals(operator[0].numpy())))
+    pinv = np.linalg.pinv(centered(x[0]).T, rcond=1e-10)
+    expected = np.sort(np.abs(np.linalg.eigvals(centered(y[0]).T @ pinv)))
+    assert np.allclose(own, expected, atol=1e-6) and own[2] < 1e-6 < own[3]
+    both, usable = reduced_operator(torch.cat([x, x * torch.nan]), torch.cat([y, y]), is_exact=True)
+    assert usable.tolist() == [True, False] and torch.equal(both[0], operator[0])
+
+
 def test_operator_of_a_known_map_and_its_energy():
     x = torch.randn(1, 4000, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rotation = torch.linalg.qr(x[0, :6, :6]).Q

@@ -175,11 +175,10 @@ def test_kill_9_and_again_is_the_same_as_never(tmp_path: Path, uninterrupted: Pa
     process.wait()
     survived = len(list(folder.glob("*.json")))
     assert 1 <= survived <= 4
-    (folder / "0123456789abcdef.4711.partial").write_text('{"schema": "rksp-lad')
+    (folder / ".4711-0123456789ab.partial").write_text('{"schema": "rksp-lad')
     tally = run_plan(tiny_plan(), folder, workers=1)
     assert tally.already_stored == survived
     assert tally.newly_run == 4 - survived
-    assert not list(folder.glob("*.partial"))
     assert _rows(folder) == _rows(uninterrupted)
 
 
@@ -240,10 +239,13 @@ def test_a_dead_worker_is_incomplete_and_names_the_way_on(
 def test_leftovers_of_a_crash_are_cleaned(tmp_path: Path) -> None:
     for spec in tiny_plan(ladders=1).expand():
         lab_run._run(spec, tmp_path)
-    leftover = tmp_path / "0123456789abcdef.4711.partial"
-    leftover.write_text("{")
+    leftover, at_work = tmp_path / ".4711-ab.partial", tmp_path / ".4712-ab.partial"
+    for partial in (leftover, at_work):
+        partial.write_text("{")
+    os.utime(leftover, (0, 0))
     run_plan(tiny_plan(ladders=1), tmp_path, workers=1)
     assert not leftover.exists()
+    assert at_work.exists()  # of another run in the same folder
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from watching import alarms_of, noise, observe, values_of
 
 from rksp.faults.low_precision_attention import LowPrecisionAttention
+from rksp.models.anatomy.attention_calls import AttentionCall, visible_logits
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.moment import Moment
-from rksp.monitors.attention_calls import Call, visible_logits
 from rksp.monitors.attention_entropy import AttentionEntropy
 from rksp.monitors.attention_logits import AttentionLogits
-from rksp.monitors.jacobian_alignment import JacobianAlignment
+from rksp.monitors.jacobian_alignment import JacobianAlignment, _as_function
 from rksp.monitors.key_null_sum import KeyNullSum
 from rksp.monitors.multi_max import MultiMaximum
+from rksp.monitors.singular_triplet import leading_triplet
 from rksp.monitors.watch import Watch
 
 FAMILIES = ("gpt2", "llama", "phi3", "zoo_qk_norm", "deepseek_v3")
@@ -71,7 +72,7 @@ def test_logits_entropy_and_ties_are_those_of_every_row(name: str) -> None:
         ties = [sum(int((row > row.max() - 1e-3).sum() > 1) for row in rows) for rows in heads]
         expected["share"][path] = max(ties) / len(heads[0])
     assert values_of(readings, "attention_max_logit") == pytest.approx(expected["max"], rel=1e-9)
-    assert values_of(readings, "attention_logit_std") == pytest.approx(expected["std"], rel=1e-9)
+    assert values_of(readings, "worst_head_logit_std") == pytest.approx(expected["std"], rel=1e-9)
     assert values_of(readings, "attention_entropy") == pytest.approx(expected["entropy"], rel=1e-9)
     assert values_of(readings, "multi_max_share") == pytest.approx(expected["share"], rel=1e-6)
 
@@ -103,13 +104,66 @@ def test_padding_is_no_key_and_a_query_of_few_keys_no_row() -> None:
     assert all(found[0][layer] != pytest.approx(found[1][layer], rel=1e-3) for layer in found[0])
 
 
+_OWN = {
+    "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 32},
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 32},
+    "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 32},
+}
+
+
+def _of_its_own(name: str) -> nn.Module:
+    """A model that calls neither fused attention nor transformers' eager function."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    common = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(name, **_OWN[name], **common)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        for parameter in model.parameters():
+            parameter.data.add_(0.1 * torch.randn(parameter.shape))
+    return model
+
+
+@pytest.mark.parametrize("name", ["gptj", "bloom", "mpt"])
+def test_attention_of_a_models_own_is_seen_by_its_softmax(name: str) -> None:
+    model = _of_its_own(name).eval()
+    watch = Watch([AttentionEntropy(), AttentionLogits(), KeyNullSum()])
+    assert watch.bind(model) == {}
+    watch.begin_step(0)
+    weights = model(TOKENS, output_attentions=True).attentions
+    weights[-1].sum().backward()
+    watch.after_backward(Moment(step=0, model=model))
+    assert (
+        watch.silent.keys() == {"key-null-sum"} and "not its keys" in watch.silent["key-null-sum"]
+    )
+    keys = torch.arange(2, 13).log()
+    found = list(values_of(watch.readings, "attention_entropy").values())
+    for layer, value in zip(weights, found, strict=True):
+        entropy = torch.special.entr(layer.detach()).sum(-1)[..., 1:] / keys
+        assert value == pytest.approx(float(entropy.mean((0, 2)).min()), rel=1e-4)
+    assert len(values_of(watch.readings, "attention_max_logit")) == 2
+
+
+def test_attention_that_nothing_sees_is_named_after_the_first_sampled_step() -> None:
+    model = _of_its_own("xglm")
+    watch = Watch([AttentionEntropy(), MultiMaximum()])
+    assert watch.bind(model) == {}
+    watch.begin_step(0)
+    model(TOKENS, labels=TOKENS).loss.backward()
+    watch.after_backward(Moment(step=0, model=model))
+    assert watch.readings == [] and len(watch.silent) == 2
+    assert all("no attention call was seen" in reason for reason in watch.silent.values())
+
+
 def test_masks_caps_and_groups_of_a_call() -> None:
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 4, 6, 8, generator=generator, dtype=torch.float64)
     k = torch.randn(2, 2, 6, 8, generator=generator, dtype=torch.float64)
     wide = q @ k.repeat_interleave(2, dim=1).mT * 0.5
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    call = {"layer": "a", "query": q, "key": k, "scale": 0.5}
+    call = {"query": q, "key": k, "scale": 0.5}
     additive = torch.where(future, torch.finfo(torch.float32).min, 0.25)[None, None]
     cases = [
         ({"mask": None, "is_causal": True}, wide),
@@ -118,24 +172,32 @@ def test_masks_caps_and_groups_of_a_call() -> None:
         ({"mask": None, "is_causal": True, "softcap": 2.0}, 2 * torch.tanh(wide / 2)),
     ]
     for given, expected in cases:
-        logits, visible = visible_logits(Call(**call, **given))
+        logits, visible = visible_logits(AttentionCall(**call, **given))
         assert visible.equal((~future).expand_as(visible))
         torch.testing.assert_close(logits, expected.masked_fill(future, -math.inf))
 
 
 def test_long_sequences_are_sampled_at_late_queries() -> None:
-    q = torch.arange(300.0).view(1, 1, 300, 1)
-    call = Call(layer="a", query=q, key=q, mask=None, is_causal=True, scale=1.0)
-    logits, visible = visible_logits(call)
-    assert logits.shape == (1, 1, 64, 300) and visible[0, 0, -1].all()
-    assert logits[0, 0, -1, 1] == 299.0
+    seen = {}
+
+    class Kept(AttentionLogits):
+        def measure(self, logits, visible):
+            seen.update(logits=logits, visible=visible)
+            return {}
+
+    q, monitor = torch.arange(300.0).view(1, 1, 300, 1), Kept()
+    monitor.bind(tiny("llama"))
+    monitor.look("a", AttentionCall(query=q, key=q, is_causal=True, scale=1.0))
+    monitor.leave()
+    assert seen["logits"].shape == (1, 1, 64, 300) and seen["visible"][0, 0, -1].all()
+    assert seen["logits"][0, 0, -1, 1] == 299.0
 
 
 @pytest.mark.parametrize(
     ("quantity", "healthy", "sick", "advice"),
     [
         ("attention_max_logit", 8.0, 60.0, "qk_clip"),
-        ("attention_logit_std", 1.0, 9.0, "qk_clip"),
+        ("worst_head_logit_std", 1.0, 9.0, "qk_clip"),
         ("attention_entropy", 0.7, 0.02, "qk_clip"),
         ("multi_max_share", 0.02, 0.6, "backoff"),
         ("key_null_sum", 1e-7, 1e-2, "backoff"),
@@ -289,6 +351,51 @@ def test_jacobian_alignment_is_that_of_the_dense_jacobians() -> None:
         list(expected.values())
     )
     assert values_of(readings, "jacobian_growth")[""] == pytest.approx(growth, abs=1e-5)
+
+
+def _float64(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: _float64(item) for key, item in value.items()}
+    return tuple(map(_float64, value)) if isinstance(value, tuple | list) else value
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "falcon", "zoo"])
+def test_jacobians_of_architectures_in_float32_are_those_of_dense_ones(name: str) -> None:
+    model, monitor = tiny(name), JacobianAlignment()
+    assert monitor.bind(model) is None
+    handles = monitor.arm(model)
+    model(TOKENS[:, :10])
+    for handle in handles:
+        handle.remove()
+    kept = dict(monitor._inputs)
+    readings = monitor.read(Moment(step=0, model=model))
+    dense = []
+    for path, (args, kwargs) in kept.items():
+        block = model.get_submodule(path).double().eval()
+        function, state = _as_function(block, _float64(args), _float64(kwargs))
+        matrix = torch.autograd.functional.jacobian(function, state)
+        dense.append(torch.linalg.svd(matrix.reshape(state.numel(), -1)))
+    (u, _, _), (_, sigma, v) = dense
+    reading = readings[0]
+    assert reading.value == pytest.approx(float((u[:, 0] @ v[0]).abs()), rel=0.01)
+    assert reading.detail["sigma"] == pytest.approx(float(sigma[0]), rel=1e-3)
+    gaps = [float(s[1] / s[0]) for _, s, _ in dense]
+    assert reading.detail["gap"] == pytest.approx(max(gaps), rel=1e-3)
+    assert reading.detail["residual"] < 1e-2
+
+
+def test_a_triplet_that_did_not_converge_says_so_and_is_left_out() -> None:
+    spread = 0.999 ** torch.arange(200, dtype=torch.float64)
+    rough = leading_triplet(lambda x: x * spread, torch.ones_like(spread), rounds=1)
+    fine = leading_triplet(lambda x: x * spread.sqrt() ** 20, torch.ones_like(spread), rounds=60)
+    assert rough.residual > 0.01 and rough.rounds == 1 and rough.sigma < 1
+    assert fine.sigma == pytest.approx(1.0, rel=1e-4) and fine.residual < 1e-2
+    flat = JacobianAlignment(iterations=1)
+    states = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = observe(_Blocks(), flat, states)
+    assert all(reading.detail["residual"] <= 0.1 for reading in found if reading.layer)
 
 
 def test_blocks_that_stretch_one_direction_are_aligned() -> None:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from benchmark_scripts import script
 
-from rksp.bench.alarms import WARMUP as HEALTHY_WARMUP
-from rksp.bench.alarms import false_alarms, healthy_run
 from rksp.datasets.tasks import make_task
 from rksp.faults.registry import make_fault
 from rksp.models.zoo import build_member
@@ -19,6 +18,10 @@ from rksp.monitors.watch import Watch
 from rksp.outcome import Outcome
 from rksp.recipe import Recipe
 from rksp.training.runner import RunRecord, run
+
+alarms = script("alarms")
+false_alarms, healthy_run = alarms.false_alarms, alarms.healthy_run
+HEALTHY_WARMUP = alarms.WARMUP
 
 STRUCK, STEPS, WARMUP = 60, 80, 10
 MONITORS = (

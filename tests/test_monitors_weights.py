@@ -77,6 +77,43 @@ def test_one_direction_gives_rank_one_and_noise_does_not():
     assert healthy["qk_delta2_rank_1"] > 8
 
 
+@pytest.mark.parametrize("width", [64, 256, 768])
+def test_an_update_of_one_direction_has_rank_two_in_float32(width):
+    line = _draws(width, seed=2)
+    line /= line.norm()
+    q = 0.02 * _draws(4, 64, width, seed=0)
+    # Both updates push one direction e that no row has: Δ2 = e uᵀ + u eᵀ with u orthogonal to e.
+    q = (q - (q @ line).unsqueeze(-1) * line).float()
+    step = (1e-3 * _draws(4, 64, 1, seed=1) * line).float()
+    found = change_ranks(q, q, q + step, q + step)
+    assert found["qk_delta2_rank"][0].tolist() == pytest.approx([2.0] * 4, abs=1e-6)
+    assert found["qk_delta3_rank"][0].tolist() == pytest.approx([1.0] * 4, abs=1e-6)
+
+
+def test_heads_that_collapse_are_kept_and_those_that_did_not_move_are_counted():
+    q, k = (0.02 * _draws(3, 64, 64, seed=i).float() for i in range(2))  # 2 · 64 > 64
+    step = 1e-3 * _draws(3, 64, 64, seed=2).float()
+    step[1] = 1e-3 * torch.outer(step[1, 0], step[1, 1]) / step[1, 1].norm()
+    step[2] = 0.0
+    monitor = QKSpectralEntropy()
+    ranks, size = change_ranks(q, k, q + step, k + step)["qk_delta2_rank"]
+    layer = find_anatomy(tiny("llama")).attention[0]
+    reading = monitor._of_heads("qk_delta2_rank_50", 50, layer, ranks, size)
+    assert ranks[0] > 20 > 3 > ranks[1] > 1 and ranks[2] == 0
+    assert reading.value == float(ranks[1]) and reading.detail["head"] == 1
+    assert (reading.detail["heads"], reading.detail["unmoved"]) == (2, 1)
+
+
+def test_a_head_that_is_not_finite_is_no_head_that_did_not_move():
+    q = _draws(2, 4, 20, seed=0)
+    step = torch.zeros_like(q)
+    step[0, 0, 0] = torch.inf
+    ranks, size = change_ranks(q, q, q + step, q)["qk_delta2_rank"]
+    assert ranks[0].isnan() and ranks[1] == 0
+    layer = find_anatomy(tiny("llama")).attention[0]
+    assert math.isnan(QKSpectralEntropy()._of_heads("q", 1, layer, ranks, size).value)
+
+
 def test_stable_rank_is_that_of_the_singular_values():
     model = tiny("gpt_neox")
     monitor = StableRank()

@@ -10,7 +10,7 @@ from ladders import TINY, tiny_plan, tiny_spec, write_plan
 
 from rksp.errors import InputError
 from rksp.lab.card import shipped_plans
-from rksp.lab.grid import GridPlan, read_plan
+from rksp.lab.grid import LadderGrid, read_ladder_plan
 from rksp.lab.plan import LadderSpec, Plan
 
 
@@ -89,8 +89,8 @@ GRID = {
 
 
 def test_a_grid_is_every_combination_first_list_slowest(tmp_path: Path) -> None:
-    plan = read_plan(write_plan(tmp_path, GRID))
-    assert isinstance(plan, GridPlan)
+    plan = read_ladder_plan(write_plan(tmp_path, GRID))
+    assert isinstance(plan, LadderGrid)
     found = [(s.seed, s.recipe.warmup_steps, s.family) for s in plan.expand()]
     assert len(set(found)) == 8
     assert found[:3] == [(1, 0, "zoo_pre_ln"), (1, 0, "zoo_kan"), (1, 2, "zoo_pre_ln")]
@@ -100,7 +100,7 @@ def test_a_grid_is_every_combination_first_list_slowest(tmp_path: Path) -> None:
 
 def test_a_random_plan_reads_as_before(tmp_path: Path) -> None:
     path = write_plan(tmp_path, TINY)
-    assert read_plan(path) == Plan.read(path) == tiny_plan()
+    assert read_ladder_plan(path) == Plan.read(path) == tiny_plan()
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_a_random_plan_reads_as_before(tmp_path: Path) -> None:
 )
 def test_a_bad_plan_is_one_sentence(tmp_path: Path, document: object, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        read_plan(write_plan(tmp_path, document))
+        read_ladder_plan(write_plan(tmp_path, document))
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_plan_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        read_plan(tmp_path / "nowhere.yaml")
+        read_ladder_plan(tmp_path / "nowhere.yaml")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rksp.datasets.tasks import make_task
-from rksp.measure.lr_range import STEPS, range_test, summarize
+from rksp.measure.lr_range import STEPS, RangeStatus, range_test, summarize
 from rksp.models.zoo import build_member
 from rksp.recipe import Recipe
 
@@ -48,6 +48,15 @@ def test_a_non_finite_loss_is_a_rise_without_end():
     test = summarize(RATES[:20], losses)
     assert test.rise == math.inf
     assert test.rate_of_rise(100.0) == RATES[19]
+
+
+@pytest.mark.parametrize("losses", [[math.nan], [math.inf, math.nan]])
+def test_a_curve_without_a_finite_loss_has_a_status(losses):
+    test = summarize(RATES[: len(losses)], np.array(losses))
+    assert test.status is RangeStatus.NO_FINITE_LOSS
+    assert (test.fall, test.rise, test.lowest_rate) == (0.0, math.inf, RATES[0])
+    assert test.rate_of_rise(0.1) == RATES[0]
+    assert summarize(RATES, _curve(-3.0)).status is RangeStatus.OK
 
 
 def test_forty_real_steps_leave_the_weights_bitwise():

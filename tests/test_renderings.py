@@ -12,18 +12,18 @@ import pytest
 import xmlschema
 from reports import finding, hostile, scored, with_findings, with_risk
 
+from rksp.documents.score import ScoreReport
 from rksp.errors import InputError
-from rksp.report.build import prevailing
-from rksp.report.formats import FORMATS, Output, check_format, render
+from rksp.report.formats import Output, check_format, formats_of, render
 from rksp.report.gate import Gate
-from rksp.report.schema import Report
+from rksp.score_report import prevailing
 
 SCHEMAS = Path(__file__).parent / "schemas"
 SARIF = json.loads((SCHEMAS / "sarif-2.1.0-rtm.4.json").read_text())
 JUNIT = xmlschema.XMLSchema(SCHEMAS / "junit-10.xsd")
 
 
-def _cases() -> dict[str, Report]:
+def _cases() -> dict[str, ScoreReport]:
     risky = scored(3.0)
     return {
         "ok": scored(),
@@ -38,7 +38,7 @@ def _cases() -> dict[str, Report]:
     }
 
 
-def _not_assessed() -> Report:
+def _not_assessed() -> ScoreReport:
     report = scored()
     seed = report.seeds[0].model_copy(update={"risk": None, "risk_missing": "no evidence"})
     return report.model_copy(update={"seeds": [seed], "verdict": "not assessed"})
@@ -58,7 +58,7 @@ CASES = (
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[str, Report]:
+def cases() -> dict[str, ScoreReport]:
     made = _cases()
     assert tuple(made) == CASES
     return made
@@ -197,14 +197,14 @@ def test_fingerprints_do_not_follow_wording_but_follow_the_code():
     assert prints(finding(layer="h.0")) != prints(finding(layer="h.1"))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", formats_of("score"))
 @pytest.mark.parametrize("case", ["risk", "hostile"])
 def test_every_rendering_gives_the_same_bytes_twice(cases, case, name):
-    again = Report.model_validate_json(cases[case].to_json())
+    again = ScoreReport.model_validate_json(cases[case].to_json())
     assert render(again, name) == render(cases[case], name)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", formats_of("score"))
 def test_a_model_that_overflows_is_rendered_alike_from_its_json(name):
     report = scored(6e-4, 1e19)
     assert any(finding.code == "RKSP301" for finding in report.findings)
@@ -212,7 +212,7 @@ def test_a_model_that_overflows_is_rendered_alike_from_its_json(name):
     assert report.verdict == "risk"
     assert report.seeds[0].risk.probability_failed == 1.0
     assert report.seeds[0].risk.safe_learning_rate is None
-    again = Report.model_validate_json(report.to_json())
+    again = ScoreReport.model_validate_json(report.to_json())
     assert again == report
     assert render(again, name) == render(report, name)
 
@@ -264,7 +264,7 @@ def test_a_very_deep_model_fits_a_job_summary():
 
 
 def test_json_is_valid_by_our_schema(cases):
-    schema = Report.model_json_schema()
+    schema = ScoreReport.model_json_schema()
     for case in ("hostile", "judged"):
         jsonschema.validate(json.loads(render(cases[case], "json")), schema)
     with pytest.raises(jsonschema.ValidationError):

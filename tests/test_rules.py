@@ -23,9 +23,9 @@ def _rules(rule: Rule = PLAIN, **numbers: object) -> Rules:
     return Rules(table={"q": rule}, **numbers)
 
 
-def _readings(values, *, layer: str = "", every: int = 1) -> list[Reading]:
+def _readings(values, *, layer: str = "", every: int = 1, quantity: str = "q") -> list[Reading]:
     return [
-        Reading(monitor="m", quantity="q", step=i * every, layer=layer, value=float(value))
+        Reading(monitor="m", quantity=quantity, step=i * every, layer=layer, value=float(value))
         for i, value in enumerate(values)
     ]
 
@@ -210,6 +210,27 @@ def test_what_is_not_finite_is_critical_whatever_the_rule() -> None:
     for value in (math.nan, math.inf, -math.inf):
         (alarm,) = replay(_readings([1.0, value]), Rules(warmup_steps=100))
         assert (alarm.step, alarm.severity, alarm.rule) == (1, Severity.CRITICAL, "not finite")
+
+
+def test_a_leap_far_beyond_every_threshold_is_critical_at_once() -> None:
+    loss = np.linspace(4.0, 1.2, 60) + 0.05 * _ar(60, 0.0, seed=15)
+    for height, severity in ((3.0, Severity.WARN), (82.0, Severity.CRITICAL)):
+        readings = _readings(np.append(loss, height), quantity="loss")
+        (alarm,) = replay(readings, Rules())
+        assert (alarm.step, alarm.severity) == (60, severity), alarm
+
+
+def test_no_alarm_advises_what_is_on_already() -> None:
+    x = np.exp(0.1 * _ar(100, 0.0, seed=16))
+    x[90:] = 60.0
+    readings = _readings(x, quantity="attention_max_logit")
+    for active, advice in (
+        ((), "qk_clip"),
+        (("qk_clip",), "backoff"),
+        (("qk_clip", "backoff"), ""),
+    ):
+        alarms = replay(readings, Rules(active=frozenset(active)))
+        assert alarms and {alarm.advice for alarm in alarms} == {advice}
 
 
 def test_warm_up_is_silent_and_leaves_no_trace() -> None:

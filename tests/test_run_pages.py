@@ -15,12 +15,19 @@ from pages import Page, check_self_contained, embedded, wrong_numbers
 from reports import HOSTILE, scored
 
 from rksp.cli.rendering import emit, load_any, outputs
-from rksp.confirm.schema import ArmReport, ConfirmReport, MonitorReport, PredictionReport
-from rksp.confirm.trial import TrialReport
+from rksp.documents.base import TargetReport
+from rksp.documents.confirm import (
+    ArmReport,
+    ConfirmReport,
+    MonitorReport,
+    PredictionReport,
+    TrialReport,
+)
+from rksp.documents.grid import GridReport
 from rksp.errors import InputError
 from rksp.recipe import Recipe
-from rksp.report import confirmation, sweep, sweep_summary
-from rksp.report.sweep import SweepReport
+from rksp.report import confirm_html, grid_html, grid_summary
+from rksp.report.grid_settings import Settings
 
 JUNIT = xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit-10.xsd")
 
@@ -51,7 +58,16 @@ def confirmation_report() -> ConfirmReport:
         | {"overhead": 0.015, "monitors": []},
     ]
     return ConfirmReport(
-        target={"name": HOSTILE},
+        target=TargetReport(
+            name=HOSTILE,
+            kind="config",
+            task="causal-lm",
+            model_type="gpt2",
+            parameters=1000,
+            is_pretrained=False,
+            config_hash=None,
+            notes=["Model type mimo is read as qwen2."],
+        ),
         asked=Recipe(learning_rate=3.0),
         trained=Recipe(learning_rate=3.0, max_steps=4),
         faults=[],
@@ -79,13 +95,14 @@ def confirmation_report() -> ConfirmReport:
 
 def test_the_page_of_a_confirmation_shows_the_same_numbers():
     report = confirmation_report()
-    text = confirmation.render(report)
+    text = confirm_html.render(report)
     check_self_contained(text)
     assert wrong_numbers(text, json.loads(report.to_json())) == []
     paths = {path for path, _, _ in Page(text).numbers}
     assert {"arms/1/p_value", "arms/0/monitors/0/lead", "prediction/probability_failed"} <= paths
     assert text.count('class="run arm0"') == text.count('class="run arm1"') == 4  # wide and narrow
     assert ">held<" in text
+    assert "mimo is read as qwen2" in text
     assert "<b x" not in text
 
 
@@ -96,8 +113,9 @@ def test_a_stored_confirmation_renders_again(tmp_path, capsys):
     stored = load_any(tmp_path / "confirm.json")
     assert stored == report
     emit(stored, "html", outputs("html", [str(tmp_path / "page.txt")], "confirm"))
-    assert capsys.readouterr().out == confirmation.render(report)
+    assert capsys.readouterr().out == confirm_html.render(report)
     assert "FAILED" in (tmp_path / "page.txt").read_text()
+    assert "mimo is read as qwen2" in (tmp_path / "page.txt").read_text()
     with pytest.raises(InputError, match="rksp confirm, --format 'sarif'"):
         emit(stored, "sarif", [])
     (tmp_path / "score.json").write_text(scored().to_json())
@@ -115,10 +133,10 @@ def test_a_curve_has_gaps_where_the_loss_was_not_finite():
     report = confirmation_report()
     broken = [(0, 4.0), (1, None), (2, 3.0), (3, 2.0)]
     trials = [report.trials[0].model_copy(update={"loss": broken})]
-    drawn = confirmation.loss_curves(trials, {"baseline": 0}, width=350, height=300)
+    drawn = confirm_html.loss_curves(trials, {"baseline": 0}, width=350, height=300)
     assert drawn.count('class="run arm0"') == 2
     empty = [report.trials[0].model_copy(update={"loss": [(0, None)]})]
-    lost = confirmation.loss_curves(empty, {"baseline": 0}, width=350, height=300)
+    lost = confirm_html.loss_curves(empty, {"baseline": 0}, width=350, height=300)
     assert "No run has a finite loss" in lost
 
 
@@ -126,18 +144,18 @@ def test_one_wild_run_does_not_flatten_the_rest():
     report = confirmation_report()
     wild = report.trials[0].model_copy(update={"loss": [(0, 4.0), (1, 1e9), (2, 9.0)]})
     calm = report.trials[2]
-    drawn = confirmation.loss_curves(
+    drawn = confirm_html.loss_curves(
         [wild, calm], {wild.arm: 0, calm.arm: 1}, width=350, height=300
     )
     curve = re.search(r'd="M([^"]+)" class="run arm1"', drawn)[1]
     heights = [float(point.split()[1]) for point in curve.split("L")]
     assert max(heights) - min(heights) > 30
-    page = confirmation.render(report.model_copy(update={"trials": [wild, calm]}))
+    page = confirm_html.render(report.model_copy(update={"trials": [wild, calm]}))
     assert "Losses above 12 run along the top." in page
-    assert "run along the top" not in confirmation.render(report)
+    assert "run along the top" not in confirm_html.render(report)
 
 
-def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> SweepReport:
+def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> GridReport:
     """Two depths and three rates; the last depth cannot be built."""
     cells = []
     for position, (depth, rate) in enumerate((d, r) for d in (2, 4) for r in (1e-4, 3e-3, 0.3)):
@@ -159,7 +177,13 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Swe
         lost |= {"position": 6, "model": HOSTILE, "n_layer": HOSTILE, "learning_rate": 1e-4}
         lost |= {"verdict": "could not run", "failure": "invalid", "message": HOSTILE, "lr": 1e-4}
         cells.append(lost)
-    return SweepReport(
+    if failing is None:
+        failing = [c["position"] for c in cells if c["verdict"] == "risk"]
+    return GridReport(
+        verdict="incomplete" if broken else "risk" if failing else "ok",
+        cells_in_grid=len(cells),
+        axes=["lr", "n_layer"],
+        profiles_made=2,
         cells=sorted(cells, key=lambda c: c["probability_failed"] or 2.0),
         best_safe={"gpt2 n_layer=2": cells[0], "gpt2 n_layer=4": cells[3], HOSTILE: None},
         pareto={},
@@ -170,30 +194,32 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Swe
 
 def test_a_grid_knows_what_varies():
     report = grid_report(broken=False)
-    assert report.axes == ["learning_rate", "n_layer"]  # not lr too, and not the optimizer
-    assert report.setting(report.cells[0]) == "learning_rate=1e-4 n_layer=2"
-    assert [place.name for place in sweep.places(report, [1e-4, 3e-3, 0.3])] == [
+    setting = Settings(report)
+    assert setting.axes == ["learning_rate", "n_layer"]  # not lr too, and not the optimizer
+    assert setting(report.cells[0]) == "learning_rate=1e-4 n_layer=2"
+    assert [place.name for place in grid_html.places(report, setting, [1e-4, 3e-3, 0.3])] == [
         "n_layer=2",
         "n_layer=4",
     ]
 
 
-def test_the_verdict_of_a_grid_is_that_of_its_exit_code():
-    assert grid_report().verdict == "incomplete"
-    assert grid_report(broken=False).verdict == "risk"
-    assert grid_report(broken=False, failing=[]).verdict == "ok"
+@pytest.mark.parametrize(
+    ("verdict", "code"), [("ok", 0), ("risk", 1), ("unusable", 2), ("incomplete", 3)]
+)
+def test_the_verdict_of_a_grid_is_that_of_its_exit_code(verdict, code):
+    assert grid_report().model_copy(update={"verdict": verdict}).exit_code == code
 
 
 def test_the_page_of_a_grid_shows_the_same_numbers():
     report = grid_report()
-    text = sweep.render(report)
+    text = grid_html.render(report)
     check_self_contained(text)
     document = json.loads(report.to_json())
     assert wrong_numbers(text, document) == []
     assert json.loads(embedded(text)) == document
     assert text.count('class="risky') == 6
     assert text.count("risky best") == 2
-    assert report.axes == ["learning_rate", "n_layer"]
+    assert Settings(report).axes == ["learning_rate", "n_layer"]
     assert "4 of 7" in text
     assert "error RKSP501; warning RKSP503, RKSP504" in text
     assert "<b x" not in text
@@ -201,19 +227,19 @@ def test_the_page_of_a_grid_shows_the_same_numbers():
 
 def test_a_broken_cell_is_an_error_beside_the_good_ones(capsys, tmp_path):
     report = grid_report()
-    text = sweep_summary.junit(report)
+    text = grid_summary.junit(report)
     JUNIT.validate(text)
     suite = ElementTree.fromstring(text.encode()).find("testsuite")
     assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["7", "2", "1"]
-    allowed = ElementTree.fromstring(sweep_summary.junit(grid_report(failing=[])).encode())
+    allowed = ElementTree.fromstring(grid_summary.junit(grid_report(failing=[])).encode())
     assert allowed.get("failures") == "0"
-    summary = sweep_summary.markdown(report)
+    summary = grid_summary.markdown(report)
     assert "**4 of 7** settings are below the bar" in summary
     assert "could not run: 1 cell" in summary
     unescaped = re.sub(r"\\.", "", summary)
     assert "<b x" not in re.sub(r"`[^`]*`", "", unescaped)
     (tmp_path / "grid.json").write_text(report.to_json())
-    for name in ("html", "markdown", "junit", "json", "text"):
+    for name in ("html", "markdown", "junit", "json", "text", "csv"):
         emit(load_any(tmp_path / "grid.json"), name, [])
         assert "could not run" in capsys.readouterr().out.lower(), name
 
@@ -238,8 +264,8 @@ def test_a_stored_report_of_nothing_known_is_refused(tmp_path):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_opens_it_in_silence(chromium, kind, width, tmp_path):
     file = tmp_path / "page.html"
-    report = confirmation.render(confirmation_report())
-    page = report if kind == "confirm" else sweep.render(grid_report())
+    report = confirm_html.render(confirmation_report())
+    page = report if kind == "confirm" else grid_html.render(grid_report())
     file.write_text(page, encoding="utf-8")
     chromium.open(file, width=width, dark=width == 390)
     chromium.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")

@@ -303,3 +303,10 @@ def test_a_true_divergence_in_fp16_still_ends() -> None:
     assert len(record.curves.loss) == 4
     assert record.outcome is Outcome.DIVERGED
     assert hopeless(record.curves.loss.tolist(), record.curves.grad_norm.tolist())
+
+
+def test_the_rules_know_which_interventions_act():
+    watch = Watch(make_monitors(["loss"]), Rules())
+    acting = [make_intervention(line) for line in ("qk-clip", "clip=1.0")]
+    run(_member(), _batches(12), _recipe(), watch=watch, interventions=acting)
+    assert watch.rules.active == {"qk_clip", "clip"}

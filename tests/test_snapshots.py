@@ -12,7 +12,7 @@ from torch import nn
 
 from rksp.batch import Batch
 from rksp.errors import InputError, NotCovered
-from rksp.measure.snapshots import collect, distinct_rows
+from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.zoo import build_member
 
@@ -268,17 +268,3 @@ def test_cache_is_off(monkeypatch):
     monkeypatch.setattr(model, "forward", forward)
     gather(model, {"input_ids": torch.arange(8).reshape(2, 4)})
     assert seen == {"use_cache": False}
-
-
-def test_repeated_transitions_are_left_out_when_asked():
-    x = sample(3, 5)
-    x[2, :3] = x[0, :3]
-    result, seen = gather(Stack(), x, distinct=True)
-    assert result.repeated == 3 and result.states == 12
-    assert seen[0].sequence.tolist() == [0] * 5 + [1] * 5 + [2] * 2
-    assert gather(Stack(), x)[0].states == 15
-    assert gather(Stack(), sample(3, 5), distinct=True)[0].repeated == 0
-    # Equal inputs with different outputs are two observations.
-    rows = torch.ones(2, WIDTH)
-    assert distinct_rows(rows, rows * torch.tensor([[1.0], [2.0]])).tolist() == [0, 1]
-    assert distinct_rows(rows, rows).tolist() == [0]

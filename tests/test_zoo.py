@@ -127,7 +127,7 @@ def _by_hand(model: ZooTransformer, tokens: Tensor) -> Tensor:
             case _:
                 x = x + attend(normed(x, block.norm_1))
                 x = x + feed(normed(x, block.norm_2))
-    if config.norm in ("pre_ln", "subln", "rmsnorm"):
+    if config.norm in ("pre_ln", "subln", "subln_gains", "rmsnorm"):
         x = normed(x, model.final_norm)
     return x @ model.head.weight.T
 
@@ -397,3 +397,18 @@ def test_parts_that_do_not_fit_are_refused(fields: dict[str, object], word: str)
     ZooConfig(**SMALL)
     with pytest.raises(ValueError, match=word):
         ZooConfig(**{**SMALL, **fields})
+
+
+def test_subln_with_gains_starts_with_those_of_its_paper():
+    shape = {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
+    names = ("zoo_subln", "zoo_subln_gains")
+    plain, scaled = (build_member(name, SMALL | shape, seed=0) for name in names)
+    gain = math.sqrt(math.log(12))
+    for before, after in zip(plain.blocks, scaled.blocks, strict=True):
+        left, right = before.attention.qkv.weight, after.attention.qkv.weight
+        assert right[:128].equal(left[:128])  # queries and keys
+        torch.testing.assert_close(right[128:], gain * left[128:])
+        torch.testing.assert_close(after.attention.out.weight, gain * before.attention.out.weight)
+        for name in ("up", "down"):
+            left, right = (getattr(b.feed_forward, name).weight for b in (before, after))
+            torch.testing.assert_close(right, gain * left)

@@ -1,1 +1,1 @@
-"""Measurements of rksp on this machine: what `rksp bench` runs."""
+"""What a score costs on this machine: `rksp bench score`."""

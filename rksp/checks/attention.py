@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 
 _SPREAD, _SATURATED_SPREAD = 4.0, 8.0
 _CLIPPED_LOGIT = 100.0  # τ of Kimi K2's QK-clip

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Finding, Level
+from rksp.documents.finding import Finding, Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
+from rksp.models.anatomy.experts import experts
+from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a list of checks must not load torch
@@ -64,11 +66,9 @@ class CheckEvidence:
         return self.number("hidden_size", "n_embd", "d_model")
 
     @property
-    def experts(self) -> float | None:
+    def experts(self) -> int | None:
         """Experts that a router chooses from; None in a dense model."""
-        return self.number(
-            "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"
-        )
+        return experts(self.config)
 
     @property
     def in_fp16(self) -> bool:
@@ -78,7 +78,7 @@ class CheckEvidence:
     @property
     def has_adam(self) -> bool:
         """Whether the update is normalized by a second moment, with an epsilon."""
-        return self.recipe.optimizer == "adamw"
+        return optimizer_spec(self.recipe.optimizer).follow_adam == "all"
 
     @property
     def rate_over_published(self) -> float | None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rksp.models.anatomy.norms import is_qk_norm
+
 if TYPE_CHECKING:  # a list of checks must not load torch
     from torch import nn
 
-_QK_NORM = re.compile(
-    r"(^|\.)(q|k|qk|kv|query|key)(_[ab])?_?(layer_?)?(norm|ln|layernorm)s?$", re.IGNORECASE
-)
 _TRANSPOSED = "Conv1D"  # GPT-2's linear layer stores [in, out]
 
 
@@ -68,7 +66,7 @@ def read_facts(model: nn.Module, chains: Sequence[tuple[str, int]], width: int) 
         depth=sum(count for _, count in chains),
         width=width,
         block_norms=len(norms),
-        qk_norms=sum(bool(_QK_NORM.search(name)) for name in norms),
+        qk_norms=sum(is_qk_norm(name) for name in norms),
         attentions=sum("attention" in kind.lower() for _, kind in names),
         input_std=_median_rms(reading or square),
         output_std=_median_rms(writing or square),

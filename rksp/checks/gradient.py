@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
 from rksp.checks.rate import NEAR_EDGE
+from rksp.documents.finding import Level
 
 _NORM, _WILD_NORM = 100.0, 1000.0
 _FP16_MAX = 65504.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 
 if TYPE_CHECKING:
     from rksp.measure.forward import BlockStats

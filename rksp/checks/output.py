@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 
 _EXCESS = 2.0  # nats above ln V, what Gaussian logits of standard deviation 2 cost
 _SPREAD, _WILD_SPREAD = 2.0, 8.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 
 _FP16_MAX = 65504.0
 _FP16_ROOM = 8.0  # activations grow during training; the first step needs some room

@@ -14,7 +14,7 @@ from rksp.checks import (
 )
 from rksp.checks.check import Check
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Finding, Level
+from rksp.documents.finding import Finding, Level
 from rksp.errors import InputError, nearest
 
 CHECKS: tuple[Check, ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 
 _SPREAD, _WILD_SPREAD = 3.0, 8.0
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.finding import Level
+from rksp.documents.finding import Level
 
 _NARROW, _BROAD = 1.5, 12.0
 _UNNORMALIZED_RATE = 2e-3

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rksp.errors import InputError, nearest
+from rksp.errors import InputError
 from rksp.interventions.base import Intervention
 from rksp.interventions.registry import INTERVENTIONS, make_intervention
+from rksp.option_lines import known_name, split_line
 
 BASELINE = "baseline"
 _RATE = "rate"
@@ -46,15 +46,13 @@ def parse_arm(text: str) -> Arm:
     rate = 1.0
     lines = []
     for part in (part.strip() for part in text.split("+")):
-        name, equals, value = part.partition("=")
-        if part == BASELINE:
-            continue
-        if name == _RATE and equals:
-            rate *= _factor(text, value)
-            continue
-        line = _named(name, value) if equals and ":" not in name else part
-        _check(line)
-        lines.append(line)
+        typed, options = split_line(part, noun="arm")
+        name = known_name([BASELINE, _RATE, *INTERVENTIONS], typed, noun="arm")
+        if name == _RATE:
+            rate *= _factor(text, options.get("", ""))
+        elif name != BASELINE:
+            make_intervention(part)  # whether it can be made is said before anything is trained
+            lines.append(part)
     return Arm(label=text, rate=rate, interventions=tuple(lines))
 
 
@@ -79,23 +77,3 @@ def _factor(text: str, value: str) -> float:
     if not 0 < factor < float("inf"):
         raise InputError(f"Arm {text!r}: rate is a factor above zero, got {value!r}.")
     return factor
-
-
-def _named(name: str, value: str) -> str:
-    """`clip=0.5` in full: the value belongs to the first option."""
-    key = name.strip().replace("-", "_")
-    if key not in INTERVENTIONS:
-        return f"{name}:"  # the registry says what it knows
-    options = list(inspect.signature(INTERVENTIONS[key]).parameters)
-    if not options:
-        raise InputError(f"Arm {name}={value}: {name} has no options; write {name}.")
-    return f"{name}:{options[0]}={value}"
-
-
-def _check(line: str) -> None:
-    name = line.partition(":")[0].strip().replace("-", "_")
-    known = [BASELINE, _RATE, *INTERVENTIONS]
-    if name not in INTERVENTIONS:
-        hint = nearest(name, known) or f"; choose among {', '.join(known)}"
-        raise InputError(f"There is no arm {name!r}{hint}.")
-    make_intervention(line)

@@ -9,8 +9,7 @@ from scipy.stats import fisher_exact
 
 from rksp.confirm.arms import BASELINE, parse_arm
 from rksp.confirm.onset import LOSS
-from rksp.confirm.schema import ArmReport, MonitorReport, PredictionReport
-from rksp.confirm.trial import TrialReport
+from rksp.documents.confirm import ArmReport, MonitorReport, PredictionReport, TrialReport
 from rksp.outcome import Outcome, OutcomePolicy
 
 _MARGIN = OutcomePolicy().margin  # nats of final loss that count

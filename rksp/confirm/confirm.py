@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,21 +13,24 @@ from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import training_batches, trivial_loss
-from rksp.confirm.kept import Kept
+from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.schema import ConfirmReport, PredictionReport
-from rksp.confirm.trial import TrialReport, in_precision, sum_up, train_arm
+from rksp.confirm.trial import in_precision, sum_up, train_arm
+from rksp.documents.base import GateReport, TargetReport
+from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
-from rksp.features import Evidence
+from rksp.files import digest
 from rksp.models.source import ModelSource
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Reading
 from rksp.monitors.registry import make_monitors
 from rksp.monitors.sinks import Sink, sentence
 from rksp.optimizers import make_optimizer
+from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
+from rksp.training.runner import RunRecord
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
@@ -50,7 +53,7 @@ def confirm(
     seeds: Sequence[int] = (0, 1, 2),
     faults: Sequence[str] = (),
     monitors: Sequence[str] = ("all",),
-    evidence: Evidence = Evidence.RESPONSE,
+    options: MeasureOptions | None = None,
     threshold: float = 0.5,
     text: Path | None = None,
     device: str = "cpu",
@@ -65,7 +68,8 @@ def confirm(
         steps: Of every run; see `shortened`.
         seeds: Of initialization, data order, dropout and faults.
         faults, monitors: Lines for their registries.
-        evidence, threshold: Of the prediction; see `rksp.pipeline.evaluate`.
+        options: How the prediction measures; its seed and probe follow `seeds` and `text`.
+        threshold: Of the prediction; see `rksp.pipeline.evaluate`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, of runs with a
@@ -80,6 +84,7 @@ def confirm(
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     source.check_size()
+    options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
@@ -87,71 +92,131 @@ def confirm(
         make_monitors(monitors)
     trained = shortened(recipe, steps)
     _rehearse(source, trained, arms, faults)
-    settings = {
-        "target": [source.target, source.config_hash],
-        "recipe": trained.model_dump(mode="json"),
-        "faults": list(faults),
-        "monitors": list(monitors),
-        "text": None if text is None else hashlib.sha256(text.read_bytes()).hexdigest(),
-        "device": device,
-    }
-    kept = Kept(folder, settings)
-    predictions = Kept(folder, settings | {"of": [evidence.name, threshold, list(seeds)]})
-    runs = [(seed, arm) for seed in seeds for arm in arms]
-    total = len(runs) * trained.max_steps
-    started = time.perf_counter()
-    prediction = predictions.prediction()
-    if prediction is None:
-        evaluations = []
-        for seed in seeds:
-            say(f"predicting seed {seed}", 0, total)
-            shared = {"evidence": evidence, "probe_file": text, "threshold": threshold}
-            evaluations.append(evaluate(source, trained, seed=seed, **shared)[0])
-        prediction = mean_prediction(evaluations, threshold)
-        predictions.keep_prediction(prediction)
-    predicted = time.perf_counter()
-
-    trials: list[TrialReport] = []
-    batches: dict[int, list[Batch]] = {}  # of the seed at hand
-    for number, (seed, arm) in enumerate(runs):
-        name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
-        done = number * trained.max_steps
-        trial = kept.trial(arm.label, seed)
-        if trial is not None:
-            say(f"{name}: {trial.outcome}, finished before", done, total)
-            trials.append(trial)
-            continue
-        if seed not in batches:
-            batches = {seed: training_batches(source, trained, seed=seed, text=text, device=device)}
-        record = train_arm(
-            in_precision(source.build(seed), trained).to(device),
-            batches[seed],
-            trained,
-            arm,
-            seed=seed,
-            faults=faults,
-            monitors=monitors,
-            sinks=[*kept.sinks(arm.label, seed), _Critical(name, done, total, say)],
-            checkpoints=kept.checkpoints(arm.label, seed),
-            progress=lambda step, loss, name=name, done=done: say(
-                f"{name}: step {step + 1}/{trained.max_steps}, loss {loss:.4g}",
-                done + step + 1,
-                total,
-            ),
-        )
-        trials.append(
-            sum_up(
-                record,
-                arm.label,
-                seed,
-                fault_step=fault_step,
-                trivial_loss=trivial_loss(batches[seed]),
-            )
-        )
-        kept.keep_trial(trials[-1])
-        say(f"{name}: {trials[-1].outcome}", done + trained.max_steps, total)
+    runs = _Runs(
+        source=source,
+        recipe=trained,
+        arms=arms,
+        seeds=seeds,
+        faults=faults,
+        monitors=monitors,
+        text=text,
+        device=device,
+        say=say,
+    )
+    settings = runs.settings()
+    judged = {"of": _identity(options, threshold, seeds)}
+    finished = FinishedRuns(folder, settings)
+    with finished.alone():
+        started = time.perf_counter()
+        predictions = FinishedRuns(folder, settings | judged)
+        prediction = runs.prediction(predictions, options, threshold)
+        predicted = time.perf_counter()
+        trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
     return _report(source, recipe, trained, faults, prediction, trials, device, timings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """The runs of a confirmation: what they share, and how they are predicted and trained."""
+
+    source: ModelSource
+    recipe: Recipe
+    arms: Sequence[Arm]
+    seeds: Sequence[int]
+    faults: Sequence[str]
+    monitors: Sequence[str]
+    text: Path | None
+    device: str
+    say: Say
+
+    @property
+    def total(self) -> int:
+        """Steps of all runs."""
+        return len(self.seeds) * len(self.arms) * self.recipe.max_steps
+
+    def settings(self) -> dict[str, object]:
+        """Return everything that each run depends on."""
+        return {
+            "target": [self.source.target, self.source.config_hash],
+            "recipe": self.recipe.model_dump(mode="json"),
+            "faults": list(self.faults),
+            "monitors": list(self.monitors),
+            "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
+            "device": self.device,
+        }
+
+    def prediction(
+        self, finished: FinishedRuns, options: MeasureOptions, threshold: float
+    ) -> PredictionReport:
+        """Return the mean prediction over the seeds, made before or now."""
+        prediction = finished.prediction()
+        if prediction is not None:
+            return prediction
+        evaluations = []
+        for seed in self.seeds:
+            self.say(f"predicting seed {seed}", 0, self.total)
+            at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
+            evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
+            evaluations.append(evaluation)
+        prediction = mean_prediction(evaluations, threshold)
+        finished.keep_prediction(prediction)
+        return prediction
+
+    def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
+        """Train every arm at every seed, but for what is finished."""
+        trials: list[TrialReport] = []
+        batches: dict[int, list[Batch]] = {}  # of the present seed
+        runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
+        for number, (seed, arm) in enumerate(runs):
+            name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
+            done = number * self.recipe.max_steps
+            trial = finished.trial(arm.label, seed)
+            if trial is not None:
+                self.say(f"{name}: {trial.outcome}, finished before", done, self.total)
+                trials.append(trial)
+                continue
+            if seed not in batches:
+                batches = {seed: self._batches(seed)}
+            record = self._trained(arm, seed, batches[seed], finished, name, done)
+            trivial = trivial_loss(batches[seed])
+            trials.append(
+                sum_up(record, arm.label, seed, fault_step=fault_step, trivial_loss=trivial)
+            )
+            finished.keep_trial(trials[-1])
+            after = done + self.recipe.max_steps
+            self.say(f"{name}: {trials[-1].outcome}", after, self.total)
+        return trials
+
+    def _batches(self, seed: int) -> list[Batch]:
+        return training_batches(
+            self.source, self.recipe, seed=seed, text=self.text, device=self.device
+        )
+
+    def _trained(
+        self,
+        arm: Arm,
+        seed: int,
+        batches: Sequence[Batch],
+        finished: FinishedRuns,
+        name: str,
+        done: int,
+    ) -> RunRecord:
+        steps = self.recipe.max_steps
+        return train_arm(
+            in_precision(self.source.build(seed), self.recipe).to(self.device),
+            batches,
+            self.recipe,
+            arm,
+            seed=seed,
+            faults=self.faults,
+            monitors=self.monitors,
+            sinks=[*finished.sinks(arm.label, seed), _Critical(name, done, self.total, self.say)],
+            checkpoints=finished.checkpoints(arm.label, seed),
+            progress=lambda step, loss: self.say(
+                f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, self.total
+            ),
+        )
 
 
 def _report(
@@ -165,15 +230,28 @@ def _report(
     timings: dict[str, float],
 ) -> ConfirmReport:
     reports = compare(trials)
+    found, said = verdict(reports), conclude(prediction, reports, faults)
+    gate = GateReport(
+        fail_on="failed",
+        failed=found == "failed",
+        issues=[],
+        reasons=said if found == "failed" else [],
+    )
     return ConfirmReport(
-        target=_target(source),
+        target=TargetReport.of(
+            source,
+            name=source.target,
+            model_type=getattr(source.config, "model_type", None),
+            parameters=source.num_parameters,
+        ),
         asked=asked,
         trained=trained,
         faults=list(faults),
         prediction=prediction,
         prediction_held=prediction_held(prediction, reports, faults),
-        verdict=verdict(reports),
-        conclusions=conclude(prediction, reports, faults),
+        verdict=found,
+        gate=gate,
+        conclusions=said,
         arms=reports,
         trials=list(trials),
         provenance=_provenance(device),
@@ -196,6 +274,14 @@ class _Critical(Sink):
                 self.say(what, self.done + alarm.step, self.total)
 
 
+def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -> list[object]:
+    """Return what a kept prediction depends on besides the runs themselves."""
+    rest = options.model_dump(
+        mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
+    )
+    return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]
+
+
 def _rehearse(
     source: ModelSource, recipe: Recipe, arms: Sequence[Arm], faults: Sequence[str]
 ) -> None:
@@ -208,18 +294,6 @@ def _rehearse(
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
                 intervention.bind(model, optimizer, recipe)
-
-
-def _target(source: ModelSource) -> dict[str, str | int | bool | None]:
-    return {
-        "name": source.target,
-        "kind": source.kind,
-        "task": source.task,
-        "model_type": getattr(source.config, "model_type", None),
-        "parameters": source.num_parameters,
-        "is_pretrained": source.is_pretrained,
-        "config_hash": source.config_hash,
-    }
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from rksp.confirm.schema import PredictionReport
+from rksp.documents.confirm import PredictionReport
 from rksp.pipeline import Evaluation
 
 
@@ -16,9 +16,8 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
         {e.risk_missing for e in evaluations if e.risk_missing}
         | {reason for risk in risks if risk for reason in risk.reasons}
     )
-    failed = [risk.failed for risk in risks if risk is not None and risk.failed is not None]
-    if len(failed) < len(evaluations):
-        is_missing = any(risk is None for risk in risks)
+    is_missing = None in risks
+    if is_missing or any(risk.probability_failed is None for risk in risks):
         return PredictionReport(
             probability_failed=None,
             low=None,
@@ -28,13 +27,13 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
             safe_learning_rate=None,
             threshold=threshold,
         )
-    probability = statistics.fmean(p.probability for p in failed)
+    probability = statistics.fmean(risk.probability_failed for risk in risks)
     verdict = "risk" if probability >= threshold else "ok"
     safe = [risk.safe_learning_rate for risk in risks if risk.safe_learning_rate is not None]
     return PredictionReport(
         probability_failed=probability,
-        low=statistics.fmean(p.low for p in failed),
-        high=statistics.fmean(p.high for p in failed),
+        low=statistics.fmean(risk.probability_failed_low for risk in risks),
+        high=statistics.fmean(risk.probability_failed_high for risk in risks),
         verdict="indeterminate" if reasons else verdict,
         reasons=reasons,
         safe_learning_rate=min(safe) if len(safe) == len(risks) else None,

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
+from rksp.documents.confirm import TrialReport
 from rksp.faults.registry import make_fault
 from rksp.monitors.alarm import Alarm
 from rksp.monitors.registry import make_monitors
@@ -26,53 +26,6 @@ from rksp.training.checkpoints import Checkpoints
 from rksp.training.runner import Progress, RunRecord, run, without
 
 CURVE_POINTS = 200
-
-
-class TrialReport(BaseModel):
-    """What a run left behind, in numbers that a table or a figure needs.
-
-    Attributes:
-        arm, seed: Which run.
-        outcome: As `rksp.training.runner.judge_alone` says.
-        final_loss: Mean over the last tenth of the planned steps; None if the run stopped before.
-        trivial_loss: Of always answering with the frequencies of the labels it was trained on.
-        steps: Steps taken, `undone` of them taken back by a rollback.
-        onset: Step from which the loss shows the failure; None if it does not.
-        first_alarms: Step of the first alarm of each monitor that gave one, after the fault.
-        leads: Steps by which it came before the onset.
-        alarms: Number of alarms of each monitor, before the fault too.
-        silent: Monitors that did not measure, with the reason.
-        actions: How often each intervention did something.
-        action_seconds, monitor_seconds: Host time of interventions (without what they add to the
-            backward pass) and of monitors.
-        seconds: Of the whole run.
-        step_seconds: Of the median step; None in a report of an older version.
-        loss, grad_norm: (step, value), at most 200 evenly spaced steps; None where not finite.
-        checkpoint: State from before the first critical alarm, if one was written.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    arm: str
-    seed: int
-    outcome: str
-    final_loss: float | None
-    steps: int
-    undone: int
-    onset: int | None
-    first_alarms: dict[str, int]
-    leads: dict[str, int]
-    alarms: dict[str, int]
-    silent: dict[str, str]
-    actions: dict[str, int]
-    action_seconds: float
-    monitor_seconds: float
-    seconds: float
-    step_seconds: float | None = None
-    loss: list[tuple[int, float | None]]
-    grad_norm: list[tuple[int, float | None]]
-    checkpoint: str | None = None
-    trivial_loss: float | None = None
 
 
 def train_arm(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from rksp.errors import InputError, NotCovered
 from rksp.faults.base import Fault
+from rksp.models.anatomy.attention_calls import (
+    AttentionCall,
+    AttentionTap,
+    fused_attention,
+    visible_logits,
+)
+from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment
 
 Kind = Literal["truncate", "round", "bf16"]
@@ -55,7 +60,7 @@ class LowPrecisionAttention(Fault):
                 f"bits={bits}, step={step}."
             )
         self.bits, self.kind, self.step = bits, kind, step
-        self._exchange: _Exchange | None = None
+        self._calls: int | None = None  # of attention in this step; None where it does not strike
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
         config = getattr(model, "config", None)
@@ -69,16 +74,25 @@ class LowPrecisionAttention(Fault):
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         if moment.step < self.step:
             return ()
-        self._exchange = _Exchange(self)
-        return [self._exchange]
+        self._calls = 0
+        return [AttentionTap(self._strike).open()]
 
     def after_backward(self, moment: Moment) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None and exchange.calls == 0:
+        calls, self._calls = self._calls, None
+        if calls == 0:
             raise NotCovered(
                 "Fault 'low_precision_attention' strikes scaled_dot_product_attention and no call "
                 "of it was made; choose another fault for this model."
             )
+
+    def _strike(self, call: AttentionCall) -> Tensor:
+        self._calls += 1
+        if call.dropout:
+            raise NotCovered(
+                "Fault 'low_precision_attention' recomputes attention and cannot with dropout "
+                f"{call.dropout} in it; set attention dropout to 0."
+            )
+        return _Attention.apply(call.query, call.key, call.value, call, self)
 
     def spoil(self, tensor: Tensor) -> Tensor:
         """A tensor as its low bits let it be, in float32."""
@@ -86,42 +100,6 @@ class LowPrecisionAttention(Fault):
         if self.kind == "round" and self.bits:
             raw = raw + (1 << (self.bits - 1))  # sign and magnitude: away from zero at a tie
         return (raw & (-1 << self.bits)).view(torch.bfloat16).float()
-
-
-class _Exchange(TorchFunctionMode):
-    """Sends attention calls through `_Attention`; entered when made, left by `remove`."""
-
-    def __init__(self, fault: LowPrecisionAttention) -> None:
-        super().__init__()
-        self.fault, self.calls = fault, 0
-        self.__enter__()
-
-    def remove(self) -> None:
-        """As a hook's handle."""
-        self.__exit__(None, None, None)
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        self.calls += 1
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        if given.get("dropout_p"):
-            raise NotCovered(
-                "Fault 'low_precision_attention' recomputes attention and cannot with dropout "
-                f"{given['dropout_p']} in it; set attention dropout to 0."
-            )
-        return _Attention.apply(
-            given["query"],
-            given["key"],
-            given["value"],
-            given.get("attn_mask"),
-            given.get("is_causal", False),
-            given.get("scale"),
-            given.get("enable_gqa", False),
-            self.fault,
-        )
 
 
 class _Attention(torch.autograd.Function):
@@ -132,46 +110,32 @@ class _Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, query, key, value, mask, is_causal, scale, grouped, fault):
-        output = F.scaled_dot_product_attention(
-            query, key, value, mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
-        )
-        ctx.save_for_backward(query, key, value, mask, output)
-        ctx.is_causal, ctx.fault = is_causal, fault
-        ctx.scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    def forward(ctx, query, key, value, call, fault):
+        output = fused_attention(replace(call, query=query, key=key, value=value))
+        ctx.save_for_backward(query, key, value, call.mask, output)
+        ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
         return output
 
     @staticmethod
     def backward(ctx, grad):
         query, key, value, mask, output = ctx.saved_tensors
-        fault, scale = ctx.fault, ctx.scale
-        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-        q, k, v, g = (part.to(wide) for part in (query, key, value, grad))
+        q, k, v, g = map(at_least_float, (query, key, value, grad))
         groups = q.shape[-3] // k.shape[-3]
         k, v = (part.repeat_interleave(groups, dim=-3) for part in (k, v))
-        scores = _masked(q @ k.mT * scale, mask, ctx.is_causal)
-        p = scores.softmax(-1)
+        call = AttentionCall(query=q, key=k, mask=mask, is_causal=ctx.is_causal, scale=ctx.scale)
+        scores, visible = visible_logits(call)
+        p = scores.softmax(-1).where(visible.any(-1, keepdim=True), 0.0)
+        fault = ctx.fault
         if fault.kind == "bf16":
             low, spoiled = _low_precision_output(scores, v), g
         else:
             low, spoiled = fault.spoil(output), fault.spoil(g)
-        delta = (low.to(wide) * spoiled.to(wide)).sum(-1, keepdim=True)
+        delta = (low.to(g) * spoiled.to(g)).sum(-1, keepdim=True)
         dv = p.mT @ g
-        ds = p * (g @ v.mT - delta) * scale
+        ds = p * (g @ v.mT - delta) * call.factor
         dq, dk = ds @ k, ds.mT @ q
         dk, dv = (_fold(part, groups) for part in (dk, dv))
-        return dq.to(query), dk.to(key), dv.to(value), *(None,) * 5
-
-
-def _masked(scores: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-    if is_causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(hidden, -torch.inf)
-    if mask is None:
-        return scores
-    if mask.dtype == torch.bool:
-        return scores.masked_fill(~mask, -torch.inf)
-    return scores + mask.to(scores)
+        return dq.to(query), dk.to(key), dv.to(value), None, None
 
 
 def _low_precision_output(scores: Tensor, v: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from rksp.faults.bit_flip import BitFlip
 from rksp.faults.large_rate import LargeRate
 from rksp.faults.low_precision_attention import LowPrecisionAttention
 from rksp.faults.replica_corruption import ReplicaCorruption
-from rksp.interventions.options import build
+from rksp.option_lines import build
 
 FAULTS: dict[str, type[Fault]] = {
     kind.name: kind

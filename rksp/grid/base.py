@@ -12,8 +12,8 @@ from rksp.grid.cell import Cell
 from rksp.recipe import Recipe
 from rksp.recipe_files.document import Document, Unresolved
 from rksp.recipe_files.names import optimizer_of, precision_of
-from rksp.recipe_files.origin import Draft, RecipeFile
-from rksp.recipe_files.registry import recognize
+from rksp.recipe_files.origin import RecipeFile
+from rksp.recipe_files.registry import read_document, recognize
 
 Point = Mapping[str, object]
 
@@ -110,10 +110,7 @@ def _in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
 
 
 def _read(document: Document, devices: int | None) -> RecipeFile:
-    reader = recognize(document)
-    draft = Draft(document, reader.title, devices=devices)
-    reader.read(draft)
-    return draft.finish()
+    return read_document(document, recognize(document), devices=devices)
 
 
 def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from rksp.grid.cell import model_name
+from rksp.factory import is_factory
+from rksp.grid.cell import Options, model_name
 from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.events import Event, Failure, Task
 from rksp.grid.store import GridStore
@@ -35,6 +37,8 @@ def drive(
     timeout: float = 1800.0,
     lease: float = LEASE,
     progress: Progress = lambda line: None,
+    typed: Collection[str] = (),
+    options: Options | None = None,
 ) -> None:
     """Works until no cell is open; cells that another coordinator holds are waited for.
 
@@ -45,6 +49,8 @@ def drive(
     Args:
         timeout: Seconds without an event after which a worker that has begun is ended.
         lease: Seconds for which a claim is good unless renewed.
+        typed: Targets that may be factories. A store is a file: what it holds besides runs no code.
+        options: In place of the store's, which could let code run or be fetched.
     """
     running: list[_Running] = []
     renewed = time.monotonic()
@@ -54,7 +60,12 @@ def drive(
                 task = store.claim(lease)
                 if task is None:
                     break
+                if options is not None:
+                    task["options"] = dataclasses.asdict(options)
                 keys = [key for key, _ in task["cells"]]
+                if is_factory(task["target"]) and task["target"] not in typed:
+                    store.fail(keys, "invalid", f"the factory {task['target']} was not typed.")
+                    continue
                 running.append(_Running(task=task, job=engine.start(task), open=keys))
             if not running and not any(store.counts()[state] for state in ("todo", "running")):
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rksp.errors import InputError, RkspError
@@ -14,23 +13,33 @@ from rksp.grid.events import Event, Failure, Task
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.gathered import Gathered
+    from rksp.evidence import Evidence
     from rksp.pipeline import Evaluation
 
+_KEPT = {
+    "verdict",
+    "reasons",
+    "probability_failed",
+    "probability_failed_low",
+    "probability_failed_high",
+    "probability_diverged",
+    "safe_learning_rate",
+    "likely_edge",
+    "evidence",
+}
 EVALUATOR = "rksp.grid.evaluate:evaluate_task"
 
 
 def gather_cell(
     target: str, overrides: Mapping[str, object], seed: int, options: Options
-) -> Gathered:
+) -> Evidence:
     """Resolves a target and profiles one initialization of it: what cells of a group share.
 
     Raises:
         InputError: There is no such model, or it cannot be shown anything.
     """
-    from rksp.features import Evidence
+    from rksp.evidence import gather
     from rksp.models.resolve import resolve
-    from rksp.pipeline import gather
 
     source = resolve(
         target,
@@ -39,14 +48,7 @@ def gather_cell(
         trust_remote_code=options.trust_remote_code,
         max_params=options.max_params,
     )
-    return gather(
-        source,
-        seed=seed,
-        evidence=Evidence.parse(options.evidence),
-        probe_file=Path(options.probe) if options.probe else None,
-        num_states=options.states,
-        workers=options.threads,
-    )
+    return gather(source, options.model_copy(update={"seed": seed}))
 
 
 def evaluate_task(task: Task) -> Iterator[Event]:
@@ -56,15 +58,17 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     """
     import torch
 
+    from rksp.classifiers.classifier import load_classifier
     from rksp.models.refusals import refusals
     from rksp.pipeline import judge
 
     options = Options(**task["options"])
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.workers)
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
-        gathered = gather_cell(task["target"], task["overrides"], task["seed"], options)
+        classifier = load_classifier(options.classifier) if options.classifier else None
+        evidence = gather_cell(task["target"], task["overrides"], task["seed"], options)
     except expected as error:
         yield _failed(error)
         return
@@ -72,10 +76,11 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     for key, fields in task["cells"]:
         try:
             evaluation = judge(
-                gathered,
+                evidence,
                 Recipe.model_validate(fields),
                 threshold=options.threshold,
                 risk=options.risk,
+                classifier=classifier,
             )
         except expected as error:
             yield _failed(error) | {"cell": key}
@@ -99,19 +104,7 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     found = [f"{finding.code} {finding.level}" for finding in evaluation.findings]
     if risk is None:
         return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
-    failed = risk.failed
-    return {
-        "verdict": risk.verdict.value,
-        "reasons": list(risk.reasons),
-        "probability_failed": failed.probability if failed else None,
-        "probability_failed_low": failed.low if failed else None,
-        "probability_failed_high": failed.high if failed else None,
-        "probability_diverged": risk.diverged.probability if risk.diverged else None,
-        "safe_learning_rate": risk.safe_learning_rate,
-        "likely_edge": risk.likely_edge,
-        "evidence": str(risk.tier),
-        "findings": found,
-    }
+    return risk.model_dump(mode="json", include=_KEPT) | {"findings": found}
 
 
 def _failed(error: Exception) -> Event:

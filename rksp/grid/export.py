@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rksp.errors import InputError
+from rksp.files import atomic_write, check_writable, replacing
 from rksp.grid.table import Record
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
@@ -18,31 +19,28 @@ def check_export(path: Path) -> None:
     """To be asked before hours of work.
 
     Raises:
-        InputError: The suffix is none of ours, or there is no such folder.
+        InputError: The suffix is none of ours, or the file cannot be written there.
     """
     if path.suffix not in SUFFIXES:
         raise InputError(f"--export {path} is none of {', '.join(SUFFIXES)}.")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"--export {path}: there is no folder {path.parent}.")
+    check_writable(path, "--export")
 
 
 def export(found: Sequence[Record], path: Path) -> None:
     """Writes all records with all columns, by the suffix.
 
     Raises:
-        InputError: As `check_export`, it cannot be written, or Parquet lacks pyarrow.
+        InputError: As `check_export`, or Parquet lacks pyarrow.
+        Incomplete: The disk is full; an old file is as it was.
     """
     check_export(path)
-    try:
-        if path.suffix == ".parquet":
-            _write_parquet(found, path)
-        elif path.suffix == ".csv":
-            path.write_text(to_csv(found), encoding="utf-8")
-        else:
-            lines = (json.dumps(record, sort_keys=True) + "\n" for record in found)
-            path.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--export {path} cannot be written: {error.strerror}.") from error
+    if path.suffix == ".parquet":
+        _write_parquet(found, path)
+    elif path.suffix == ".csv":
+        atomic_write(path, to_csv(found))
+    else:
+        lines = (json.dumps(record, sort_keys=True) + "\n" for record in found)
+        atomic_write(path, "".join(lines))
 
 
 def to_csv(found: Sequence[Record]) -> str:
@@ -61,7 +59,8 @@ def _write_parquet(found: Sequence[Record], path: Path) -> None:
     except ImportError as error:
         raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
     table = {name: _of_one_type([r.get(name) for r in found]) for name in _columns(found)}
-    parquet.write_table(arrow.table(table), path)
+    with replacing(path) as partial:
+        parquet.write_table(arrow.table(table), partial)
 
 
 def _columns(found: Sequence[Record]) -> list[str]:

@@ -6,15 +6,18 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rksp.errors import InputError
-from rksp.grid.axes import Axis, Choice, Range, axis_of, read_override, sweep_axis
+from rksp.factory import refuse_factory
+from rksp.flags import flags_of
+from rksp.grid.axes import Axis, Choice, Range, axis_of, canonical, read_override, sweep_axis
 from rksp.grid.base import Base, Point, make_cell, seed_of
 from rksp.grid.cell import Cell
 from rksp.grid.rows import ROWS, read_rows
+from rksp.recipe import Recipe
 from rksp.recipe_files.document import Document, load_document, parse_file
 from rksp.recipe_files.registry import recognize
 
@@ -23,10 +26,15 @@ MAX_CELLS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridPlan:
-    """The cells of a grid in order, without repetitions, and what the reader should know."""
+    """The cells of a grid in order, without repetitions, and what the reader should know.
+
+    `typed` holds the targets that came from the command line or from Python: of these alone a
+    factory is run.
+    """
 
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
+    typed: frozenset[str] = frozenset()
 
 
 def make_plan(
@@ -52,7 +60,9 @@ def make_plan(
     """
     base = Base(target=target, overrides=overrides or {}, recipe=recipe or {})
     points = _points(_blocks(grid, "The grid"), samples=samples, seed=seed, max_cells=max_cells)
-    return _plan(base, points, "The grid", max_cells=max_cells)
+    targets = {str(point["target"]) for point in points if "target" in point}
+    typed = targets | ({target} if target else set())
+    return _plan(base, points, "The grid", typed=typed, max_cells=max_cells)
 
 
 def read_plan(
@@ -60,6 +70,8 @@ def read_plan(
     assignments: Sequence[str] = (),
     *,
     target: str | None = None,
+    recipe: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
@@ -73,6 +85,8 @@ def read_plan(
             (CSV, JSON Lines, Parquet), a trainer's run file to vary, or a target by name.
         assignments: Hydra-style overrides that add axes or replace the file's.
         target: The model, where the file has none.
+        recipe: Fields that no cell varies; they replace those of the file.
+        defaults: Fields for a grid that stands on no trainer's file, where it is silent.
         samples: Draw this many cells; needed where a range is given.
         seed: Of the drawing.
         ignore: Names of the file that are neither recipe nor model.
@@ -84,6 +98,7 @@ def read_plan(
     """
     path = Path(source)
     base, blocks, rows, notes = Base(), [{}], None, []
+    typed = {target} if target else set()
     if path.suffix.lower() in ROWS:
         rows, notes = read_rows(path)
     elif path.is_file():
@@ -92,31 +107,69 @@ def read_plan(
         raise InputError(f"There is no file {source}.")
     else:
         base = Base(target=source)
-    base = dataclasses.replace(base, target=target or base.target, devices=devices)
+        typed.add(source)
+    base = dataclasses.replace(
+        base,
+        target=target or base.target,
+        devices=devices,
+        recipe={
+            **(defaults if defaults and base.document is None else {}),
+            **_named(base.recipe),
+            **(recipe or {}),
+        },
+    )
     extra = dict(read_override(text) for text in assignments)
+    typed.update(str(value) for value in getattr(extra.get("target"), "values", ()))
     if rows is None:
         blocks = [dict(block) | extra for block in blocks]
         points = _points(blocks, samples=samples, seed=seed, max_cells=max_cells)
     else:
         points = [{**row, **added} for row in rows for added in _product(extra, max_cells)]
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
-    return _plan(base, points, source, notes=notes, max_cells=max_cells)
+    _check_fixed(recipe or {}, points)
+    return _plan(base, points, source, typed=typed, notes=notes, max_cells=max_cells)
+
+
+def _named(recipe: Mapping[str, object]) -> dict[str, object]:
+    """Replace the short forms of recipe fields by their names."""
+    return {canonical(name)[1] or name: value for name, value in recipe.items()}
+
+
+def _check_fixed(recipe: Mapping[str, object], points: Sequence[Point]) -> None:
+    """Refuse an axis of a field that an option fixes."""
+    for name in points[0] if points else ():
+        kind, field = canonical(name)
+        if kind == "recipe" and field in recipe:
+            flag = flags_of(Recipe)[field].name
+            raise InputError(f"{flag} and the axis {name} set the same field; leave one out.")
 
 
 def _plan(
-    base: Base, points: Sequence[Point], source: str, *, notes: Sequence[str] = (), max_cells: int
+    base: Base,
+    points: Sequence[Point],
+    source: str,
+    *,
+    typed: Collection[str],
+    notes: Sequence[str] = (),
+    max_cells: int,
 ) -> GridPlan:
-    """The cells of these points, without repetitions."""
+    """Return the cells of these points, without repetitions.
+
+    Raises:
+        InputError: There are too many, or a factory was not typed.
+    """
     if len(points) > max_cells:
         raise _too_many(len(points), max_cells)
     cells: dict[tuple[object, ...], Cell] = {}
     for point in points:
         cell = make_cell(base, point, source)
+        if cell.target not in typed:
+            refuse_factory(cell.target, source)
         cells.setdefault((cell.model, cell.seed, cell.recipe), cell)
     said = [*notes, *base.notes()]
     if len(cells) < len(points):
         said.append(f"{len(points) - len(cells)} cells repeat others and are left out.")
-    return GridPlan(cells=tuple(cells.values()), notes=tuple(said))
+    return GridPlan(cells=tuple(cells.values()), notes=tuple(said), typed=frozenset(typed))
 
 
 def _too_many(count: int, most: int) -> InputError:

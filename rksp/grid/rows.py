@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+from io import BytesIO, StringIO
 from pathlib import Path
 
 from rksp.errors import InputError
+from rksp.files import read_limited, read_text
 from rksp.grid.axes import canonical
 from rksp.recipe_files.document import parse_yaml
+
+_LARGEST = 64 * 2**20  # bytes
+_MOST_ROWS, _MOST_COLUMNS = 100_000, 10_000
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, object]], list[str]]:
@@ -37,23 +42,24 @@ def read_rows(path: Path) -> tuple[list[dict[str, object]], list[str]]:
 
 
 def _csv(path: Path) -> list[dict[str, object]]:
-    with _open(path) as file:
-        return list(csv.DictReader(file))
+    try:
+        return list(csv.DictReader(_lines(path)))
+    except csv.Error as error:
+        raise InputError(f"{path}: not valid CSV, {error}.") from error
 
 
 def _json_lines(path: Path) -> list[dict[str, object]]:
     rows = []
-    with _open(path) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}:{number}: not valid JSON.") from error
-            if not isinstance(row, dict):
-                raise InputError(f"{path}:{number}: a row is a JSON object.")
-            rows.append(row)
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}:{number}: not valid JSON.") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}: a row is a JSON object.")
+        rows.append(row)
     return rows
 
 
@@ -62,16 +68,19 @@ def _parquet(path: Path) -> list[dict[str, object]]:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    return parquet.read_table(path).to_pylist()
-
-
-def _open(path: Path):
+    content = read_limited(path, _LARGEST)
     try:
-        return path.open(encoding="utf-8", newline="")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        file = parquet.ParquetFile(BytesIO(content))
+        if file.metadata.num_rows > _MOST_ROWS or file.metadata.num_columns > _MOST_COLUMNS:
+            raise InputError(f"{path} holds more rows or columns than a grid can have.")
+        return file.read().to_pylist()
+    except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's errors are these
+        raise InputError(f"{path}: not valid Parquet ({error!s:.200}).") from error
+
+
+def _lines(path: Path) -> StringIO:
+    """Return the text of a file to be read by line, line ends as they are."""
+    return StringIO(read_text(path, _LARGEST), newline="")
 
 
 _READ = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rksp.errors import ArtifactError, Incomplete
 from rksp.grid import table
 from rksp.grid.cell import Options
 from rksp.grid.drive import Progress, drive
@@ -66,17 +69,18 @@ def run_grid(
 
     Raises:
         InputError: The store holds another grid.
+        Incomplete: The store could not be written; what is done stays.
     """
     options = options or Options()
     groups = len({cell.init_key(options) for cell in plan.cells})
     engine = engine or LocalEngine(_workers(groups))
-    with GridStore(path) as store:
+    with _said(path), GridStore(path) as store:
         known = store.fill(plan.cells, options)
         if known:
             progress(f"resumes: {store.counts()['done']} of {known} cells are done")
         if retry_failed:
             store.retry_failed()
-        drive(store, engine, timeout=timeout, progress=progress)
+        drive(store, engine, options=options, timeout=timeout, progress=progress, typed=plan.typed)
         return _result(store)
 
 
@@ -86,8 +90,22 @@ def read_grid(path: Path) -> GridResult:
     Raises:
         ArtifactError: The file is no store.
     """
-    with GridStore(path) as store:
+    with _said(path), GridStore(path, read_only=True) as store:
         return _result(store)
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Turn what SQLite says in the middle of the work into errors of rksp."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:  # full, locked, read-only
+        raise Incomplete(
+            f"{path} cannot be written or read ({error}); what is done stays, and the same grid "
+            "resumes."
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise ArtifactError(f"{path} is damaged ({error}).") from error
 
 
 def _result(store: GridStore) -> GridResult:

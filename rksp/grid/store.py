@@ -7,6 +7,7 @@ one file on one machine; never put it on a network file system.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -19,11 +20,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from rksp.errors import ArtifactError, InputError
+from rksp.files import check_writable
 from rksp.grid.cell import Cell, Options
 from rksp.grid.events import FINAL, Failure, Task
 from rksp.grid.provenance import made_by
+from rksp.text import safe_strings
 
 SCHEMA = "rksp-grid-1"
 TRIES = 3
@@ -66,31 +70,31 @@ class GridStore:
     Args:
         path: The file; made if absent.
         owner: Who claims; default this object in this process.
+        read_only: Only look, also at a file or folder that cannot be written.
 
     Raises:
-        InputError: There is no such folder.
+        InputError: There is no such folder, or it cannot be written.
         ArtifactError: The file is not such a store.
     """
 
-    def __init__(self, path: Path, *, owner: str | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, owner: str | None = None, read_only: bool = False) -> None:
+        self.path, self._is_read_only = path, read_only
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        if not path.absolute().parent.is_dir():
-            raise InputError(f"{path} cannot be made: there is no folder {path.parent}.")
+        if not read_only:
+            check_writable(path)
         try:
-            self._base = sqlite3.connect(path, timeout=30, isolation_level=None)
-            self._base.execute("PRAGMA journal_mode=WAL")
-            self._base.execute("PRAGMA synchronous=NORMAL")
-            self._base.executescript(_TABLES)
+            self._base = _opened(path, read_only)
             found = self._meta("schema")
         except sqlite3.DatabaseError as error:
-            raise ArtifactError(f"{path} is no grid store ({error}).") from error
+            raise ArtifactError(f"{path} is not a grid store ({error}).") from error
         if found not in (None, SCHEMA):
             raise ArtifactError(f"{path} has schema {found!r}; this rksp reads {SCHEMA!r}.")
 
     def close(self) -> None:
         """Gives back what is still held, and closes the file."""
-        self.release()
+        if not self._is_read_only:
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk: leases run out
+                self.release()
         self._base.close()
 
     def __enter__(self) -> GridStore:
@@ -109,7 +113,7 @@ class GridStore:
             InputError: The store holds another grid, or another rksp made it.
         """
         keys = [cell.key(options) for cell in cells]
-        maker = made_by()
+        maker = made_by(options.classifier)
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
         with self._transaction():
             stored = self._meta("plan")
@@ -125,7 +129,7 @@ class GridStore:
                 ("schema", SCHEMA),
                 ("plan", plan),
                 ("made_by", json.dumps(maker)),
-                ("options", json.dumps(dataclasses.asdict(options))),
+                ("options", options.model_dump_json()),
             ):
                 self._base.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
             self._base.executemany(
@@ -238,7 +242,17 @@ class GridStore:
         return [s for (s,) in self._base.execute("SELECT seconds FROM profiles ORDER BY rowid")]
 
     def rows(self) -> list[Row]:
-        """Every cell, in the order of the grid."""
+        """Return every cell, in the order of the grid, with strings that are safe to print.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        try:
+            return self._rows()
+        except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
+            raise ArtifactError(f"{self.path} is damaged ({error}).") from error
+
+    def _rows(self) -> list[Row]:
         names = [field.name for field in dataclasses.fields(Row)]
         found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
         rows = []
@@ -246,7 +260,7 @@ class GridStore:
             row = dict(zip(names, values, strict=True))
             for name in ("overrides", "recipe", "labels", "result"):
                 row[name] = json.loads(row[name]) if row[name] is not None else None
-            rows.append(Row(**row))
+            rows.append(Row(**safe_strings(row)))
         return rows
 
     def _reclaim(self, now: float) -> None:
@@ -277,6 +291,27 @@ class GridStore:
         return _Transaction(self._base)
 
 
+def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
+    if not read_only:
+        base = sqlite3.connect(path, timeout=30, isolation_level=None)
+        base.execute("PRAGMA journal_mode=WAL")
+        base.execute("PRAGMA synchronous=NORMAL")
+        base.executescript(_TABLES)
+        return base
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    for options in ("", "&immutable=1"):  # the second needs no file beside it
+        base = sqlite3.connect(address + options, uri=True, timeout=30, isolation_level=None)
+        try:
+            base.execute("SELECT COUNT(*) FROM meta")
+        except sqlite3.OperationalError:
+            base.close()
+            if options:
+                raise
+        else:
+            return base
+    raise AssertionError("one of the two returns or raises")
+
+
 class _Transaction:
     """A write transaction from its first read on, so that two claims cannot see the same cells."""
 
@@ -297,7 +332,7 @@ def _may_live(owner: str) -> bool:
         return True
     try:
         os.kill(int(found["process"]), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

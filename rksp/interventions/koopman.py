@@ -15,18 +15,30 @@ _AMPLIFICATION = 100.0  # of ‖G‖_F over the gradient of the moduli; 1 for a 
 
 
 def reduced_operator(
-    x: Tensor, y: Tensor, *, basis: Tensor | None = None, epsilon: float = 1e-5
+    x: Tensor,
+    y: Tensor,
+    *,
+    basis: Tensor | None = None,
+    epsilon: float = 1e-5,
+    is_exact: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The whitened operator A = L⁻¹ C_yx L⁻ᵀ of each layer, L Lᵀ = C_xx + εI.
+    """The whitened operator of each layer, A = V C_yx Vᵀ with V (C_xx + εI) Vᵀ = I.
 
-    The published whitening is the symmetric root, W = (C_xx + εI)^(-1/2); L⁻¹ = QW for a rotation
-    Q, so that eigenvalues and Frobenius norm are the same and no decomposition is needed.
-    ε has a floor of 1e-6 of the mean variance, which keeps the factorization alive in float32.
+    V is the inverse Cholesky factor. The symmetric root of the literature differs from it by a
+    rotation, so that eigenvalues and Frobenius norm are the same. ε has a floor of 1e-6 of the mean
+    variance, which keeps the factorization alive in float32. It shrinks eigenvalues: a direction of
+    variance s² counts s² / (s² + ε).
+
+    With `is_exact` there is no ε, as in the published A = Ỹ X̃⁺, whose spectrum is that of Y X⁺: V
+    is w^-½ Uᵀ of the eigenvalues w and eigenvectors U of C_xx, in float64, and directions that
+    rounding cannot tell from zero are left out, as a pseudo-inverse does.
 
     Args:
         x: States entering, `[layers, tokens, width]`; carry no gradient.
         y: States leaving, likewise; the gradient goes through them.
         basis: Orthonormal columns `[layers, width, rank]` to restrict both to.
+        epsilon: ε.
+        is_exact: Whether to whiten without ε.
 
     Returns:
         A `[layers, rank, rank]`, and `[layers]` bool: whether the factorization held; where it
@@ -36,17 +48,37 @@ def reduced_operator(
         x = x - x.mean(-2, keepdim=True)
         if basis is not None:
             x = x @ basis
-        covariance = x.mT @ x / (x.shape[-2] - 1)
-        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
-        diagonal += epsilon + 1e-6 * diagonal.mean(-1, keepdim=True)
-        factor, failed = torch.linalg.cholesky_ex(covariance)
-        usable = failed == 0
-        unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-        factor = torch.where(usable[:, None, None], factor, unit)
-        inverse = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
+        inverse, usable = _exact_whitening(x) if is_exact else _ridge_whitening(x, epsilon)
         white = x @ (inverse.mT / (x.shape[-2] - 1))
     # Centering y would change nothing: the columns of x have no mean.
     return inverse @ ((y if basis is None else y @ basis).mT @ white), usable
+
+
+def _ridge_whitening(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """L⁻¹ of L Lᵀ = C + εI for centered states, and whether there is one."""
+    covariance = x.mT @ x / (x.shape[-2] - 1)
+    diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+    diagonal += epsilon + 1e-6 * diagonal.mean(-1, keepdim=True)
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    usable = failed == 0
+    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    factor = torch.where(usable[:, None, None], factor, unit)
+    return torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False), usable
+
+
+def _exact_whitening(x: Tensor) -> tuple[Tensor, Tensor]:
+    """w^-½ Uᵀ of C = U w Uᵀ for centered states, and whether they are finite."""
+    double = x.double()
+    covariance = double.mT @ double / (x.shape[-2] - 1)
+    usable = covariance.isfinite().all(-1).all(-1)
+    unit = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    variances, vectors = torch.linalg.eigh(torch.where(usable[:, None, None], covariance, unit))
+    count = max(x.shape[-2:])
+    # Of singular values as numpy's pinv, of their squares no finer than these are computed.
+    least = max((count * torch.finfo(x.dtype).eps) ** 2, count * torch.finfo(torch.float64).eps)
+    least = least * variances[:, -1:]
+    roots = torch.where(variances > least, variances.clamp(min=1e-300).rsqrt(), 0.0)
+    return (roots.unsqueeze(-1) * vectors.mT).to(x), usable
 
 
 @torch.no_grad()

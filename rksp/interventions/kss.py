@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -22,9 +21,9 @@ from rksp.interventions.koopman import (
     refine_basis,
     shaping_loss,
 )
-from rksp.interventions.ledger import record
-from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.groups import block_paths
+from rksp.interventions.ledger import record_means
+from rksp.models.anatomy.chains import block_paths, first_tensor
+from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment
 from rksp.recipe import Recipe
 
@@ -54,8 +53,9 @@ class KSS(Intervention):
     Forms:
         energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. No
             decomposition; exact gradient.
-        published: that paper's penalty on the eigenvalues of A (`koopman.shaping_loss`). Layers
-            whose eigenvalue gradients cannot be trusted sit out a step.
+        published: that paper's penalty on the eigenvalues of A (`koopman.shaping_loss`), A
+            whitened exactly as there; the other forms add 1e-5 to the variances. Layers whose
+            eigenvalue gradients cannot be trusted sit out a step.
         random: the negative control. Same states, same operator, same cost and the same size of
             pull on A as `energy`, in a random direction.
 
@@ -161,7 +161,7 @@ class KSS(Intervention):
         stride -= stride % 2 == 0
         first = step % stride
         rows = rows[first : first + tokens * stride : stride]
-        return rows if rows.dtype == torch.float64 else rows.float()
+        return at_least_float(rows)
 
     def penalty(self, moment: Moment) -> Tensor | None:
         if not self._pairs:
@@ -176,7 +176,9 @@ class KSS(Intervention):
         if x.shape[1] < _FEWEST:
             return None
         with torch.autocast(x.device.type, enabled=False):
-            operator, usable = reduced_operator(x, y, basis=self._basis(x, layers))
+            operator, usable = reduced_operator(
+                x, y, basis=self._basis(x, layers), is_exact=self.form == "published"
+            )
             values, usable = self._values(operator, usable)
         count = usable.sum().clamp(min=1)
         mean = torch.where(usable, values, torch.zeros_like(values)).sum() / count
@@ -221,12 +223,6 @@ class KSS(Intervention):
 
     def before_update(self, moment: Moment) -> None:
         """Only notes: the numbers are read here, where the backward pass has waited for them."""
-        if not self._noted:
-            return
-        start = time.perf_counter() - self._seconds
-        means = {
-            key: math.fsum(float(noted[key]) for noted in self._noted) / len(self._noted)
-            for key in self._noted[0]
-        }
+        what = f"added the {self.form} penalty to the loss"
+        record_means(self, moment, what, self._noted, spent=self._seconds)
         self._forget()
-        record(self, moment, f"added the {self.form} penalty to the loss", since=start, **means)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.errors import InputError, NotCovered
-from rksp.interventions.attention_tap import AttentionTap
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
+from rksp.models.anatomy.attention_calls import AttentionCall, AttentionTap, visible_logits
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.moment import Moment
@@ -68,7 +68,7 @@ class QKClip(Intervention):
         self._largest.clear()
         if moment.step % self.every:
             return ()
-        handles: list[object] = [AttentionTap(self._look)]
+        handles: list[object] = [AttentionTap(self._look).open()]
         for layer in self._layers:
             handles.append(layer.module.register_forward_pre_hook(self._enter(layer)))
             handles.append(layer.module.register_forward_hook(self._leave))
@@ -83,12 +83,12 @@ class QKClip(Intervention):
     def _leave(self, module: nn.Module, args: object, output: object) -> None:
         self._running = None
 
-    def _look(self, query, key, mask, is_causal, scale, softcap=None) -> None:
+    def _look(self, call: AttentionCall) -> None:
         layer = self._running
-        if layer is None or query.dim() != 4 or query.shape[1] != layer.heads:
+        if layer is None or call.query.dim() != 4 or call.query.shape[1] != layer.heads:
             return
         start = time.perf_counter()
-        found = largest_logits(query, key, mask, is_causal, scale)
+        found = largest_logits(call)
         before = self._largest.get(layer.path)
         self._largest[layer.path] = found if before is None else torch.maximum(before, found)
         self._seconds += time.perf_counter() - start
@@ -131,29 +131,8 @@ class QKClip(Intervention):
 
 
 @torch.no_grad()
-def largest_logits(
-    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> Tensor:
-    """The largest visible logit of each head over batch and positions, `[heads]` float32.
-
-    Args:
-        query: `[batch, heads, queries, dim]`.
-        key: Likewise; may have fewer heads.
-        mask: Boolean (true is visible) or additive, broadcast to `[batch, heads, queries, keys]`.
-    """
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    positions = torch.arange(query.shape[-2], device=query.device)
-    keys = torch.arange(key.shape[-2], device=query.device)
-    best = []
-    for rows in positions.split(_QUERIES):
-        logits = (query[:, :, rows] @ key.mT).float() * scale
-        if is_causal:
-            logits = logits.masked_fill(keys > rows[:, None], -torch.inf)
-        if mask is not None:
-            part = mask[..., rows, :] if mask.shape[-2] > 1 else mask
-            hidden = ~part if part.dtype == torch.bool else part < -1e4
-            logits = logits if part.dtype == torch.bool else logits + part
-            logits = logits.masked_fill(hidden, -torch.inf)
-        best.append(logits.amax((0, 2, 3)))
-    return torch.stack(best).amax(0)
+def largest_logits(call: AttentionCall) -> Tensor:
+    """The largest visible logit of each head over batch and positions, `[heads]` float32."""
+    positions = torch.arange(call.query.shape[-2], device=call.query.device)
+    parts = (visible_logits(call, rows)[0] for rows in positions.split(_QUERIES))
+    return torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)

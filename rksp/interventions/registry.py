@@ -6,12 +6,12 @@ from rksp.interventions.base import Intervention
 from rksp.interventions.clipping import AdaGC, Clip, ZClip
 from rksp.interventions.kss import KSS
 from rksp.interventions.msign import MSign
-from rksp.interventions.options import build
 from rksp.interventions.qk_clip import QKClip
 from rksp.interventions.qk_norm import QKNorm
 from rksp.interventions.rate_backoff import RateBackoff
 from rksp.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.interventions.z_loss import ZLoss
+from rksp.option_lines import build
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
     kind.name: kind

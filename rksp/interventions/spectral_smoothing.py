@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
-from rksp.kernels.power_iteration import top_singular
+from rksp.kernels.power_iteration import COLD_ITERATIONS, top_singular
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
 from rksp.moment import Moment
@@ -21,6 +21,7 @@ from rksp.monitors.alarm import Alarm
 from rksp.recipe import Recipe
 
 On = Literal["clock", "alarm"]
+_REACHED = 1 + 1e-4  # of the threshold: a value that was lowered is not lowered again
 
 
 class SpectralSmoothing(Intervention):
@@ -28,9 +29,10 @@ class SpectralSmoothing(Intervention):
 
     Source: arXiv 2602.01308 ("curse of singularities") proposes to smooth the singular spectrum
     of weights; its procedure and constants are not known to us. This is the simplest form of the
-    idea: where σ₁ exceeds `ratio` times the root mean square of all singular values, it is lowered
-    to that, `rounds` times over, each time for the value that leads then:
-    W ← W − (σ₁ − ratio · ‖W‖_F/√r) u vᵀ. Everything else of the matrix stays.
+    idea: with τ = `ratio` times the root mean square of all singular values, taken once a time,
+    every leading value above τ is lowered to τ, at most `rounds` of them:
+    W ← W − (σ₁ − τ) u vᵀ. Everything else of the matrix stays; its Frobenius norm falls, so that
+    the next time τ is lower.
 
     Acts on the matrices of the blocks, fused projections taken apart. Needs no decomposition: the
     triplets come from a warm power iteration.
@@ -94,18 +96,18 @@ class SpectralSmoothing(Intervention):
 
     def _lower(self, weight: Tensor, index: int) -> tuple[int, float]:
         """Lowers in place; how many values, and σ₁ over the root mean square before."""
-        largest = 0.0
+        typical = float(weight.norm()) / math.sqrt(min(weight.shape))
+        threshold, largest = self.ratio * typical, 0.0
         for number in range(self.rounds):
-            found = top_singular([weight], self._states.get(index) if number == 0 else None)
+            state = self._states.get(index) if number == 0 else None
+            found = top_singular([weight], state, iterations=COLD_ITERATIONS)
             if number == 0:
                 self._states[index] = found.state
-            typical = float(weight.norm()) / math.sqrt(min(weight.shape))
             sigma = float(found.sigma[0])
             if not bool(found.is_finite[0]) or typical == 0:
                 return number, largest
             largest = max(largest, sigma / typical)
-            if sigma <= self.ratio * typical:
+            if sigma <= threshold * _REACHED:
                 return number, largest
-            excess = sigma - self.ratio * typical
-            weight -= excess * torch.outer(found.u[0], found.v[0]).to(weight)
+            weight -= (sigma - threshold) * torch.outer(found.u[0], found.v[0]).to(weight)
         return self.rounds, largest

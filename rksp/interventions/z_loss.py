@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 
 import torch
@@ -14,9 +12,11 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.errors import InputError, NotCovered
 from rksp.interventions.base import Intervention
-from rksp.interventions.ledger import record
+from rksp.interventions.ledger import record_means
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.routers import Router
+from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment
 from rksp.recipe import Recipe
 
@@ -87,9 +87,9 @@ class ZLoss(Intervention):
             if not torch.is_grad_enabled() or x is None:
                 return
             bias = getattr(router, "bias", None)
-            bias = None if bias is None else _wide(bias)
+            bias = None if bias is None else at_least_float(bias)
             with torch.autocast(x.device.type, enabled=False):
-                logits = F.linear(_wide(x), _wide(router.weight), bias)
+                logits = F.linear(at_least_float(x), at_least_float(router.weight), bias)
             self._terms["router"].append(_mean_square_log_z(logits))
 
         return hook
@@ -105,24 +105,13 @@ class ZLoss(Intervention):
 
     def before_update(self, moment: Moment) -> None:
         """Only notes: the numbers are read here, where the backward pass has waited for them."""
-        if not self._noted:
-            return
-        start = time.perf_counter()
-        means = {
-            key: math.fsum(float(noted[key]) for noted in self._noted) / len(self._noted)
-            for key in self._noted[0]
-        }
+        record_means(self, moment, "added a penalty on log Z to the loss", self._noted)
         self._noted.clear()
-        record(self, moment, "added a penalty on log Z to the loss", since=start, **means)
 
     def _clear(self) -> None:
         for terms in self._terms.values():
             terms.clear()
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
 def _mean_square_log_z(logits: Tensor) -> Tensor:
-    return _wide(logits).logsumexp(-1).square().mean()
+    return at_least_float(logits).logsumexp(-1).square().mean()

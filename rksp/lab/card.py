@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rksp.lab.collection import trivial_loss
-from rksp.lab.grid import GridPlan, read_plan
+from rksp.lab.grid import LadderGrid, read_ladder_plan
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import Plan
 from rksp.outcome import Outcome, OutcomePolicy
@@ -27,16 +27,16 @@ PUBLISHED_RECALL = {
 _ORDER = tuple(Outcome)
 
 
-def shipped_plans() -> list[Plan | GridPlan]:
+def shipped_plans() -> list[Plan | LadderGrid]:
     """The plans that come with rksp, by file name."""
     folder = Path(str(files("rksp.datasets") / "plans"))
-    return [read_plan(path) for path in sorted(folder.glob("*.yaml"))]
+    return [read_ladder_plan(path) for path in sorted(folder.glob("*.yaml"))]
 
 
 def data_card(
     ladders: Sequence[LadderRun],
     *,
-    plans: Sequence[Plan | GridPlan] | None = None,
+    plans: Sequence[Plan | LadderGrid] | None = None,
     policy: OutcomePolicy | None = None,
 ) -> str:
     """The Markdown card of a collection; every number in it is computed from the curves.
@@ -78,7 +78,7 @@ def data_card(
 def recall_table(
     ladders: Sequence[LadderRun],
     *,
-    plans: Sequence[Plan | GridPlan] | None = None,
+    plans: Sequence[Plan | LadderGrid] | None = None,
     policy: OutcomePolicy | None = None,
 ) -> str:
     """Divergence by the published thresholds per normalization and rate, beside Table 1.
@@ -197,7 +197,7 @@ def _ranges(ladders: Sequence[LadderRun]) -> str:
     return _table(["", "range, or values with their ladders"], lines)
 
 
-def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | GridPlan]) -> str:
+def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | LadderGrid]) -> str:
     present = {ladder.spec.id for ladder in ladders}
     lines = [
         "Each ladder is one model, task, seed and recipe at rates half a decade apart; up to two "
@@ -211,7 +211,7 @@ def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | GridPlan]) -> s
         if found := planned & present:
             design = (
                 f"grid over {', '.join(plan.grid)}"
-                if isinstance(plan, GridPlan)
+                if isinstance(plan, LadderGrid)
                 else f"random, stratified over {len(plan.families)} families, seed {plan.seed}"
             )
             lines.append(f"- plan `{plan.name}` ({design}): {len(found)} of {len(planned)} ladders")

@@ -11,6 +11,7 @@ import numpy as np
 
 from rksp.datasets.tasks import make_task
 from rksp.errors import ArtifactError, InputError
+from rksp.files import check_writable, replacing
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.lab.store import read_ladder
@@ -94,6 +95,8 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
         InputError: pyarrow is missing, or the sources hold no ladder.
         ArtifactError: A file is not a stored ladder.
     """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(output)
     pa, parquet = _pyarrow()
     ladders: dict[str, LadderRun] = {}
     provenance: dict[str, str] = {}
@@ -106,19 +109,17 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
         row["provenance"] = provenance[row["ladder"]]
     schema = _schema(pa)
     columns = {name: [row[name] for row in table] for name in schema.names}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_suffix(".partial")
-    parquet.write_table(
-        pa.table(columns, schema=schema),
-        partial,
-        compression="zstd",
-        compression_level=19,
-        # Bytes of equal significance side by side: exponents repeat, the dropped byte vanishes.
-        use_dictionary=[f.name for f in schema if pa.types.is_string(f.type)],
-        use_byte_stream_split=["loss.list.element", "grad_norm.list.element"],
-        row_group_size=len(table),
-    )
-    partial.replace(output)
+    with replacing(output) as partial:
+        parquet.write_table(
+            pa.table(columns, schema=schema),
+            partial,
+            compression="zstd",
+            compression_level=19,
+            # Bytes of equal significance side by side: exponents repeat, the dropped byte vanishes.
+            use_dictionary=[f.name for f in schema if pa.types.is_string(f.type)],
+            use_byte_stream_split=["loss.list.element", "grad_norm.list.element"],
+            row_group_size=len(table),
+        )
     return len(table)
 
 

@@ -13,7 +13,7 @@ from rksp.lab.plan import LadderSpec, Plan
 from rksp.models.zoo import FAMILIES
 
 
-class GridPlan(BaseModel):
+class LadderGrid(BaseModel):
     """The ladders of a full grid.
 
     Attributes:
@@ -46,7 +46,7 @@ class GridPlan(BaseModel):
         return fields
 
 
-def read_plan(path: Path) -> Plan | GridPlan:
+def read_ladder_plan(path: Path) -> Plan | LadderGrid:
     """Reads a plan of either design: one with a `grid` is a grid, any other random.
 
     Raises:
@@ -56,7 +56,7 @@ def read_plan(path: Path) -> Plan | GridPlan:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict) or "grid" not in document:
             return Plan.read(path)
-        plan = GridPlan.model_validate(document)
+        plan = LadderGrid.model_validate(document)
         ladders = plan.expand()
     except OSError as error:
         raise InputError(f"The plan {path} cannot be read: {error.strerror}.") from None

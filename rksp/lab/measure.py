@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rksp.batch import Batch
 from rksp.datasets.tasks import Task, make_task
 from rksp.errors import ArtifactError
 from rksp.features import FEATURE_NAMES, SCHEMA, FeatureVector, extract
+from rksp.files import ResultFolder
 from rksp.lab.plan import LadderSpec
 from rksp.measure.lr_range import STEPS, range_test
 from rksp.measure.response import measure_response
@@ -93,10 +93,7 @@ def write_measurement(folder: Path, measurement: Measurement) -> None:
         "points": [[_number(rate), _number(change)] for rate, change in measurement.points],
         "forward_passes": measurement.forward_passes,
     }
-    path = folder / f"{measurement.ladder}.json"
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-    partial.replace(path)
+    ResultFolder(folder).write(measurement.ladder, json.dumps(document, allow_nan=False))
 
 
 def read_measurement(path: Path) -> dict[str, object]:

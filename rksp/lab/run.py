@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import platform
 import signal
-import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -16,9 +14,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from rksp.errors import Incomplete
+from rksp.files import ResultFolder
 from rksp.lab.ladder import run_ladder
 from rksp.lab.plan import LadderSpec, Plan
 from rksp.lab.store import write_ladder
+from rksp.processes import SAFE_PATH, end_with
 
 Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
 Item = TypeVar("Item")
@@ -57,11 +57,10 @@ def run_plan(
     Raises:
         Incomplete: A worker process died; what is stored stays, and the same call continues.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob("*.partial"):
-        leftover.unlink()
+    results = ResultFolder(folder)
+    results.clean()
     specs = plan.expand()
-    stored = [spec.id in known or (folder / f"{spec.id}.json").exists() for spec in specs]
+    stored = [spec.id in known or spec.id in results for spec in specs]
     missing = [spec for spec, found in zip(specs, stored, strict=True) if not found]
     alone = missing
     if device != "cpu":
@@ -95,9 +94,10 @@ def measure_plan(
     progress: Progress = lambda done, total: None,
 ) -> Tally:
     """Measures the stored ladders of one folder into another; resumable like `run_plan`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    results = ResultFolder(folder)
+    results.clean()
     paths = sorted(ladders.glob("*.json"))
-    stored = [path.stem in known or (folder / path.name).exists() for path in paths]
+    stored = [path.stem in known or path.stem in results for path in paths]
     missing = [path for path, found in zip(paths, stored, strict=True) if not found]
     work_through(_measure, missing, folder, total=len(paths), workers=workers, progress=progress)
     return Tally(planned=len(paths), already_stored=sum(stored), newly_run=len(missing))
@@ -119,6 +119,7 @@ def work_through(
     """
     done = total - len(items)
     progress(done, total)
+    os.environ.update(SAFE_PATH)
     # spawn: a forked child would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
@@ -146,14 +147,7 @@ def _start_worker(coordinator: int) -> None:
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_end_with, args=(coordinator,), daemon=True).start()
-
-
-def _end_with(coordinator: int) -> None:
-    """Ends this worker when its parent is gone: after kill -9 it would train on for nobody."""
-    while os.getppid() == coordinator:
-        time.sleep(1.0)
-    os._exit(1)
+    end_with(coordinator)
 
 
 def _run(spec: LadderSpec, folder: Path) -> None:

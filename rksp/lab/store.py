@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 
 from rksp.errors import ArtifactError
+from rksp.files import ResultFolder
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.outcome import Curves
@@ -18,7 +18,6 @@ SCHEMA = "rksp-ladder-1"
 
 def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) -> Path:
     """Stores a ladder under its id; a crash at any moment leaves the old state or the new."""
-    path = folder / f"{run.spec.id}.json"
     document = {
         "schema": SCHEMA,
         "spec": run.spec.model_dump(mode="json"),
@@ -33,10 +32,7 @@ def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) ->
             for rate, curves, seconds in zip(run.rates, run.curves, run.seconds, strict=True)
         ],
     }
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-    partial.replace(path)
-    return path
+    return ResultFolder(folder).write(run.spec.id, json.dumps(document, allow_nan=False))
 
 
 def read_ladder(path: Path) -> LadderRun:

@@ -13,7 +13,8 @@ import numpy as np
 
 from rksp.classifiers.table import Table
 from rksp.errors import ArtifactError, Incomplete
-from rksp.features import FEATURE_NAMES, Evidence, FeatureVector
+from rksp.features import FEATURE_NAMES, FeatureVector, Tier
+from rksp.files import atomic_write, check_writable
 from rksp.lab.collection import trivial_loss
 from rksp.lab.ladder import LadderRun
 from rksp.lab.measure import read_measurement
@@ -65,7 +66,7 @@ def _rows(
     low, high = judged.edge or (None, None)
     stored = measured["features"]
     values = [math.nan if stored[name] is None else float(stored[name]) for name in FEATURE_NAMES]
-    features = FeatureVector(values=np.array(values), tier=Evidence.parse(measured["tier"]))
+    features = FeatureVector(values=np.array(values), tier=Tier.parse(measured["tier"]))
     points = [
         (float(rate), math.inf if change is None else float(change))
         for rate, change in measured["points"]
@@ -112,16 +113,15 @@ def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -
     Args:
         base: A packed file whose measurements are kept beside the folder's, which win.
     """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(output)
     documents = unpack_measurements(base) if base is not None else {}
     for path in sorted(folder.glob("*.json")):
         document = read_measurement(path)
         documents[document["ladder"]] = document
     lines = [documents[key] for key in sorted(documents)]
     text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_suffix(".partial")
-    partial.write_bytes(lzma.compress(text.encode(), preset=9))
-    partial.replace(output)
+    atomic_write(output, lzma.compress(text.encode(), preset=9))
     return len(lines)
 
 

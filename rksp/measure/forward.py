@@ -11,20 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.measure.attention_stats import AttentionStats, attention_stats, watching_attention
+from rksp.measure.attention_stats import AttentionStats, attention_stats
+from rksp.models.anatomy.attention_calls import AttentionCall, watching_attention
 from rksp.models.anatomy.chains import first_tensor
+from rksp.models.anatomy.experts import experts
+from rksp.models.anatomy.routers import find_routers
 
 _ROWS = 256  # token rows looked at per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
 _WORST = 5
-_EXPERTS = (
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-    "num_moe_experts",
-)
-_GATES = ("gate", "router", "wg", "classifier")  # `gate_proj` of a SwiGLU is no router
 _DEAD = 0.1  # of the mean load
 LOGITS_NOT_FINITE = "the logits are not finite"
 
@@ -104,6 +99,31 @@ class ForwardStats:
     not_measured: dict[str, str]
     non_finite: str | None = None
 
+    @property
+    def attention_logit_std(self) -> float | None:
+        """Largest `logit_std` of the attention calls."""
+        return max((call.logit_std for call in self.attention), default=None)
+
+    @property
+    def attention_entropy(self) -> float | None:
+        """Lowest entropy of the attention calls; 1 is uniform."""
+        return min((call.entropy for call in self.attention), default=None)
+
+    @property
+    def attention_collapsed_heads(self) -> int | None:
+        """Number of collapsed heads over all attention calls."""
+        return sum(call.collapsed_heads for call in self.attention) if self.attention else None
+
+    @property
+    def router_entropy(self) -> float | None:
+        """Lowest entropy of the routers; 1 is uniform."""
+        return min((router.entropy for router in self.routers), default=None)
+
+    @property
+    def router_max_violation(self) -> float | None:
+        """Largest load violation of the routers."""
+        return max((router.max_violation for router in self.routers), default=None)
+
 
 @dataclass(slots=True)
 class ForwardWatch:
@@ -120,7 +140,8 @@ class ForwardWatch:
     routers: list[RouterStats] = field(default_factory=list)
     aligned: dict[str, float] = field(default_factory=dict)
     by_block: dict[int, list[float]] = field(default_factory=dict)
-    expert_counts: frozenset[int] = frozenset()
+    router_paths: frozenset[str] = frozenset()
+    has_experts: bool = False
     absmax: float = 0.0
     absmax_name: str | None = None
     non_finite: str | None = None
@@ -132,10 +153,10 @@ class ForwardWatch:
             yield self
             return
         hooks = []
-        self.expert_counts = _expert_counts(model)
+        self.has_experts = experts(getattr(model, "config", None)) is not None
+        self.router_paths = frozenset(router.path for router in find_routers(model))
         for name, module in model.named_modules():
-            is_leaf = not list(module.children())
-            if is_leaf or (self.expert_counts and name.rsplit(".", 1)[-1] in _GATES):
+            if name in self.router_paths or not any(True for _ in module.children()):
                 hooks.append(module.register_forward_hook(self._leaf(name), with_kwargs=True))
         try:
             with watching_attention(model, self._attend):
@@ -144,10 +165,8 @@ class ForwardWatch:
             for hook in hooks:
                 hook.remove()
 
-    def _attend(self, query, key, mask, is_causal, scale, softcap=None) -> None:
-        stats = attention_stats(
-            query, key, mask, is_causal, scale, softcap=softcap, block=self.block
-        )
+    def _attend(self, call: AttentionCall) -> None:
+        stats = attention_stats(call, block=self.block)
         if stats is not None and math.isfinite(stats.logit_std):
             self.attention.append(stats)
 
@@ -168,8 +187,7 @@ class ForwardWatch:
                 return
             if isinstance(module, nn.Embedding) or x.shape[-1] not in weight.shape:
                 return
-            is_gate = name.rsplit(".", 1)[-1] in _GATES
-            if is_gate and weight.shape[0] in self.expert_counts:
+            if name in self.router_paths:
                 self.routers.append(router_stats(name, x, module))
             elif out.shape[:-1] == x.shape[:-1] and out.shape[-1] in weight.shape:
                 self._respond(name, x, out)
@@ -201,7 +219,7 @@ class ForwardWatch:
             if not self.routers:
                 missing["routers"] = (
                     "no router was recognized among the modules"
-                    if self.expert_counts
+                    if self.has_experts
                     else "the model has no experts"
                 )
             if not self.aligned:
@@ -306,16 +324,6 @@ def _spread(rows: Tensor) -> Tensor:
     count = rows.shape[-1]
     square = torch.linalg.vector_norm(rows, dim=-1).square()
     return ((square - count * rows.mean(-1).square()) / (count - 1)).clamp(min=0).sqrt()
-
-
-def _expert_counts(model: nn.Module) -> frozenset[int]:
-    """Numbers of routed experts by the configuration, under any of its usual names."""
-    config = getattr(model, "config", None)
-    if getattr(config, "feed_forward", "moe") != "moe":  # the zoo's dense members
-        return frozenset()
-    configs = [config, getattr(config, "text_config", None), getattr(config, "ffn_config", None)]
-    counts = [getattr(part, name, None) for part in configs for name in _EXPERTS]
-    return frozenset(count for count in counts if isinstance(count, int) and count > 1)
 
 
 @torch.no_grad()

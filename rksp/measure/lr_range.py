@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import torch
@@ -21,6 +22,13 @@ _DECADES = 5.0
 _SMOOTHING = 3  # steps on either side
 
 
+class RangeStatus(StrEnum):
+    """Whether a range test gave a curve."""
+
+    OK = "ok"
+    NO_FINITE_LOSS = "no-finite-loss"  # the model fails before its first step
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeTest:
     """What forty steps at exponentially rising rates showed.
@@ -29,9 +37,12 @@ class RangeTest:
         rates: The rates, ascending, `[steps taken]`.
         losses: The raw loss before each step, in nats, `[steps taken]`.
         smooth: Running mean of the finite losses over seven steps, `[finite losses]`.
-        lowest_rate: Rate at which the smoothed loss was lowest.
-        fall: Decrease of the smoothed loss from its start to its minimum, in nats.
+        lowest_rate: Rate at which the smoothed loss was lowest; the first rate without a finite
+            loss.
+        fall: Decrease of the smoothed loss from its start to its minimum, in nats; zero without a
+            finite loss.
         rise: Increase from its minimum to its end, in nats; infinite after a non-finite loss.
+        status: Whether there is a curve to read.
     """
 
     rates: np.ndarray
@@ -40,12 +51,15 @@ class RangeTest:
     lowest_rate: float
     fall: float
     rise: float
+    status: RangeStatus = RangeStatus.OK
 
     def rate_of_rise(self, nats: float) -> float | None:
         """Rate at which the smoothed loss had first risen by `nats` above its minimum.
 
         A non-finite loss counts as a rise without end; None if the loss never rose that far.
         """
+        if self.status is RangeStatus.NO_FINITE_LOSS:
+            return float(self.rates[0])
         lowest = int(self.smooth.argmin())
         risen = np.flatnonzero(self.smooth[lowest:] > self.smooth[lowest] + nats)
         if len(risen):
@@ -61,8 +75,8 @@ def range_test(
 
     The idea is Smith's (2017, "Cyclical learning rates", §3.3); unlike there the optimizer is the
     recipe's own, clipping included, and the rates are chosen so that the first update's RMS runs
-    from 10⁻⁵ to 1. Stops early once the loss is not finite or four times where it began. The
-    model is left bitwise as it was.
+    from 10⁻⁵ to 1. Stops early once the loss is not finite, or 4 nats above four times the first
+    loss. The model is left bitwise as it was.
 
     Args:
         batches: One per step.
@@ -94,6 +108,16 @@ def range_test(
 def summarize(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
     """Reads the curve of a range test: rates and raw losses, `[steps taken]` each."""
     finite = np.isfinite(losses)
+    if not finite.any():
+        return RangeTest(
+            rates=rates,
+            losses=losses,
+            smooth=losses[finite],
+            lowest_rate=float(rates[0]),
+            fall=0.0,
+            rise=math.inf,
+            status=RangeStatus.NO_FINITE_LOSS,
+        )
     curve = losses[finite]
     smooth = np.array(
         [curve[max(0, i - _SMOOTHING) : i + _SMOOTHING + 1].mean() for i in range(len(curve))]

@@ -61,7 +61,6 @@ class Collected:
         forward: Statistics of the same pass.
         forward_passes: Cost in passes over the probe, the detection on one sequence included.
         notes: What the reader must know about how the stream was read, a sentence each.
-        repeated: Transitions left out for repeating another, in the block that had most.
     """
 
     chains: tuple[tuple[str, int], ...]
@@ -70,7 +69,6 @@ class Collected:
     forward: ForwardStats
     forward_passes: float
     notes: tuple[str, ...] = ()
-    repeated: int = 0
 
 
 def collect(
@@ -81,7 +79,6 @@ def collect(
     num_states: int | None = None,
     blocks: str | None = None,
     statistics: bool = True,
-    distinct: bool = False,
 ) -> Collected:
     """Runs one forward pass and hands every block's transition to `consume` as it is done.
 
@@ -95,8 +92,6 @@ def collect(
         num_states: Use this many states of every block, evenly over all; default all.
         blocks: Path of the list of blocks; default the one that is found.
         statistics: Whether to measure attention, routers and linear layers too.
-        distinct: Leave out transitions that repeat another one bit for bit, such as those of
-            equal tokens that open several sequences: they weigh on the fit and say nothing new.
 
     Raises:
         InputError: Fewer than two states, token ids outside the vocabulary, or a model that
@@ -115,7 +110,7 @@ def collect(
         states = min(count * tokens, num_states or count * tokens)
         chains = locate_chains(model, lambda: _run(model, first, []), blocks, count, states)
         watch = ForwardWatch(statistics=statistics)
-        reader = _Reader(consume, watch, num_states, count, distinct)
+        reader = _Reader(consume, watch, num_states, count)
         with ExitStack() as stack:
             offset = 0
             for chain in chains:
@@ -133,7 +128,6 @@ def collect(
         forward=forward,
         forward_passes=1 + 1 / count,
         notes=_notes(chains),
-        repeated=reader.repeated,
     )
 
 
@@ -146,10 +140,8 @@ class _Reader:
         watch: ForwardWatch,
         num_states: int | None,
         count: int,
-        distinct: bool,
     ) -> None:
         self.consume, self.watch, self.num_states, self.count = consume, watch, num_states, count
-        self.distinct, self.repeated = distinct, 0
         self.blocks: list[BlockStats] = []
         self.failures: list[BaseException] = []
         self.states = self.width = 0
@@ -195,10 +187,6 @@ class _Visit:
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.turn, self.x = self.turn + 1, None
         y, sequence = self._pick(self.chain.read_output(output)), self.sequence
-        if reader.distinct:
-            rows = distinct_rows(x, y)
-            reader.repeated = max(reader.repeated, len(x) - len(rows))
-            x, y, sequence = x[rows], y[rows], sequence[rows.cpu()]
         reader.states, reader.width = x.shape
         name = self.chain.names[index]
         reader.blocks.append(block_stats(name, x, y))
@@ -251,22 +239,6 @@ def _choose(
             "use a longer probe."
         )
     return (rows if rows is None else rows.to(tensor.device)), sequence
-
-
-def distinct_rows(x: Tensor, y: Tensor) -> Tensor:
-    """Indices, ascending, of the rows of `x` and `y` `[states, width]` that repeat no earlier row.
-
-    Rows are compared through one random projection each and then entry by entry.
-    """
-    generator = torch.Generator().manual_seed(0)
-    ray = torch.randn(2, x.shape[1], generator=generator).to(x.device)
-    keys = torch.stack([(x.float() * ray[0]).sum(-1), (y.float() * ray[1]).sum(-1)], dim=1)
-    order = torch.arange(len(x), device=x.device)
-    _, group = torch.unique(keys, dim=0, return_inverse=True)
-    first = torch.full((int(group.max()) + 1,), len(x), device=x.device)
-    first = first.scatter_reduce(0, group, order, "amin")[group]
-    same = (x == x[first]).all(-1) & (y == y[first]).all(-1)
-    return order[(first == order) | ~same]
 
 
 def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:

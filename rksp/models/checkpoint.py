@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from rksp.errors import InputError
+from rksp.files import read_text
 
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
 _PICKLED_ENDINGS = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
+_LARGEST_INDEX = 64 * 2**20  # bytes
 _LARGEST_HEADER = 100 * 2**20  # bytes, the limit of the format itself
 
 
@@ -59,11 +61,11 @@ def is_pickle(path: Path) -> bool:
 
 def _shards(index: Path) -> set[str]:
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names = json.loads(read_text(index, _LARGEST_INDEX))["weight_map"].values()
         if not all(isinstance(name, str) for name in names):
             raise TypeError("a file name that is no string")
         return set(names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index} is not a valid safetensors index ({error}).") from error
 
 
@@ -87,7 +89,7 @@ def check_file(path: Path) -> None:
     try:
         entries = json.loads(text)
         ends = [entry["data_offsets"][1] for name, entry in entries.items() if name[:2] != "__"]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} has no readable safetensors header ({error}).") from error
     expected = 8 + length + max(ends, default=0)
     if size != expected:

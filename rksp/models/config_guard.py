@@ -8,11 +8,13 @@ itself and hands on only what describes the architecture.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from rksp.errors import InputError
+from rksp.files import read_text
 
 _LARGEST_FILE = 8 * 2**20  # bytes; the largest real config seen is below 100 kB
 _DEEPEST = 12
@@ -52,8 +54,28 @@ _AT_LEAST_ONE = frozenset(
         "n_head",
     }
 )
-_MOST = {"layers": 2048, "width": 65_536, "vocab": 2_000_000, "experts": 4096}
+_MOST = {"layers": 1024, "vocab": 2_000_000, "experts": 4096}
+_WIDEST = 65_536
 _WIDTHS = frozenset({"hidden_size", "n_embd", "d_model", "embed_dim", "hidden_dim", "dim"})
+# Sizes that neither depth nor width bound: each would fill the memory by itself.
+_BOUNDED = {
+    "num_labels": 100_000,
+    "head_dim": 8192,
+    "num_channels": 4096,
+    "in_channels": 4096,
+    "in_chans": 4096,
+    "image_size": 8192,
+    "num_frames": 4096,
+    "num_mel_bins": 4096,
+    "num_attention_heads": 4096,
+    "num_key_value_heads": 4096,
+    "n_head": 4096,
+    "intermediate_size": 1_048_576,
+    "n_inner": 1_048_576,
+    "d_ff": 1_048_576,
+    "ffn_dim": 1_048_576,
+}
+_MOST_PATCHES = 16_384  # an image is shown whole, and every patch is a token
 
 
 def read_config(path: Path) -> tuple[dict[str, object], tuple[str, ...]]:
@@ -62,14 +84,9 @@ def read_config(path: Path) -> tuple[dict[str, object], tuple[str, ...]]:
     Raises:
         InputError: The file is missing, too large, no JSON object, or asks for absurd sizes.
     """
+    text = read_text(path, _LARGEST_FILE)
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise InputError(f"{path} is larger than 8 MiB and no model configuration.")
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}; give the path of a config.json.") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+        stored = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON ({error}); give a config.json.") from error
     if not isinstance(stored, dict):
@@ -121,11 +138,16 @@ def check_sizes(settings: Mapping[str, object], prefix: str = "") -> None:
     Raises:
         InputError: With the setting, its value and the range.
     """
+    _check_patches(settings, prefix)
     for key, value in settings.items():
         if isinstance(value, Mapping):
             check_sizes(value, f"{prefix}{key}.")
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            if isinstance(number, float) and not math.isfinite(number):
+                if key in _BOUNDED or key in _AT_LEAST_ONE:
+                    raise InputError(f"The configuration sets {prefix}{key} to {number}.")
                 continue
             least = 1 if key in _AT_LEAST_ONE else None
             most = _most(key)
@@ -136,6 +158,25 @@ def check_sizes(settings: Mapping[str, object], prefix: str = "") -> None:
                 )
 
 
+def _check_patches(settings: Mapping[str, object], prefix: str) -> None:
+    """Refuse an image that is cut into more patches than any model takes."""
+    image, patch = (_side(settings.get(name)) for name in ("image_size", "patch_size"))
+    if image is None or patch is None:
+        return
+    if patch < 1 or (image / patch) ** 2 > _MOST_PATCHES:
+        raise InputError(
+            f"The configuration cuts images of {prefix}image_size {image} into patches of {patch}; "
+            f"there may be at most {_MOST_PATCHES} patches."
+        )
+
+
+def _side(value: object) -> float | None:
+    """Return the longest side that a size of an image or a patch gives, if it is a size."""
+    sides = value if isinstance(value, list) else [value]
+    numbers = [s for s in sides if isinstance(s, int | float) and not isinstance(s, bool)]
+    return max(numbers, default=None)
+
+
 def _most(key: str) -> int | None:
     if "vocab_size" in key:
         return _MOST["vocab"]
@@ -144,5 +185,5 @@ def _most(key: str) -> int | None:
     if _COUNTED.search(key) or key in ("n_layer", "num_hidden_layers"):
         return _MOST["layers"]
     if key in _WIDTHS:
-        return _MOST["width"]
-    return None
+        return _WIDEST
+    return _BOUNDED.get(key)

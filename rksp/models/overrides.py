@@ -21,7 +21,7 @@ def parse_value(text: str) -> object:
         return _WORDS[stripped.lower()]
     try:
         return json.loads(stripped)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return int(stripped.replace("_", ""))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 from torch import nn
 
 from rksp.errors import InputError, nearest
+from rksp.factory import is_factory, load_factory
 from rksp.models.auto import ChosenClass, choose_class
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
@@ -29,9 +28,10 @@ from rksp.models.configuration import (
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
+from rksp.text import has_control, one_line
 
+_MOST_BUFFERS = 2e9  # bytes
 MAX_PARAMS = 2e9  # 8 GB in float32
-_FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 _HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
 
 
@@ -42,7 +42,6 @@ def resolve(
     seed: int = 0,
     trust_remote_code: bool = False,
     allow_hub: bool = False,
-    dtype: str | None = None,
     max_params: float = MAX_PARAMS,
     task: Task | None = None,
 ) -> ModelSource:
@@ -56,21 +55,18 @@ def resolve(
         seed: Of the random initialization.
         trust_remote_code: Run Python files that the folder or repository brings along.
         allow_hub: Fetch from the Hub what the local cache lacks.
-        dtype: Precision the weights are rounded to before the float32 pass (`bfloat16`, …).
         max_params: Larger models are not built in memory.
         task: Read the model as this; default what its configuration says.
 
     Raises:
         InputError: The target means nothing, or cannot be used; the message says what to do.
     """
-    if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise InputError(f"--dtype {dtype!r} is no torch dtype; use float32, bfloat16 or float16.")
-    path = Path(target).expanduser()
-    common = {"seed": seed, "max_params": max_params, "dtype": dtype}
+    path = _path_of(target)
+    common = {"seed": seed, "max_params": max_params}
     overrides = dict(overrides or {})
     if path.exists():
         return _from_path(path, target, overrides, trust_remote_code, task, common)
-    if _FACTORY.match(target):
+    if is_factory(target):
         return _from_factory(target, overrides, task, common)
     types = model_types()
     if target in types or target in ALIASES:
@@ -85,6 +81,24 @@ def resolve(
         return replace(source, kind="hub")
     hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
     raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
+
+
+def _path_of(target: str) -> Path:
+    """Return the path that a target may be.
+
+    Raises:
+        InputError: No file system has such a path.
+    """
+    if not target or has_control(target):
+        shown = one_line(target, 200)
+        raise InputError(f"The target '{shown}' is empty or holds a control character.")
+    try:
+        path = Path(target).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"The target {target[:200]!r} cannot be used: {reason}.") from None
+    return path
 
 
 def resolve_tiny(
@@ -118,7 +132,7 @@ def resolve_tiny(
         small.pop(name, None)
     if settings.get("architectures"):
         small["architectures"] = settings["architectures"]
-    common = {"seed": seed, "max_params": max_params, "dtype": None}
+    common = {"seed": seed, "max_params": max_params}
     kind = "config" if path.suffix == ".json" else "model_type"
     return _from_settings(path.name, kind, small, {}, task, common)
 
@@ -198,14 +212,11 @@ def _from_settings(
         config = make_config(target, settings, overrides)
     chosen = choose_class(target, config, settings.get("architectures"), task)
     notes += chosen.notes
-    dtype = common.get("dtype")
 
     def construct() -> nn.Module:
         if folder is not None:
-            model = _load(chosen, folder)
-        else:
-            model = chosen.make(trust_remote_code=remote is not None)
-        return model.to(getattr(torch, dtype)) if dtype else model
+            return _load(chosen, folder)
+        return chosen.make(trust_remote_code=remote is not None)
 
     def construct_empty() -> nn.Module:
         own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
@@ -216,6 +227,7 @@ def _from_settings(
             skeleton = chosen.make(trust_remote_code=remote is not None)
     except refusals() as error:
         raise refused(target, error) from error
+    _check_buffers(target, skeleton)
     return ModelSource(
         target=target,
         kind=kind,
@@ -231,8 +243,17 @@ def _from_settings(
         construct=construct,
         construct_empty=construct_empty,
         folder=folder,
-        rounded_to=dtype,
     )
+
+
+def _check_buffers(target: str, skeleton: nn.Module) -> None:
+    """Refuse tables that a model holds beside its parameters, such as a mask of all positions."""
+    held = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
+    if held > _MOST_BUFFERS:
+        raise InputError(
+            f"{target} holds {held / 1e9:.1f} GB of tables beside its parameters; lower the number "
+            "of positions with --set."
+        )
 
 
 def _load(chosen: ChosenClass, folder: Path) -> nn.Module:
@@ -253,30 +274,13 @@ def _from_factory(
 ) -> ModelSource:
     if overrides:
         raise InputError("--set changes a configuration; a factory has none: change the factory.")
-    module_name, _, attribute = target.partition(":")
-    here = str(Path.cwd())
-    sys.path.append(here)  # last: a folder here must not shadow an installed package
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"{target}: {module_name} cannot be imported ({error}).") from error
-    finally:
-        sys.path.remove(here)
-    factory = module
-    for part in attribute.split("."):
-        factory = getattr(factory, part, None)
-    if not callable(factory):
-        names = [n for n in dir(module) if callable(getattr(module, n)) and not n.startswith("_")]
-        raise InputError(
-            f"{module_name} has no callable {attribute}{nearest(attribute, names) or '.'}"
-        )
+    factory = load_factory(target)
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             skeleton = factory()
         count = sum(p.numel() for p in skeleton.parameters())
     except refusals():  # a factory that reads values or files cannot run on the meta device
         count = None
-    dtype = common.get("dtype")
     return ModelSource(
         target=target,
         kind="factory",
@@ -286,9 +290,9 @@ def _from_factory(
         max_params=common["max_params"],
         config_hash=None,
         is_pretrained=False,
-        model_class=attribute,
+        model_class=target.partition(":")[2],
         seed=common["seed"],
-        construct=lambda: factory().to(getattr(torch, dtype)) if dtype else factory(),
+        construct=factory,
     )
 
 

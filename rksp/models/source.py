@@ -38,7 +38,6 @@ class ModelSource:
         notes: What was changed or dropped on the way, a sentence each.
         construct_empty: Builds the model for a skeleton; None for a factory.
         folder: Of the weights of a checkpoint.
-        rounded_to: Precision the weights are rounded to before the float32 pass.
     """
 
     target: str
@@ -56,22 +55,6 @@ class ModelSource:
     construct: Callable[[], nn.Module] = field(repr=False)
     construct_empty: Callable[[], nn.Module] | None = field(default=None, repr=False)
     folder: Path | None = None
-    rounded_to: str | None = None
-
-    def describe(self) -> str:
-        """One line: what was taken, its class, its size, its weights."""
-        size = "unknown size" if self.num_parameters is None else _readable(self.num_parameters)
-        kinds = {
-            "model_type": "model type",
-            "config": "configuration",
-            "checkpoint": "checkpoint",
-            "hub": "Hub model",
-            "factory": "factory",
-        }
-        weights = "trained weights" if self.is_pretrained else "random initialization"
-        return (
-            f"{self.target} ({kinds[self.kind]}): {self.model_class}, {size} parameters, {weights}"
-        )
 
     def build(self, seed: int | None = None) -> nn.Module:
         """The model in evaluation mode, float32, on the CPU; the global generator as found.
@@ -115,7 +98,7 @@ class ModelSource:
             model = build_whole(self.construct_empty, seed)
         except NotCovered:
             return None
-        return model.to(getattr(torch, self.rounded_to)) if self.rounded_to else model
+        return model
 
     def check_size(self) -> None:
         """Refuses a model that should not be built in memory.

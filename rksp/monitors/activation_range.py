@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.anatomy.chains import float_tensors
-from rksp.models.anatomy.groups import block_paths
+from rksp.models.anatomy.attention_layouts import is_linear
+from rksp.models.anatomy.chains import block_paths, float_tensors
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 
@@ -28,15 +27,15 @@ class ActivationRange(Monitor):
     over the outputs of the blocks (OLMo 2, 2025: near zero in stable models).
     """
 
-    name: ClassVar[str] = "activation-range"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 20
-    quantities: ClassVar[tuple[str, ...]] = (
+    name = "activation-range"
+    phase = Phase.GRADIENT
+    default_every = 20
+    quantities = (
         "activation_max",
         "activation_share",
         "activation_growth",
     )
-    source: ClassVar[str] = "OLMo 2, arXiv 2501.00656"
+    source = "OLMo 2, arXiv 2501.00656"
 
     def bind(self, model: nn.Module) -> str | None:
         self._blocks = dict.fromkeys(block_paths(model))
@@ -49,12 +48,12 @@ class ActivationRange(Monitor):
         for path in self._blocks:
             block = model.get_submodule(path)
             for module in block.modules():
-                if module is block or _is_linear(module):
+                if module is block or is_linear(module):
                     handles.append(module.register_forward_hook(self._hook(path, module is block)))
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
-        readings = []
+        readings, step = [], moment.step
         for path, seen in self._seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
             share = max(v / limit for v, (_, limit) in zip(values, seen, strict=True))
@@ -64,13 +63,13 @@ class ActivationRange(Monitor):
                 "bf16_share": top / torch.finfo(torch.bfloat16).max,
                 "fp8_share": top / FP8_MAX,
             }
-            readings.append(self._reading("activation_max", moment.step, path, top, detail))
-            readings.append(self._reading("activation_share", moment.step, path, share, {}))
+            readings.append(self.reading("activation_max", step, top, layer=path, **detail))
+            readings.append(self.reading("activation_share", step, share, layer=path))
         if len(self._energies) > 1:
             energies = torch.stack(self._energies).tolist()
             if min(energies) > 0 and math.isfinite(max(energies)):
                 growth = 0.5 * math.log(energies[-1] / energies[0]) / (len(energies) - 1)
-                readings.append(self._reading("activation_growth", moment.step, "", growth, {}))
+                readings.append(self.reading("activation_growth", step, growth))
         self._clear()
         return readings
 
@@ -92,13 +91,3 @@ class ActivationRange(Monitor):
                     self._energies.append(mean)
 
         return after
-
-    def _reading(self, quantity: str, step: int, layer: str, value: float, detail: dict) -> Reading:
-        return Reading(
-            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
-        )
-
-
-def _is_linear(module: nn.Module) -> bool:
-    # Hugging Face's Conv1D is a linear layer with its weight transposed.
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How sure the rule is that something is wrong."""
+    """How sure the rule is that something is wrong, and how much."""
 
     WARN = "warn"
     CRITICAL = "critical"
@@ -25,7 +25,8 @@ class Alarm:
         value: The reading.
         baseline: What the rule compared it with; None for a hard limit.
         layers: Layers over the bar at that step.
-        advice: Name of the intervention that the literature recommends, or empty.
+        advice: Name of the intervention that the literature recommends, or of one that is not on
+            already, or empty.
     """
 
     monitor: str

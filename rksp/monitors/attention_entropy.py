@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from rksp.models.anatomy.attention_calls import attention_entropies
 from rksp.moment import Phase
-from rksp.monitors.attention_calls import LogitMonitor
+from rksp.monitors.attention_watch import LogitMonitor
 from rksp.monitors.base import Reading
 
 _COLLAPSED = 0.01
@@ -23,11 +23,11 @@ class AttentionEntropy(LogitMonitor):
     (below 0.01) counts them and `new_collapsed` those that were not at the first reading.
     """
 
-    name: ClassVar[str] = "attention-entropy"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 20
-    quantities: ClassVar[tuple[str, ...]] = ("attention_entropy",)
-    source: ClassVar[str] = "arXiv 2303.06296"
+    name = "attention-entropy"
+    phase = Phase.GRADIENT
+    default_every = 20
+    quantities = ("attention_entropy",)
+    source = "arXiv 2303.06296"
 
     def reset(self) -> None:
         self._first: dict[str, Tensor] = {}
@@ -37,10 +37,9 @@ class AttentionEntropy(LogitMonitor):
         return super().bind(model)
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        seen = visible.sum(-1)
-        most = seen.clamp(min=2).to(logits.dtype).log()
-        entropy = torch.special.entr(logits.softmax(-1)).sum(-1) / most
-        return {"entropy": torch.where(seen > 1, entropy, torch.nan).nanmean((0, 2))}
+        entropy = attention_entropies(logits, visible)
+        usable = visible.sum(-1) > 1
+        return {"entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
         values = by_head["entropy"]
@@ -57,13 +56,5 @@ class AttentionEntropy(LogitMonitor):
             "head": float(head),
             "heads": float(len(values)),
         }
-        return [
-            Reading(
-                monitor=self.name,
-                quantity="attention_entropy",
-                step=step,
-                layer=layer,
-                value=max(0.0, float(lowest)),
-                detail=detail,
-            )
-        ]
+        value = max(0.0, float(lowest))
+        return [self.reading("attention_entropy", step, value, layer=layer, **detail)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pydantic import PositiveInt
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -55,7 +56,7 @@ class Monitor(ABC):
     quantities: ClassVar[tuple[str, ...]]
     source: ClassVar[str]
 
-    def __init__(self, *, every: int | None = None) -> None:
+    def __init__(self, *, every: PositiveInt | None = None) -> None:
         self.every = every or self.default_every
 
     @abstractmethod
@@ -69,6 +70,19 @@ class Monitor(ABC):
     @abstractmethod
     def read(self, moment: Moment) -> list[Reading]:
         """The readings of a sampled step; what could not be measured is left out."""
+
+    def reading(
+        self, quantity: str, step: int, value: float, *, layer: str = "", **detail: float
+    ) -> Reading:
+        """A reading of this monitor; `layer` and `detail` as in `Reading`."""
+        return Reading(
+            monitor=self.name,
+            quantity=quantity,
+            step=step,
+            layer=layer,
+            value=value,
+            detail=detail,
+        )
 
     def reset(self) -> None:
         """Forgets what it compares with, after something else has moved the weights."""

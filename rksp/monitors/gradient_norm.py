@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from torch import nn
 
@@ -23,11 +22,11 @@ class GradientNorm(Monitor):
     must leave its baseline further, as blocks take turns in learning.
     """
 
-    name: ClassVar[str] = "gradient-norm"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 1
-    quantities: ClassVar[tuple[str, ...]] = ("gradient_norm", "block_gradient_norm")
-    source: ClassVar[str] = "ZClip, arXiv 2504.02507"
+    name = "gradient-norm"
+    phase = Phase.GRADIENT
+    default_every = 1
+    quantities = ("gradient_norm", "block_gradient_norm")
+    source = "ZClip, arXiv 2504.02507"
 
     def bind(self, model: nn.Module) -> str | None:
         self._groups = parameter_groups(model)
@@ -44,23 +43,16 @@ class GradientNorm(Monitor):
         squares = sums_of_squares(list(groups.values()), gradient_norms(moment)).tolist()
         total = sum(squares)
         top = max(squares) / total if 0 < total < math.inf else 1.0
+        step = moment.step
         readings = [
-            self._reading("gradient_norm", moment.step, "", total, {"top_share": top}),
+            self.reading("gradient_norm", step, _root(total), top_share=top),
             *(
-                self._reading("block_gradient_norm", moment.step, name, square, {})
+                self.reading("block_gradient_norm", step, _root(square), layer=name)
                 for name, square in zip(groups, squares, strict=True)
             ),
         ]
         return [reading for reading in readings if math.isfinite(reading.value)]
 
-    def _reading(
-        self, quantity: str, step: int, layer: str, square: float, detail: dict[str, float]
-    ) -> Reading:
-        return Reading(
-            monitor=self.name,
-            quantity=quantity,
-            step=step,
-            layer=layer,
-            value=math.sqrt(square) if square >= 0 else math.nan,
-            detail=detail,
-        )
+
+def _root(square: float) -> float:
+    return math.sqrt(square) if square >= 0 else math.nan

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
+from rksp.errors import NotCovered
+from rksp.models.anatomy.attention_calls import AttentionCall
+from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment, Phase
-from rksp.monitors.attention_calls import AttentionWatcher
+from rksp.monitors.attention_watch import AttentionWatcher
 from rksp.monitors.base import Reading
 
 
@@ -24,11 +25,11 @@ class KeyNullSum(AttentionWatcher):
     for rounding and grows like √n for a bias.
     """
 
-    name: ClassVar[str] = "key-null-sum"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 10
-    quantities: ClassVar[tuple[str, ...]] = ("key_null_sum", "key_null_drift")
-    source: ClassVar[str] = "ours, for the fault of arXiv 2510.04212"
+    name = "key-null-sum"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("key_null_sum", "key_null_drift")
+    source = "ours, for the fault of arXiv 2510.04212"
 
     def bind(self, model):
         self.reset()
@@ -37,52 +38,32 @@ class KeyNullSum(AttentionWatcher):
     def reset(self) -> None:
         self._drift: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def look(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        scale: float | None,
-        softcap: float | None = None,
-    ) -> None:
-        place = self._place()
-        if key.requires_grad and not softcap:
+    def look(self, layer: str, call: AttentionCall) -> None:
+        self._has_keys |= call.key is not None
+        if call.key is not None and call.key.requires_grad and not call.softcap:
             sums = self._sums
 
             def after(gradient: Tensor) -> None:
-                whole = gradient.detach()
-                whole = whole if whole.dtype == torch.float64 else whole.float()
-                sums.setdefault(place, (whole.sum(-2), whole.square().sum((-2, -1))))
+                whole = at_least_float(gradient.detach())
+                sums.setdefault(layer, (whole.sum(-2), whole.square().sum((-2, -1))))
 
-            key.register_hook(after)
+            call.key.register_hook(after)
 
     @torch.no_grad()
-    def read(self, moment: Moment) -> list[Reading]:
+    def readings(self, moment: Moment) -> list[Reading]:
+        if not self._has_keys:
+            raise NotCovered("the model's attention shows its logits alone, not its keys")
         seen, self._sums = self._sums, {}
         readings = []
         for layer, (total, energy) in seen.items():
-            total, energy = (
-                total.reshape(-1, *total.shape[-2:]),
-                energy.reshape(-1, energy.shape[-1]),
-            )
+            total = total.reshape(-1, *total.shape[-2:])
+            energy = energy.reshape(-1, energy.shape[-1])
             if not bool((energy > 0).any()) or not bool(torch.isfinite(energy).all()):
                 continue
             ratios = (total.norm(dim=-1) / energy.clamp(min=1e-30).sqrt()).mean(0)
             drift = self._drifted(layer, total.sum(0))
             for quantity, values in (("key_null_sum", ratios), ("key_null_drift", drift)):
-                largest, head = values.max(0)
-                detail = {"median": float(values.median()), "head": float(head)}
-                readings.append(
-                    Reading(
-                        monitor=self.name,
-                        quantity=quantity,
-                        step=moment.step,
-                        layer=layer,
-                        value=float(largest),
-                        detail=detail | {"heads": float(len(values))},
-                    )
-                )
+                readings.append(self.worst_head(quantity, moment.step, layer, values))
         return readings
 
     def _drifted(self, layer: str, signed: Tensor) -> Tensor:
@@ -94,4 +75,5 @@ class KeyNullSum(AttentionWatcher):
 
     def _clear(self) -> None:
         super()._clear()
+        self._has_keys = False
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
+from pydantic import PositiveInt
 from torch import nn
 
 from rksp.moment import Moment, Phase
@@ -21,13 +21,13 @@ class LossSpike(Monitor):
     divergence that lead times refer to. A loss that is not finite is left to `non-finite`.
     """
 
-    name: ClassVar[str] = "loss"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 1
-    quantities: ClassVar[tuple[str, ...]] = ("loss", "loss_excess")
-    source: ClassVar[str] = "ours"
+    name = "loss"
+    phase = Phase.GRADIENT
+    default_every = 1
+    quantities = ("loss", "loss_excess")
+    source = "ours"
 
-    def __init__(self, *, every: int | None = None) -> None:
+    def __init__(self, *, every: PositiveInt | None = None) -> None:
         super().__init__(every=every)
         self._mean: float | None = None
         self._lowest = math.inf
@@ -43,14 +43,9 @@ class LossSpike(Monitor):
         mean = loss if self._mean is None else SMOOTHING * self._mean + (1 - SMOOTHING) * loss
         self._mean, self._lowest = mean, min(self._lowest, mean)
         return [
-            self._reading("loss", moment.step, loss, {}),
-            self._reading("loss_excess", moment.step, mean - self._lowest, {"mean": mean}),
+            self.reading("loss", moment.step, loss),
+            self.reading("loss_excess", moment.step, mean - self._lowest, mean=mean),
         ]
 
     def reset(self) -> None:
         self._mean, self._lowest = None, math.inf
-
-    def _reading(self, quantity: str, step: int, value: float, detail: dict) -> Reading:
-        return Reading(
-            monitor=self.name, quantity=quantity, step=step, layer="", value=value, detail=detail
-        )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from torch import Tensor
 
 from rksp.moment import Phase
-from rksp.monitors.attention_calls import LogitMonitor
+from rksp.monitors.attention_watch import LogitMonitor
 from rksp.monitors.base import Reading
 
 _NEAR = 1e-3
@@ -22,11 +21,11 @@ class MultiMaximum(LogitMonitor):
     keys do not count. The value is the worst head's.
     """
 
-    name: ClassVar[str] = "multi-maximum"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 20
-    quantities: ClassVar[tuple[str, ...]] = ("multi_max_share",)
-    source: ClassVar[str] = "arXiv 2510.04212"
+    name = "multi-maximum"
+    phase = Phase.GRADIENT
+    default_every = 20
+    quantities = ("multi_max_share",)
+    source = "arXiv 2510.04212"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
         usable = visible.sum(-1) > 1
@@ -35,16 +34,4 @@ class MultiMaximum(LogitMonitor):
         return {"share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        values = by_head["share"]
-        largest, head = values.max(0)
-        detail = {"median": float(values.median()), "head": float(head)}
-        return [
-            Reading(
-                monitor=self.name,
-                quantity="multi_max_share",
-                step=step,
-                layer=layer,
-                value=float(largest),
-                detail=detail | {"heads": float(len(values))},
-            )
-        ]
+        return [self.worst_head("multi_max_share", step, layer, by_head["share"])]

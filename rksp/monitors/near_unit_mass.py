@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.errors import NotCovered
-from rksp.models.anatomy.chains import float_tensors
-from rksp.models.anatomy.groups import block_paths
+from rksp.models.anatomy.chains import block_paths, float_tensors
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 from rksp.spectra.dmd import LayerSpectrum, fit
@@ -34,13 +33,19 @@ class NearUnitMass(Monitor):
     such as one that still starts from zero; with too few states for any, the monitor is silent.
     """
 
-    name: ClassVar[str] = "near-unit-mass"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 100
-    quantities: ClassVar[tuple[str, ...]] = ("near_unit_mass", "expansive_mass")
-    source: ClassVar[str] = "RKSP, arXiv 2602.22988"
+    name = "near-unit-mass"
+    phase = Phase.GRADIENT
+    default_every = 100
+    quantities = ("near_unit_mass", "expansive_mass")
+    source = "RKSP, arXiv 2602.22988"
 
-    def __init__(self, *, every: int | None = None, states: int = STATES, rank: int = RANK) -> None:
+    def __init__(
+        self,
+        *,
+        every: PositiveInt | None = None,
+        states: PositiveInt = STATES,
+        rank: PositiveInt = RANK,
+    ) -> None:
         super().__init__(every=every)
         self.states, self.rank = states, rank
 
@@ -72,16 +77,7 @@ class NearUnitMass(Monitor):
             mean = statistics.fmean(values.values())
             for layer, value in {"": mean, **values}.items():
                 detail = {"blocks": float(len(spectra))} if not layer else {}
-                readings.append(
-                    Reading(
-                        monitor=self.name,
-                        quantity=quantity,
-                        step=moment.step,
-                        layer=layer,
-                        value=value,
-                        detail=detail,
-                    )
-                )
+                readings.append(self.reading(quantity, moment.step, value, layer=layer, **detail))
         self._clear()
         return readings
 

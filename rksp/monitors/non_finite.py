@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.groups import block_paths, gradient_norms
+from rksp.models.anatomy.chains import block_paths, first_tensor
+from rksp.models.anatomy.groups import gradient_norms
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 
@@ -33,16 +32,16 @@ class NonFinite(Monitor):
     would wait for the device, all parts of a block are summed in one call.
     """
 
-    name: ClassVar[str] = "non-finite"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 1
-    quantities: ClassVar[tuple[str, ...]] = (
+    name = "non-finite"
+    phase = Phase.GRADIENT
+    default_every = 1
+    quantities = (
         "non_finite_loss",
         "non_finite_modules",
         "non_finite_gradients",
         "overflowed_gradients",
     )
-    source: ClassVar[str] = "ours"
+    source = "ours"
 
     def bind(self, model: nn.Module) -> str | None:
         self._params = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -71,14 +70,15 @@ class NonFinite(Monitor):
         is_bad_loss = moment.loss is not None and not math.isfinite(moment.loss)
         modules = self._bad_modules() if is_bad_loss or gradients else []
         name = "overflowed_gradients" if self._is_half else "non_finite_gradients"
+        first, last = "".join(modules[:1]), "".join(gradients[-1:])
+        step = moment.step
         readings = [
-            self._reading("non_finite_modules", moment.step, modules[:1], len(modules)),
-            self._reading(name, moment.step, gradients[-1:], len(gradients)),
+            self.reading("non_finite_modules", step, float(len(modules)), layer=first),
+            self.reading(name, step, float(len(gradients)), layer=last),
         ]
         if moment.loss is not None:
-            readings.insert(
-                0, self._reading("non_finite_loss", moment.step, modules[:1], int(is_bad_loss))
-            )
+            loss = self.reading("non_finite_loss", step, float(is_bad_loss), layer=first)
+            readings.insert(0, loss)
         self._clear()
         return readings
 
@@ -118,12 +118,6 @@ class NonFinite(Monitor):
         norms = gradient_norms(moment)
         held = {name: p.grad for name, p in self._params if p.grad is not None}
         return _not_finite(list(held), [norms[grad] for grad in held.values()])
-
-    def _reading(self, quantity: str, step: int, layers: list[str], count: int) -> Reading:
-        layer = layers[0] if layers else ""
-        return Reading(
-            monitor=self.name, quantity=quantity, step=step, layer=layer, value=float(count)
-        )
 
 
 def _totals(tensors: Sequence[Tensor]) -> list[Tensor]:

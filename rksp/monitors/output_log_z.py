@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -24,13 +24,15 @@ class OutputLogZ(Monitor):
     al., 2023, arXiv 2309.14322, section 3.1.2). `p99` is the 99th percentile of |log Z|.
     """
 
-    name: ClassVar[str] = "output-log-z"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 10
-    quantities: ClassVar[tuple[str, ...]] = ("output_log_z",)
-    source: ClassVar[str] = "PaLM, arXiv 2204.02311; arXiv 2309.14322"
+    name = "output-log-z"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("output_log_z",)
+    source = "PaLM, arXiv 2204.02311; arXiv 2309.14322"
 
-    def __init__(self, *, every: int | None = None, positions: int = POSITIONS) -> None:
+    def __init__(
+        self, *, every: PositiveInt | None = None, positions: PositiveInt = POSITIONS
+    ) -> None:
         super().__init__(every=every)
         self.positions = positions
         self._log_z: Tensor | None = None
@@ -48,16 +50,7 @@ class OutputLogZ(Monitor):
         if log_z is None:
             return []
         mean, p99 = torch.stack([log_z.mean(), log_z.abs().quantile(0.99)]).tolist()
-        return [
-            Reading(
-                monitor=self.name,
-                quantity="output_log_z",
-                step=moment.step,
-                layer="",
-                value=mean,
-                detail={"p99": p99},
-            )
-        ]
+        return [self.reading("output_log_z", moment.step, mean, p99=p99)]
 
     def _after(self, module: nn.Module, args: tuple, output: object) -> None:
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)

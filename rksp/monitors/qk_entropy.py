@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from rksp.models.anatomy.attention_layouts import AttentionLayer
@@ -40,26 +40,29 @@ class QKSpectralEntropy(Monitor):
     so it is left out. The value is the lowest head's; `normalized` is its logarithm over that of
     the largest possible rank.
 
-    The spectra come from Gram matrices of the factors, never from width × width matrices, in
-    float32 (float64 for float64 weights). Rotary position is left out (offset zero), latent
-    attention gives its half without position. A head that did not move is left out.
+    The spectra come from Gram matrices of the factors in float64, never from width × width
+    matrices. Rotary position is left out (offset zero), latent attention gives its half without
+    position. A head that did not move has no rank: `unmoved` counts such heads, and a layer of
+    nothing else has no reading. A head whose weights are not finite makes the value NaN.
 
     Args:
         windows: δ in steps; by default one and ten times the cadence.
     """
 
-    name: ClassVar[str] = "qk-entropy"
-    phase: ClassVar[Phase] = Phase.UPDATE
-    default_every: ClassVar[int] = 50
-    quantities: ClassVar[tuple[str, ...]] = (
+    name = "qk-entropy"
+    phase = Phase.UPDATE
+    default_every = 50
+    quantities = (
         "qk_delta2_rank",
         "qk_delta3_rank",
         "query_update_rank",
         "key_update_rank",
     )
-    source: ClassVar[str] = "arXiv 2606.28116"
+    source = "arXiv 2606.28116"
 
-    def __init__(self, *, every: int | None = None, windows: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, *, every: PositiveInt | None = None, windows: Sequence[PositiveInt] | None = None
+    ) -> None:
         super().__init__(every=every)
         self.windows = tuple(windows) if windows else (self.every, 10 * self.every)
         self._layers: tuple[AttentionLayer, ...] = ()
@@ -110,28 +113,27 @@ class QKSpectralEntropy(Monitor):
         then: tuple[Tensor, Tensor],
     ) -> list[Reading]:
         return [
-            self._reading(f"{quantity}_{window}", step, layer, ranks, size)
+            self._of_heads(f"{quantity}_{window}", step, layer, ranks, size)
             for quantity, (ranks, size) in change_ranks(*then, *now).items()
-            if bool(torch.isfinite(ranks).any())
+            if bool((ranks != 0).any())
         ]
 
-    def _reading(
+    def _of_heads(
         self, quantity: str, step: int, layer: AttentionLayer, ranks: Tensor, size: int
     ) -> Reading:
-        moved = ranks[torch.isfinite(ranks)]
+        moved = ranks[ranks != 0]
         worst = float(moved.min())
-        return Reading(
-            monitor=self.name,
-            quantity=quantity,
-            step=step,
+        normalized = math.log(worst) / math.log(size) if size > 1 and worst == worst else worst
+        return self.reading(
+            quantity,
+            step,
+            worst,
             layer=layer.path,
-            value=worst,
-            detail={
-                "median": float(moved.median()),
-                "normalized": math.log(worst) / math.log(size) if size > 1 else 1.0,
-                "heads": float(len(moved)),
-                "head": float(torch.where(torch.isfinite(ranks), ranks, torch.inf).argmin()),
-            },
+            median=float(moved.median()),
+            normalized=normalized if size > 1 else 1.0,
+            heads=float(len(moved)),
+            unmoved=float(len(ranks) - len(moved)),
+            head=float(torch.where(ranks != 0, ranks, torch.inf).argmin()),
         )
 
 
@@ -144,7 +146,8 @@ def change_ranks(
         query_then, key_then, query_now, key_now: `[heads, head_dim, width]`, one dtype.
 
     Returns:
-        Quantity → (`[heads]`, NaN where nothing moved; largest rank).
+        Quantity → (`[heads]` float64, 0 where nothing moved and NaN where something is not finite;
+        largest rank).
     """
     query_step, key_step = query_now - query_then, key_now - key_then
     dim, width = query_then.shape[-2:]
@@ -165,31 +168,36 @@ def change_ranks(
 
 
 def product_rank(left: Tensor, right: Tensor) -> Tensor:
-    """Effective rank of `leftᵀ right`, `[...]`, both `[..., rank, width]`.
+    """Effective rank of `leftᵀ right`, `[...]` float64, both `[..., rank, width]`.
 
-    σ² are the eigenvalues of G_l G_r, the Grams of the rows; with G_l = L Lᵀ those of Lᵀ G_r L.
+    σ² are the eigenvalues of G_l G_r, the Grams of the rows; with G_l = L Lᵀ those of Lᵀ G_r L. L
+    is the Cholesky factor where there is one, and otherwise, as for rows of low rank, V w^½ of the
+    eigenvectors V and the eigenvalues w of G_l, negative ones taken as zero.
     """
     gram, other = _gram(left), _gram(right)
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    # Rounding may leave a Gram matrix of low rank indefinite; this much more keeps L real and
-    # moves no p by more than itself.
-    lift = 16 * torch.finfo(left.dtype).eps * diagonal.mean(-1, keepdim=True)
-    lower, failed = torch.linalg.cholesky_ex(gram + torch.diag_embed(lift.expand_as(diagonal)))
-    ranks = effective_rank(lower.mT @ other @ lower)
-    has_moved = (gram * other).sum((-2, -1)) > 0  # ‖leftᵀ right‖², which the lift leaves alone
-    return torch.where((failed == 0) & has_moved, ranks, torch.nan)
+    is_finite = torch.isfinite(gram).all(-1).all(-1)
+    lower, failed = torch.linalg.cholesky_ex(gram)
+    low = (failed != 0) & is_finite
+    if bool(low.any()):
+        energy, vectors = torch.linalg.eigh(gram[low])
+        lower[low] = vectors * energy.clamp(min=0).sqrt().unsqueeze(-2)
+    return effective_rank(lower.mT @ other @ lower)
 
 
 def effective_rank(gram: Tensor) -> Tensor:
-    """exp of the entropy of a Gram matrix's eigenvalues σ², `[...]`; NaN if it is zero."""
+    """exp of the entropy of a Gram matrix's eigenvalues σ², `[...]`.
+
+    0 for a matrix of zeros, NaN for one that is not finite.
+    """
     is_finite = torch.isfinite(gram).all(-1).all(-1)
     clean = torch.where(is_finite[..., None, None], gram, torch.zeros_like(gram))
     energy = torch.linalg.eigvalsh(clean).clamp(min=0)
     total = energy.sum(-1, keepdim=True)
     p = energy / torch.where(total > 0, total, 1.0)
     rank = torch.special.entr(p).sum(-1).exp()
-    return torch.where(is_finite & (total[..., 0] > 0), rank, torch.nan)
+    return torch.where(is_finite, torch.where(total[..., 0] > 0, rank, 0.0), torch.nan)
 
 
 def _gram(rows: Tensor) -> Tensor:
-    return (rows @ rows.mT).double()
+    rows = rows.double()
+    return rows @ rows.mT

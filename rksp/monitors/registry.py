@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rksp.errors import InputError, nearest
 from rksp.monitors.activation_range import ActivationRange
 from rksp.monitors.attention_entropy import AttentionEntropy
 from rksp.monitors.attention_logits import AttentionLogits
@@ -27,6 +26,7 @@ from rksp.monitors.silent_corruption import SilentCorruption
 from rksp.monitors.spectral_alignment import SpectralAlignment
 from rksp.monitors.stable_rank import StableRank
 from rksp.monitors.update_rms import UpdateRMS
+from rksp.option_lines import build, known_name, split_line
 
 MONITORS: dict[str, type[Monitor]] = {
     monitor.name: monitor
@@ -69,31 +69,19 @@ def markdown_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def make_monitors(names: Sequence[str] = ("all",)) -> list[Monitor]:
-    """The monitors of these names, at their default cadence unless one says `name:every=N`.
+def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
+    """The monitors of these lines, such as `loss` or `near-unit-mass:every=50,states=256`.
 
-    `all` stands for every one that is not named.
+    `all` stands for every one that is not named, at its defaults.
 
     Raises:
-        InputError: A name is unknown (the nearest is named) or its cadence is no positive number.
+        InputError: A name or an option is unknown, or a value cannot be used.
     """
-    chosen: dict[str, int | None] = {}
-    for text in names:
-        name, _, option = text.partition(":")
-        if name == "all" and not option:
-            chosen = {**dict.fromkeys(MONITORS), **chosen}
-            continue
-        if name not in MONITORS:
-            known = nearest(name, MONITORS)
-            raise InputError(f"There is no monitor {name!r}{known}; see `rksp confirm --help`.")
-        chosen[name] = _cadence(text, option)
-    return [monitor(every=chosen[name]) for name, monitor in MONITORS.items() if name in chosen]
-
-
-def _cadence(text: str, option: str) -> int | None:
-    if not option:
-        return None
-    key, _, number = option.partition("=")
-    if key != "every" or not number.isdecimal() or int(number) < 1:
-        raise InputError(f"Monitor option {text!r} is not understood; write name:every=50.")
-    return int(number)
+    chosen: dict[str, str] = {}
+    for line in lines:
+        typed, _ = split_line(line, noun="monitor")
+        if line.strip() == "all":
+            chosen = {**{name: name for name in MONITORS}, **chosen}
+        else:
+            chosen[known_name(MONITORS, typed, noun="monitor")] = line
+    return [build(MONITORS, chosen[name], noun="monitor") for name in MONITORS if name in chosen]

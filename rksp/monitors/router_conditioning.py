@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import nn
 
-from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.routers import Router
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 
@@ -22,11 +22,11 @@ class RouterConditioning(Monitor):
     unit covariance the energy over 2E (`concentration`) approximates ln E minus routing entropy.
     """
 
-    name: ClassVar[str] = "router-conditioning"
-    phase: ClassVar[Phase] = Phase.UPDATE
-    default_every: ClassVar[int] = 10
-    quantities: ClassVar[tuple[str, ...]] = ("router_cond_ratio", "router_centered_energy")
-    source: ClassVar[str] = "arXiv 2606.28116"
+    name = "router-conditioning"
+    phase = Phase.UPDATE
+    default_every = 10
+    quantities = ("router_cond_ratio", "router_centered_energy")
+    source = "arXiv 2606.28116"
 
     def bind(self, model: nn.Module) -> str | None:
         self._routers: tuple[Router, ...] = find_anatomy(model).routers
@@ -43,16 +43,10 @@ class RouterConditioning(Monitor):
             values = {"router_centered_energy": energy}
             if float(mean.norm()) > 0:
                 values["router_cond_ratio"] = largest / float(mean.norm())
-            for quantity, value in values.items():
-                if math.isfinite(value):
-                    readings.append(
-                        Reading(
-                            monitor=self.name,
-                            quantity=quantity,
-                            step=moment.step,
-                            layer=router.path,
-                            value=value,
-                            detail={"concentration": energy / (2 * len(rows))},
-                        )
-                    )
+            detail = {"concentration": energy / (2 * len(rows))}
+            readings += [
+                self.reading(quantity, moment.step, value, layer=router.path, **detail)
+                for quantity, value in values.items()
+                if math.isfinite(value)
+            ]
         return readings

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rksp.kernels.router_statistics import router_statistics
-from rksp.models.anatomy.parts import Router
+from rksp.models.anatomy.routers import Router
 from rksp.moment import Phase
 from rksp.monitors.base import Reading
 from rksp.monitors.router_states import RouterMonitor
@@ -26,11 +25,11 @@ class RouterEntropy(RouterMonitor):
     `normalized` is the share of ln E. This is not the entropy of the load.
     """
 
-    name: ClassVar[str] = "router-entropy"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 10
-    quantities: ClassVar[tuple[str, ...]] = ("router_entropy", "router_entropy_sigmoid")
-    source: ClassVar[str] = "arXiv 2606.28116"
+    name = "router-entropy"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("router_entropy", "router_entropy_sigmoid")
+    source = "arXiv 2606.28116"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
         sample = logits[:: -(-len(logits) // _TOKENS)]
@@ -43,13 +42,5 @@ class RouterEntropy(RouterMonitor):
         if not math.isfinite(mean) or experts < 2:
             return []
         detail = {"normalized": mean / math.log(experts), "lowest": lowest, "median": median}
-        return [
-            Reading(
-                monitor=self.name,
-                quantity="router_entropy" + ("_sigmoid" if router.is_sigmoid else ""),
-                step=step,
-                layer=router.path,
-                value=mean,
-                detail=detail,
-            )
-        ]
+        quantity = "router_entropy" + ("_sigmoid" if router.is_sigmoid else "")
+        return [self.reading(quantity, step, mean, layer=router.path, **detail)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from rksp.kernels.router_statistics import router_statistics
-from rksp.models.anatomy.parts import Router
+from rksp.models.anatomy.routers import Router
 from rksp.moment import Phase
 from rksp.monitors.base import Reading
 from rksp.monitors.router_states import RouterMonitor
@@ -30,11 +28,11 @@ class RouterLoad(RouterMonitor):
     modeled.
     """
 
-    name: ClassVar[str] = "router-load"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 10
-    quantities: ClassVar[tuple[str, ...]] = ("router_max_vio", "router_dead_experts")
-    source: ClassVar[str] = "arXiv 2408.15664"
+    name = "router-load"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("router_max_vio", "router_dead_experts")
+    source = "arXiv 2408.15664"
 
     def reset(self) -> None:
         self._counts: dict[str, Tensor] = {}
@@ -65,14 +63,7 @@ class RouterLoad(RouterMonitor):
         if dead is not None:
             values["router_dead_experts"] = float(dead)
         return [
-            Reading(
-                monitor=self.name,
-                quantity=quantity,
-                step=step,
-                layer=router.path,
-                value=value,
-                detail=detail,
-            )
+            self.reading(quantity, step, value, layer=router.path, **detail)
             for quantity, value in values.items()
         ]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
-from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.routers import Router
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 
@@ -19,11 +18,11 @@ class RouterSimilarity(Monitor):
     zero row has none yet. Computed from the mean unit row ū as (E‖ū‖² − 1)/(E − 1).
     """
 
-    name: ClassVar[str] = "router-similarity"
-    phase: ClassVar[Phase] = Phase.UPDATE
-    default_every: ClassVar[int] = 10
-    quantities: ClassVar[tuple[str, ...]] = ("router_similarity",)
-    source: ClassVar[str] = "arXiv 2606.28116"
+    name = "router-similarity"
+    phase = Phase.UPDATE
+    default_every = 10
+    quantities = ("router_similarity",)
+    source = "arXiv 2606.28116"
 
     def bind(self, model: nn.Module) -> str | None:
         self._routers: tuple[Router, ...] = find_anatomy(model).routers
@@ -35,14 +34,9 @@ class RouterSimilarity(Monitor):
         for router in self._routers:
             rows = router.rows()
             if len(rows) > 1 and bool((rows.norm(dim=-1) > 0).all()):
+                value = float(mean_cosine(rows))
                 readings.append(
-                    Reading(
-                        monitor=self.name,
-                        quantity="router_similarity",
-                        step=moment.step,
-                        layer=router.path,
-                        value=float(mean_cosine(rows)),
-                    )
+                    self.reading("router_similarity", moment.step, value, layer=router.path)
                 )
         return readings
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.parts import Router, find_anatomy
+from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.anatomy.routers import Router
 from rksp.moment import Moment
 from rksp.monitors.base import Monitor, Reading
 

@@ -141,7 +141,7 @@ RULES: dict[str, Rule] = {
     "attention_max_logit": Rule(
         transform="log", floor=0.15, harmless=5.0, warn=50.0, critical=100.0, advice="qk_clip"
     ),
-    "attention_logit_std": Rule(transform="log", floor=0.2, harmless=1.0, advice="qk_clip"),
+    "worst_head_logit_std": Rule(transform="log", floor=0.2, harmless=1.0, advice="qk_clip"),
     # attention-entropy
     "attention_entropy": Rule(direction="down", floor=0.03, harmless=0.5, advice="qk_clip"),
     # spectral-alignment

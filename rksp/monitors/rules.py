@@ -13,6 +13,8 @@ from rksp.monitors.base import Reading
 from rksp.monitors.baseline import Baseline, fit_baseline
 from rksp.monitors.rule_table import RULES, Rule, rule_of
 
+_LAST_RESORT = "backoff"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -22,12 +24,12 @@ class Rules:
     the `recent` newest (fewer while the series is short) and without any that was over the bar;
     z is its distance from their line in units of their spread plus the rule's floor. A sample is
     *over the bar* at z ≥ `run_z`. An alarm warns at z ≥ `single_z` once or after `run_length`
-    samples over the bar in a row, and is critical after `critical_length` of them, or beyond a
-    hard limit. Both thresholds grow where samples are few or autocorrelated (see
-    `rksp.monitors.baseline`), so that a series of 20 samples can alarm, but only at what is beyond
-    its own uncertainty. A smooth series is judged by its leaps too: a sample that is `single_z`
-    times further from the one before than neighbors usually are warns, if it is as many leaps, or
-    a z of `run_z`, from what is expected.
+    samples over the bar in a row. It is critical after `critical_length` of them, beyond a hard
+    limit, or at once where z or a leap is `critical_factor` times its threshold. Both thresholds
+    grow where samples are few or autocorrelated (see `rksp.monitors.baseline`), so that a series of
+    20 samples can alarm, but only at what is beyond its own uncertainty. A smooth series is judged
+    by its leaps too: a sample that is `single_z` times further from the one before than neighbors
+    usually are warns, if it is as many leaps, or a z of `run_z`, from what is expected.
     After an alarm the quantity's baseline is frozen until no layer was over the bar for
     `run_length` samples.
 
@@ -35,6 +37,7 @@ class Rules:
     slow changes (Siegmund's approximation: 19,000 white samples to a false alarm at 8).
 
     Attributes:
+        active: Names of interventions that act in the run: no alarm advises one of them.
         warmup_steps: Steps of the learning-rate warm-up: only hard limits speak, and the
             samples enter no baseline.
         rearm_at: Steps at which every baseline starts anew: a change of the schedule's phase, of
@@ -50,11 +53,23 @@ class Rules:
     run_z: float = 4.0
     run_length: int = 3
     critical_length: int = 10
+    critical_factor: float = 10.0
     cusum_limit: float = 8.0
     cusum_drift: float = 0.5
     warmup_steps: int = 0
     rearm_at: tuple[int, ...] = ()
+    active: frozenset[str] = frozenset()
     table: Mapping[str, Rule] = field(default_factory=lambda: RULES)
+
+    def advice(self, rule: Rule) -> str:
+        """The rule's advice, or back-off where that is followed already; empty if both are."""
+        left = (name for name in (rule.advice, _LAST_RESORT) if name not in self.active)
+        return next(left, "") if rule.advice else ""
+
+    def severity(self, size: float, threshold: float) -> Severity:
+        """How serious a sample is that lies this far beyond its baseline."""
+        is_extreme = size >= self.critical_factor * threshold
+        return Severity.CRITICAL if is_extreme else Severity.WARN
 
 
 def replay(readings: Iterable[Reading], rules: Rules) -> list[Alarm]:
@@ -161,7 +176,7 @@ class _Quantity:
             value=reading.value,
             baseline=worst.baseline,
             layers=len(verdicts),
-            advice=self.rule.advice,
+            advice=self.rules.advice(self.rule),
         )
 
 
@@ -240,7 +255,7 @@ class _Series:
             severity = None
             text = f"z {z:.1f} >= {baseline.run_z:.1f} of {baseline.count} samples"
             if z >= baseline.single_z:
-                severity = Severity.WARN
+                severity = rules.severity(z, baseline.single_z)
                 text = f"z {z:.1f} >= {baseline.single_z:.1f} of {baseline.count} samples"
             elif self.run >= rules.run_length:
                 severity, text = Severity.WARN, f"{text}, {self.run} in a row"
@@ -260,7 +275,7 @@ class _Series:
                 excess=leap / baseline.jump_z,
                 rule=f"leap {leap:.1f} >= {baseline.jump_z:.1f} of {baseline.count} samples",
                 baseline=reference,
-                severity=Severity.WARN,
+                severity=rules.severity(min(leap, far * baseline.jump_z), baseline.jump_z),
             )
         if rule.ratio is not None:
             factor = rule.ratio_to(reading.value, rule.restored(baseline.median))

@@ -6,16 +6,15 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 import torch.distributed as dist
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.groups import block_paths
+from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 
@@ -44,14 +43,18 @@ class SilentCorruption(Monitor):
     Every rank must take the same steps; one small gather a sample.
     """
 
-    name: ClassVar[str] = "silent-corruption"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 10
-    quantities: ClassVar[tuple[str, ...]] = ("residual_gain_outlier", "checksum_mismatch")
-    source: ClassVar[str] = "TrainSDC, arXiv 2608.30769"
+    name = "silent-corruption"
+    phase = Phase.GRADIENT
+    default_every = 10
+    quantities = ("residual_gain_outlier", "checksum_mismatch")
+    source = "TrainSDC, arXiv 2608.30769"
 
     def __init__(
-        self, *, every: int | None = None, blocks: int = 4, checksum_every: int = 10
+        self,
+        *,
+        every: PositiveInt | None = None,
+        blocks: PositiveInt = 4,
+        checksum_every: PositiveInt = 10,
     ) -> None:
         super().__init__(every=every)
         self.blocks, self.checksum_every = blocks, checksum_every
@@ -89,9 +92,8 @@ class SilentCorruption(Monitor):
             found = self._outlier(path, gains)
             if found is not None:
                 value, rank = found
-                readings.append(
-                    self._reading("residual_gain_outlier", moment.step, path, value, rank)
-                )
+                detail = {"layer": path, "rank": float(rank)}
+                readings.append(self.reading("residual_gain_outlier", moment.step, value, **detail))
         if self._samples % self.checksum_every == 0 and not self._is_sharded:
             readings.append(self._checksums(moment.step))
         self._samples += 1
@@ -151,17 +153,8 @@ class SilentCorruption(Monitor):
             )
             layer = self._params[column][0]
         rank = -1 if is_split or not wrong else wrong[0]
-        return self._reading("checksum_mismatch", step, layer, float(len(wrong)), rank)
-
-    def _reading(self, quantity: str, step: int, layer: str, value: float, rank: int) -> Reading:
-        return Reading(
-            monitor=self.name,
-            quantity=quantity,
-            step=step,
-            layer=layer,
-            value=value,
-            detail={"rank": float(rank)},
-        )
+        count = float(len(wrong))
+        return self.reading("checksum_mismatch", step, count, layer=layer, rank=float(rank))
 
 
 def _log_rms(value: object) -> list[Tensor]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rksp.errors import ArtifactError, InputError
+from rksp.files import atomic_write
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Reading
 
@@ -72,9 +73,7 @@ class JsonLines(Sink):
             whole = [line for line in whole if json.loads(line)["step"] < from_step]
         kept = b"".join(whole)
         if len(kept) < self.path.stat().st_size:
-            partial = self.path.with_name(self.path.name + ".partial")
-            partial.write_bytes(kept)
-            partial.replace(self.path)
+            atomic_write(self.path, kept)
 
 
 def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +36,11 @@ class SpectralAlignment(Monitor):
     output side; all tokens together instead of sequence by sequence.
     """
 
-    name: ClassVar[str] = "spectral-alignment"
-    phase: ClassVar[Phase] = Phase.GRADIENT
-    default_every: ClassVar[int] = 40
-    quantities: ClassVar[tuple[str, ...]] = ("sign_majority",)
-    source: ClassVar[str] = "arXiv 2510.04202"
+    name = "spectral-alignment"
+    phase = Phase.GRADIENT
+    default_every = 40
+    quantities = ("sign_majority",)
+    source = "arXiv 2510.04202"
 
     def bind(self, model: nn.Module) -> str | None:
         anatomy = find_anatomy(model)
@@ -86,7 +85,7 @@ class SpectralAlignment(Monitor):
             reading
             for path, found in seen.items()
             for index, matrix in enumerate(self._armed[path])
-            if (reading := self._reading(moment.step, matrix, found, index)) is not None
+            if (reading := self._of_matrix(moment.step, matrix, found, index)) is not None
         ]
 
     def _hook(self, path: str, vectors: Tensor):
@@ -101,7 +100,7 @@ class SpectralAlignment(Monitor):
 
         return before
 
-    def _reading(self, step: int, matrix: Matrix, found: RowCosine, index: int) -> Reading | None:
+    def _of_matrix(self, step: int, matrix: Matrix, found: RowCosine, index: int) -> Reading | None:
         rows = int(found.rows[index])
         signs = [int(found.positive[index]), int(found.negative[index])]
         if rows < 2 or not sum(signs):
@@ -110,18 +109,15 @@ class SpectralAlignment(Monitor):
         square = float(found.total_squares[index]) / rows
         share = found.histogram[index].cumsum(0).double().cpu() / rows
         low, high = (int((share < level).sum()) for level in (0.05, 0.95))
-        return Reading(
-            monitor=self.name,
-            quantity="sign_majority",
-            step=step,
+        return self.reading(
+            "sign_majority",
+            step,
+            max(signs) / sum(signs),
             layer=matrix.name,
-            value=max(signs) / sum(signs),
-            detail={
-                "mean": mean,
-                "std": max(0.0, square - mean * mean) ** 0.5,
-                "p5": 2 * (low + 0.5) / BINS - 1,
-                "p95": 2 * (high + 0.5) / BINS - 1,
-                "gap": self._gap[matrix.name],
-                "tokens": float(rows),
-            },
+            mean=mean,
+            std=max(0.0, square - mean * mean) ** 0.5,
+            p5=2 * (low + 0.5) / BINS - 1,
+            p95=2 * (high + 0.5) / BINS - 1,
+            gap=self._gap[matrix.name],
+            tokens=float(rows),
         )

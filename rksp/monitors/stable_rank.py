@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +28,11 @@ class StableRank(Monitor):
     attention's matrices in the first third of the layers.
     """
 
-    name: ClassVar[str] = "stable-rank"
-    phase: ClassVar[Phase] = Phase.UPDATE
-    default_every: ClassVar[int] = 100
-    quantities: ClassVar[tuple[str, ...]] = ("stable_rank", "early_stable_rank")
-    source: ClassVar[str] = "MSign, arXiv 2602.01734"
+    name = "stable-rank"
+    phase = Phase.UPDATE
+    default_every = 100
+    quantities = ("stable_rank", "early_stable_rank")
+    source = "MSign, arXiv 2602.01734"
 
     def bind(self, model: nn.Module) -> str | None:
         anatomy = find_anatomy(model)
@@ -67,17 +66,13 @@ class StableRank(Monitor):
             detail |= {"full": float(min(self._matrices[worst].shape))}
             if len(members) > 1:
                 detail |= {"median": ranks[members[len(members) // 2]], "count": len(members)}
-            readings.append(self._reading("stable_rank", moment.step, layer, ranks[worst], detail))
+            value = ranks[worst]
+            readings.append(self.reading("stable_rank", moment.step, value, layer=layer, **detail))
         early = [r for r in readings if r.layer in self._early and r.value > 0]
         if early:
             mean = math.exp(sum(math.log(r.value) for r in early) / len(early))
-            readings.append(self._reading("early_stable_rank", moment.step, "", mean, {}))
+            readings.append(self.reading("early_stable_rank", moment.step, mean))
         return readings
-
-    def _reading(self, quantity: str, step: int, layer: str, value: float, detail: dict) -> Reading:
-        return Reading(
-            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
-        )
 
 
 def _layer(matrix: Matrix) -> str:

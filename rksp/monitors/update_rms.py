@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -35,13 +35,13 @@ class UpdateRMS(Monitor):
     tensors each rank measures its own part.
     """
 
-    name: ClassVar[str] = "update-rms"
-    phase: ClassVar[Phase] = Phase.UPDATE
-    default_every: ClassVar[int] = 4
-    quantities: ClassVar[tuple[str, ...]] = ("rms_t", "update_rms", "epsilon_share")
-    source: ClassVar[str] = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"
+    name = "update-rms"
+    phase = Phase.UPDATE
+    default_every = 4
+    quantities = ("rms_t", "update_rms", "epsilon_share")
+    source = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"
 
-    def __init__(self, *, every: int | None = None, samples: int = SAMPLES) -> None:
+    def __init__(self, *, every: PositiveInt | None = None, samples: PositiveInt = SAMPLES) -> None:
         super().__init__(every=every)
         self.samples = samples
 
@@ -68,15 +68,16 @@ class UpdateRMS(Monitor):
             rows = [i for i, owner in enumerate(owners) if owner == name]
             for quantity in ("rms_t", "update_rms"):
                 values = sorted(found[quantity][i] for i in rows)
-                detail = {"median": values[len(values) // 2]}
-                readings.append(self._reading(quantity, moment.step, name, values[-1], detail))
+                median = values[len(values) // 2]
+                readings.append(
+                    self.reading(quantity, moment.step, values[-1], layer=name, median=median)
+                )
             sizes = [tensors[i][0].numel() for i in rows]
             share = sum(
                 found["epsilon_share"][i] * size for i, size in zip(rows, sizes, strict=True)
             )
-            readings.append(
-                self._reading("epsilon_share", moment.step, name, share / sum(sizes), {})
-            )
+            share = share / sum(sizes)
+            readings.append(self.reading("epsilon_share", moment.step, share, layer=name))
         return readings
 
     def _measure(
@@ -100,11 +101,6 @@ class UpdateRMS(Monitor):
         means = sums / sizes.to(sums).clamp(min=1)
         rows = torch.cat([means[:2].sqrt(), means[2:]]).tolist()
         return dict(zip(("rms_t", "update_rms", "epsilon_share"), rows, strict=True))
-
-    def _reading(self, quantity: str, step: int, layer: str, value: float, detail: dict) -> Reading:
-        return Reading(
-            monitor=self.name, quantity=quantity, step=step, layer=layer, value=value, detail=detail
-        )
 
     def _sample(self, tensor: Tensor) -> Tensor:
         flat = local(tensor).flatten()

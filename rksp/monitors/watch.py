@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -130,6 +131,11 @@ class Watch:
             if reason:
                 self.silent.setdefault(monitor.name, reason)
         return dict(self.silent)
+
+    def leave_out_of_advice(self, interventions: Iterable[str]) -> None:
+        """Tells the rules which interventions act in the run, before its first step."""
+        self.rules = replace(self.rules, active=self.rules.active | frozenset(interventions))
+        self._judge = Judge(self.rules)
 
     def begin_step(self, step: int) -> None:
         """Arms the monitors that sample this step; call it before the first forward pass."""

@@ -19,10 +19,16 @@ from typing import ClassVar
 import yaml
 
 from rksp.errors import InputError
+from rksp.files import read_text
 
-_LARGEST = 8 * 2**20  # bytes; the largest real one seen, with all its data URLs, has 164 kB
-_MOST_NODES = 200_000  # aliases can unfold a kilobyte into gigabytes
+_LARGEST = 2 * 2**20  # bytes; the largest real one seen, with all its data URLs, has 164 kB
+_MOST_NODES = 20_000  # aliases can unfold a kilobyte into gigabytes
+_MOST_REFERENCES = 2_000  # followed in one document: references can double at every step
+_LONGEST = 4096  # characters of a value that references are filled into
+_LARGEST_NUMBER = 1e30  # of arithmetic in Python: squares double the digits at every step
 _DEEPEST = 40
+# What PyYAML raises beside its own errors for a scalar that its tag does not fit.
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
@@ -59,6 +65,7 @@ class Document:
     syntax: str
     data: Mapping[str, object]
     lines: Mapping[str, int] = field(default_factory=dict)
+    _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def find(self, *keys: str) -> Found | None:
         """The first of these dotted keys that holds a value; hyphens count as underscores.
@@ -98,6 +105,11 @@ class Document:
             return [self._follow(v, depth + 1) for v in value]
         if not isinstance(value, str) or "${" not in value:
             return value
+        self._followed[0] += 1
+        if self._followed[0] > _MOST_REFERENCES:
+            raise InputError(f"{self.path} follows more references than any configuration has.")
+        if len(value) > _LONGEST:
+            return Unresolved(f"{value[:80]}…")
         whole = _REFERENCE.fullmatch(value)
         if whole:
             key, there = self._walk(whole[1].strip())
@@ -135,14 +147,9 @@ def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
             f"there are {', '.join(sorted(_PARSERS))}."
         )
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path} is larger than 8 MiB and no configuration.")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as text: {error}.") from error
-    return parse(path, text)
+        return parse(path, read_text(path, _LARGEST))
+    except (RecursionError, MemoryError) as error:
+        raise InputError(f"{path} nests too deep for a configuration.") from error
 
 
 def parse_yaml(text: str) -> object:
@@ -152,9 +159,14 @@ def parse_yaml(text: str) -> object:
         InputError: It is no YAML.
     """
     try:
-        return _Loader(text).get_single_data()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{text!r} cannot be read as a value.") from error
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _number_lines(Path("the value"), node, "", {}, [0], 0)
+        return loader.construct_document(node)
+    except (*_NOT_YAML, RecursionError) as error:
+        raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
 
 
 def _plain(key: object) -> str:
@@ -165,6 +177,14 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalars of YAML 1.2."""
 
     yaml_implicit_resolvers: ClassVar[dict] = {}
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        """Compose a node, counted as it is read: PyYAML takes a millisecond for a few of them."""
+        self.nodes += 1
+        if self.nodes > _MOST_NODES:
+            raise yaml.YAMLError("it holds more settings than any configuration")
+        return super().compose_node(parent, index)
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
@@ -197,8 +217,8 @@ _Loader.add_multi_constructor("!", _elsewhere)
 
 
 def _yaml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         lines: dict[str, int] = {}
         if node is not None:
@@ -210,8 +230,10 @@ def _yaml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise InputError(f"{path}{where}: not valid YAML, {error.problem or error}.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML ({error}).") from error
+    except InputError:
+        raise
+    except (*_NOT_YAML, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML ({error!s:.200}).") from error
     return "yaml", data, lines
 
 
@@ -237,8 +259,8 @@ def _json(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise InputError(f"{where}: not valid JSON, {error.msg.lower()}.") from error
-    except RecursionError as error:
-        raise InputError(f"{path} nests too deep for a configuration.") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise InputError(f"{path}: not valid JSON, {error}.") from error
 
 
 def _lines_of_json(text: str) -> dict[str, int]:
@@ -250,7 +272,7 @@ def _lines_of_json(text: str) -> dict[str, int]:
     try:
         node = _Loader(text.replace("\t", " ")).get_single_node()
         _number_lines(Path(), node, "", lines, [0], 0)
-    except (yaml.YAMLError, InputError, RecursionError):
+    except (*_NOT_YAML, InputError, RecursionError):
         return {}
     return lines
 
@@ -258,7 +280,7 @@ def _lines_of_json(text: str) -> dict[str, int]:
 def _toml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
     try:
         return "toml", tomllib.loads(text), {}
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:  # TOML's own error, and an integer of thousands of digits
         raise InputError(f"{path}: not valid TOML, {error}.") from error
 
 
@@ -275,7 +297,7 @@ def _python(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
     """Top-level assignments of literals and arithmetic; everything else is left out unread."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
     data: dict[str, object] = {}
@@ -292,7 +314,7 @@ def _python(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
 
 def _literal(node: ast.expr, known: Mapping[str, object]) -> object:
     if isinstance(node, ast.Constant):
-        return node.value
+        return node.value if _is_small(node.value) else Unresolved("a number too large")
     if isinstance(node, ast.Name):
         return known.get(node.id, Unresolved(node.id))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -302,10 +324,19 @@ def _literal(node: ast.expr, known: Mapping[str, object]) -> object:
         left, right = _literal(node.left, known), _literal(node.right, known)
         if isinstance(left, int | float) and isinstance(right, int | float):
             try:
-                return _ARITHMETIC[type(node.op)](left, right)
+                value = _ARITHMETIC[type(node.op)](left, right)
             except (ZeroDivisionError, OverflowError):
-                pass
+                return Unresolved(ast.unparse(node))
+            if _is_small(value):
+                return value
     return Unresolved(ast.unparse(node))
+
+
+def _is_small(value: object) -> bool:
+    """Say whether a value is no number beyond those that a configuration computes with."""
+    if isinstance(value, int | float):
+        return abs(value) <= _LARGEST_NUMBER
+    return not isinstance(value, complex)
 
 
 _PARSERS = {

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import re
 
+from rksp.optimizers.table import OPTIMIZERS, optimizer_named
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.origin import Draft
 
-_OPTIMIZERS = (  # the first part that the name contains, and what is lost by calling it that
-    ("adafactor", "adafactor", ""),
-    ("muon", "muon", ""),
-    ("lion", "lion", ""),
-    ("adamw", "adamw", ""),
-    ("ademamix", None, ""),
-    ("adam", "adamw", "weight decay decoupled"),
-    ("sgd", "sgd", ""),
-)
 _SCHEDULES = (
     ("constant", "constant", ""),
     ("wsd", "constant", "its final decay is left out"),
@@ -40,10 +32,8 @@ _DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-
 
 def optimizer_of(name: str) -> tuple[str | None, str]:
     """rksp's word for an optimizer, or None, and what is lost by calling it that."""
-    plain = name.rsplit(".", 1)[-1].lower()
-    return next(
-        ((optimizer, loss) for part, optimizer, loss in _OPTIMIZERS if part in plain), (None, "")
-    )
+    spec, loss = optimizer_named(name)
+    return (None if spec is None else spec.name), loss
 
 
 def put_optimizer(draft: Draft, found: Found | None) -> None:
@@ -55,7 +45,7 @@ def put_optimizer(draft: Draft, found: Found | None) -> None:
         draft.problem(
             "optimizer",
             f"{found.key} is {found.value!r}, which rksp does not have; pass --optimizer with the "
-            "nearest of adamw, sgd, lion, adafactor and muon.",
+            f"nearest of {', '.join(spec.name for spec in OPTIMIZERS)}.",
         )
         return
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == optimizer

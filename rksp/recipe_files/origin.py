@@ -82,8 +82,16 @@ class RecipeFile:
         """The field of this name."""
         return next(f for f in self.fields if f.name == name)
 
-    def recipe(self, overrides: Mapping[str, object] | None = None) -> Recipe:
+    def recipe(
+        self,
+        overrides: Mapping[str, object] | None = None,
+        sources: Mapping[str, str] | None = None,
+    ) -> Recipe:
         """The recipe, with `overrides` in place of what the file says.
+
+        Args:
+            overrides: Values by field.
+            sources: How the user said an override, for messages: `--clip`.
 
         Raises:
             InputError: A value of the file is out of range or has no equivalent in rksp.
@@ -93,10 +101,15 @@ class RecipeFile:
             if name not in overrides:
                 raise InputError(f"{self.path}: {why}")
         read = {f.name: f.value for f in self.fields}
-        try:
-            return Recipe.parse(read | overrides)
-        except InputError as error:
-            raise InputError(f"{self.path}: {error}") from None
+        said = dict(sources or {}) | {
+            field.name: self._said(field) for field in self.fields if field.name not in overrides
+        }
+        return Recipe.parse(read | overrides, said)
+
+    def _said(self, field: RecipeField) -> str:
+        """Where a field stands: the file, its line, the keys, and the field they mean."""
+        place = f"{self.path}:{field.line}" if field.line else str(self.path)
+        return f"{place}: {' and '.join(field.keys) or field.name} (recipe field {field.name})"
 
 
 class Draft:

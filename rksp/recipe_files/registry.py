@@ -56,9 +56,24 @@ def read_recipe_file(
         raise InputError(f"--devices is {devices}; give at least 1.")
     document = load_document(path)
     reader = _named(trainer) if trainer is not None else recognize(document)
+    return read_document(document, reader, devices=devices)
+
+
+def read_document(document: Document, reader: Reader, *, devices: int | None) -> RecipeFile:
+    """Read a document as a trainer does.
+
+    Raises:
+        InputError: A value cannot be counted with: it is infinite, zero where something is divided
+            by it, or of another kind.
+    """
     draft = Draft(document, reader.title, devices=devices)
-    reader.read(draft)
-    return draft.finish()
+    try:
+        reader.read(draft)
+        return draft.finish()
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."
+        ) from error
 
 
 def recognize(document: Document) -> Reader:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import statistics
 
+from rksp.documents.finding import Finding
+from rksp.documents.score import ChangeReport, ComparisonReport, ScoreReport
 from rksp.errors import InputError
-from rksp.report.issues import RISK, Issue, deciding, issues
-from rksp.report.schema import ChangeReport, ComparisonReport, Report
+from rksp.report.issues import RISK, deciding, issues
 from rksp.report.words import STATES
 
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 
 
-def compare(old: Report, new: Report, *, strict: bool = False) -> ComparisonReport:
+def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> ComparisonReport:
     """What changed from `old` to `new`.
 
     An issue is the same in both if its code and module are, whatever its wording: then it is worse
@@ -32,7 +33,11 @@ def compare(old: Report, new: Report, *, strict: bool = False) -> ComparisonRepo
     after = {issue.key: issue for issue in issues(new)}
     moved = _probability_moved(old, new)
     changes = [_change(before.get(key), issue, moved) for key, issue in after.items()]
-    changes += [_fixed(issue) for key, issue in before.items() if key not in after]
+    changes += [
+        ChangeReport.of(issue, state="fixed", was=issue.level)
+        for key, issue in before.items()
+        if key not in after
+    ]
     return ComparisonReport(
         target=(old.target.name, new.target.name),
         verdict=(old.verdict, new.verdict),
@@ -43,7 +48,7 @@ def compare(old: Report, new: Report, *, strict: bool = False) -> ComparisonRepo
     )
 
 
-def _change(was: Issue | None, issue: Issue, moved: float) -> ChangeReport:
+def _change(was: Finding | None, issue: Finding, moved: float) -> ChangeReport:
     if was is None:
         state = "new"
     else:
@@ -51,30 +56,10 @@ def _change(was: Issue | None, issue: Issue, moved: float) -> ChangeReport:
         if issue.code == RISK and abs(moved) > RISE:
             step = 1 if moved > 0 else -1
         state = "worse" if step > 0 else "better" if step < 0 else "unchanged"
-    return ChangeReport(
-        state=state,
-        code=issue.code,
-        name=issue.name,
-        layer=issue.layer,
-        level=issue.level,
-        was=was.level if was else None,
-        message=issue.message,
-    )
+    return ChangeReport.of(issue, state=state, was=was.level if was else None)
 
 
-def _fixed(issue: Issue) -> ChangeReport:
-    return ChangeReport(
-        state="fixed",
-        code=issue.code,
-        name=issue.name,
-        layer=issue.layer,
-        level=issue.level,
-        was=issue.level,
-        message=issue.message,
-    )
-
-
-def _probability_moved(old: Report, new: Report) -> float:
+def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
     before, after = deciding(old).risk, deciding(new).risk
     if before is None or after is None:
         return 0.0
@@ -83,12 +68,13 @@ def _probability_moved(old: Report, new: Report) -> float:
     return after.probability_failed - before.probability_failed
 
 
-def _doubts(old: Report, new: Report) -> list[str]:
+def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
     """Why the numbers of the two reports may not mean the same."""
     found = []
     before, after = deciding(old).risk, deciding(new).risk
     if before and after:
-        if before.classifier_data != after.classifier_data:
+        asked = {before.classifier_data, after.classifier_data} - {None}  # None: none was needed
+        if len(asked) > 1:
             found.append("the two reports come from classifiers fitted on different data")
         if before.evidence != after.evidence:
             found.append(
@@ -103,7 +89,7 @@ def _doubts(old: Report, new: Report) -> list[str]:
     return found
 
 
-def _modes_kept(report: Report) -> str | None:
+def _modes_kept(report: ScoreReport) -> str | None:
     """How far the spectra are reduced: masses at unequal modes a state do not compare.
 
     None where no block has a spectrum, as where the forward pass overflows.
@@ -117,7 +103,7 @@ def _modes_kept(report: Report) -> str | None:
     return f"one mode per {round(1 / statistics.median(shares))} states"
 
 
-def _settings(old: Report, new: Report) -> dict[str, tuple[str | None, str | None]]:
+def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
     """Fields of the recipe and of the target that differ."""
     before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
     after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
@@ -134,7 +120,7 @@ def _text(value: object) -> str | None:
     return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _numbers(old: Report, new: Report) -> dict[str, tuple[float | None, float | None]]:
+def _numbers(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[float | None, float | None]]:
     """What people compare, where either report has it."""
     one, other = _compared(old), _compared(new)
     return {
@@ -144,7 +130,7 @@ def _numbers(old: Report, new: Report) -> dict[str, tuple[float | None, float | 
     }
 
 
-def _compared(report: Report) -> dict[str, float | None]:
+def _compared(report: ScoreReport) -> dict[str, float | None]:
     seed = deciding(report)
     risk = seed.risk
     return {

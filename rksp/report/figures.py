@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from rksp.documents.score import LayerReport, RiskAssessment
 from rksp.report import svg
-from rksp.report.schema import LayerReport, RiskReport
 from rksp.spectra.status import Status
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
@@ -62,7 +62,7 @@ def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
     )
 
 
-def risk_curve(risk: RiskReport, rate: float | None, *, width: float, height: float) -> Markup:
+def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height: float) -> Markup:
     """P(failed) against the learning rate, with the rates that matter."""
     marks = [
         (name, css, value)
@@ -108,7 +108,7 @@ def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
     )
 
 
-def _range(risk: RiskReport, marked: list[float]) -> tuple[float, float]:
+def _range(risk: RiskAssessment, marked: list[float]) -> tuple[float, float]:
     """Whole decades that hold the marks and where the curve rises."""
     rises = [point[0] for point in risk.curve if 0.02 < point[1] < 0.98]
     wanted = [*rises, *marked] or [1e-5, 1e-1]

@@ -1,24 +1,109 @@
-"""The renderings by name, and which one a file name asks for."""
+"""The renderings by kind of document and format, and which one a file name asks for."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rksp.errors import InputError, nearest
-from rksp.report.schema import Report
 
-FORMATS = ("text", "json", "markdown", "sarif", "junit", "github", "gitlab", "html")
-_SUFFIXES = {
-    ".txt": "text",
-    ".json": "json",
-    ".md": "markdown",
-    ".sarif": "sarif",
-    ".xml": "junit",
-    ".html": "html",
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rksp.documents.base import Document
+
+KINDS = ("score", "confirm", "grid", "diff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One format.
+
+    Attributes:
+        name: As `--format` takes it.
+        suffix: Files that end so are written in it; empty where none asks for it.
+        renderings: Kind of document -> `module:function`. The function takes the document and
+            returns text, or what rich prints.
+    """
+
+    name: str
+    suffix: str = ""
+    renderings: Mapping[str, str]
+
+
+# A new format is one file and one entry here.
+FORMATS = (
+    Format(
+        name="text",
+        suffix=".txt",
+        renderings={
+            "score": "rksp.report.terminal:render",
+            "confirm": "rksp.report.confirm_terminal:render",
+            "grid": "rksp.report.grid_terminal:render",
+            "diff": "rksp.report.terminal:render_comparison",
+        },
+    ),
+    Format(
+        name="json",
+        suffix=".json",
+        renderings=dict.fromkeys(KINDS, "rksp.documents.base:Document.to_json"),
+    ),
+    Format(
+        name="markdown",
+        suffix=".md",
+        renderings={
+            "score": "rksp.report.markdown:render",
+            "grid": "rksp.report.grid_summary:markdown",
+            "diff": "rksp.report.markdown:render_comparison",
+        },
+    ),
+    Format(name="sarif", suffix=".sarif", renderings={"score": "rksp.report.sarif:render"}),
+    Format(
+        name="junit",
+        suffix=".xml",
+        renderings={
+            "score": "rksp.report.junit:render",
+            "grid": "rksp.report.grid_summary:junit",
+        },
+    ),
+    Format(name="github", renderings={"score": "rksp.report.github:render"}),
+    Format(name="gitlab", renderings={"score": "rksp.report.gitlab:render"}),
+    Format(
+        name="html",
+        suffix=".html",
+        renderings={
+            "score": "rksp.report.html:render",
+            "confirm": "rksp.report.confirm_html:render",
+            "grid": "rksp.report.grid_html:render",
+        },
+    ),
+    Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid_summary:csv"}),
+)
+RENDERINGS = {
+    (kind, found.name): function for found in FORMATS for kind, function in found.renderings.items()
 }
+_SUFFIXES = {found.suffix: found.name for found in FORMATS if found.suffix}
+
+
+def formats_of(kind: str) -> tuple[str, ...]:
+    """Names of the formats of one kind of document, in the order of the table."""
+    return tuple(name for of, name in RENDERINGS if of == kind)
+
+
+def one_of(names: Sequence[str], last: str = "or") -> str:
+    """`text, json or html`."""
+    return f"{', '.join(names[:-1])} {last} {names[-1]}"
+
+
+def suffixes_of(kind: str | None = None) -> str:
+    """`.txt .json .html`: suffixes that name a format of one kind of document, or of any."""
+    return " ".join(
+        f.suffix for f in FORMATS if f.suffix and (kind is None or kind in f.renderings)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +114,17 @@ class Output:
     path: Path
 
     @classmethod
-    def parse(cls, text: str) -> Output:
+    def parse(cls, text: str, kind: str = "score") -> Output:
         """Reads `FILE` (the suffix names the format) or `FORMAT=FILE`.
 
         Raises:
-            InputError: The format or suffix is unknown, or the folder does not exist.
+            InputError: The format or suffix is unknown, a document of that kind has no such
+                format, or the folder does not exist.
         """
         name, separator, file = text.partition("=")
         if separator and ("/" not in name and "." not in name):
             path = Path(file)
-            check_format(name, "-o")
+            check_format(name, "-o", kind)
         else:
             path = Path(text)
             name = _SUFFIXES.get(path.suffix.lower(), "")
@@ -47,31 +133,52 @@ class Output:
         if not name:
             raise InputError(
                 f"-o {text!r} does not say its format; end the name in "
-                f"{', '.join(_SUFFIXES)} or write FORMAT=FILE."
+                f"{', '.join(suffixes_of(kind).split())} or write FORMAT=FILE."
             )
         if not path.parent.is_dir():
             raise InputError(f"-o {text!r}: there is no folder {path.parent}.")
+        check_format(name, f"-o {path}:", kind)
         return cls(format=name, path=path)
 
 
-def check_format(name: str, option: str = "--format", known: Sequence[str] = FORMATS) -> str:
+def check_format(name: str, option: str = "--format", kind: str = "score") -> str:
     """Returns `name`.
 
     Raises:
-        InputError: It is not among the known renderings.
+        InputError: Documents of that kind have no such format.
     """
+    known = formats_of(kind)
     if name not in known:
         hint = nearest(name, known, count=1)
-        raise InputError(
-            f"{option} {name!r} is none of {', '.join(known[:-1])} and {known[-1]}{hint or '.'}"
-        )
+        raise InputError(f"{option} {name!r} is none of {one_of(known, 'and')}{hint or '.'}")
     return name
 
 
-def render(report: Report, name: str) -> str:
-    """The report in the format of that name; each is a module, loaded when it is asked for."""
-    if name == "json":
-        return report.to_json()
-    if name == "text":
-        return importlib.import_module("rksp.report.terminal").plain(report)
-    return importlib.import_module(f"rksp.report.{name}").render(report)
+def rendering(document: Document, name: str) -> str | RenderableType:
+    """Returns the document in the format of that name: text, or what rich prints.
+
+    Raises:
+        InputError: Documents of that kind have no such format.
+    """
+    kind = document.kind
+    check_format(name, f"For a report of rksp {kind}, --format", kind)
+    module, _, path = RENDERINGS[kind, name].partition(":")
+    function: object = importlib.import_module(module)
+    for part in path.split("."):
+        function = getattr(function, part)
+    return function(document)
+
+
+def render(document: Document, name: str) -> str:
+    """Returns the document as text in the format of that name; raises as `rendering`."""
+    made = rendering(document, name)
+    return made if isinstance(made, str) else plain(made)
+
+
+def plain(made: RenderableType) -> str:
+    """Returns what rich prints without colors, 100 columns wide."""
+    from rich.console import Console  # not for --help
+
+    stream = io.StringIO()
+    Console(file=stream, width=100, highlight=False, color_system=None).print(made)
+    return stream.getvalue()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rksp.documents.base import GateReport
+from rksp.documents.finding import LEVELS, Finding
+from rksp.documents.grid import Record, complaints
+from rksp.documents.score import ComparisonReport, ScoreReport
 from rksp.errors import InputError, nearest
-from rksp.report.issues import LEVELS, RISK, Issue, issues, state
-from rksp.report.schema import ComparisonReport, GateReport, Report
+from rksp.report.issues import RISK, issues, state
 
 DEFAULT_BAR = 0.5
 _WORDS = ("error", "warning", "never")
@@ -46,7 +49,7 @@ class Gate:
             raise InputError(f"--fail-on is {text}; give a probability above 0 and at most 1.")
         return cls(fail_on=text, bar=bar)
 
-    def judge(self, report: Report, baseline: ComparisonReport | None = None) -> GateReport:
+    def judge(self, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:
         """Which issues fail; with a baseline, only new and worse ones."""
         failing = [issue for issue in issues(report) if self._counts(issue)]
         if baseline is not None:
@@ -58,9 +61,20 @@ class Gate:
             reasons=[f"{issue.code} {issue.message.rstrip('.')}" for issue in failing],
         )
 
-    def _counts(self, issue: Issue) -> bool:
+    def fails(self, cell: Record) -> bool:
+        """Tells whether a cell of a grid fails; its verdict must be by `bar`."""
+        if self.fail_on == "never":
+            return False
+        return cell["verdict"] == "risk" or any(
+            self._reaches(level) for _, level in complaints(cell)
+        )
+
+    def _counts(self, issue: Finding) -> bool:
         if self.fail_on == "never":
             return False
         if issue.code == RISK:
             return True
-        return self.level is not None and issue.severity >= LEVELS.index(self.level)
+        return self._reaches(issue.level)
+
+    def _reaches(self, level: str) -> bool:
+        return self.level is not None and LEVELS.index(level) >= LEVELS.index(self.level)

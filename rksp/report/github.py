@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rksp.report.issues import Issue, issues, place, state
-from rksp.report.schema import Report
+from rksp.documents.finding import Finding
+from rksp.documents.score import ScoreReport
+from rksp.report.issues import issues, place, state
 
 # GitHub shows ten annotations of a kind a step and drops the rest without a word.
 _MOST = 9
@@ -11,7 +12,7 @@ _SHOWN = (None, "new", "worse")
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def render(report: Report) -> str:
+def render(report: ScoreReport) -> str:
     """One line an issue, at most nine of a kind; with a baseline only what is new or worse."""
     shown = [issue for issue in issues(report) if state(issue, report.baseline) in _SHOWN]
     lines = []
@@ -26,7 +27,7 @@ def render(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(command: str, report: Report, issue: Issue) -> str:
+def _line(command: str, report: ScoreReport, issue: Finding) -> str:
     stands = place(report, issue)
     where = f"file={_property(stands[0])},line={stands[1]}," if stands else ""
     title = _property(f"{issue.code} {issue.name}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 
-from rksp.report.issues import Issue, issues, place
+from rksp.documents.finding import Finding
+from rksp.documents.score import ScoreReport
+from rksp.report.issues import issues, place
 from rksp.report.sarif import fingerprint
-from rksp.report.schema import Report
 
 _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
 
 
-def render(report: Report) -> str:
+def render(report: ScoreReport) -> str:
     """A list of issues; GitLab itself compares it with the target branch's by fingerprint."""
     entries = [
         {
@@ -26,6 +27,6 @@ def render(report: Report) -> str:
     return json.dumps(entries, indent=1, sort_keys=True) + "\n"
 
 
-def _location(report: Report, issue: Issue) -> dict[str, object]:
+def _location(report: ScoreReport, issue: Finding) -> dict[str, object]:
     file, line = place(report, issue) or (report.target.name, 1)
     return {"path": file, "lines": {"begin": line}}

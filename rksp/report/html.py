@@ -8,9 +8,9 @@ from collections import Counter
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from rksp.documents.score import RiskAssessment, ScoreReport
 from rksp.report import figures, words
 from rksp.report.issues import deciding
-from rksp.report.schema import Report, RiskReport
 from rksp.report.svg import short
 from rksp.spectra.spectrum import VARIANTS
 
@@ -47,7 +47,7 @@ class Numbers:
         return Markup('<data value="{!r}" data-path="{}">{}</data>').format(value, path, shown)
 
 
-def render(report: Report) -> str:
+def render(report: ScoreReport) -> str:
     """The page of a score report, with the report itself inside for machines."""
     document = json.loads(report.to_json())
     seed = deciding(report)
@@ -97,7 +97,7 @@ def likelihood(probability: float) -> str:
     return next(name for end, name in _LIKELIHOOD if probability <= end)
 
 
-def _headline(report: Report, risk: RiskReport | None) -> str:
+def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
     if risk is None:
         return "The risk was not assessed"
     if report.recipe.learning_rate is None or risk.probability_failed is None:
@@ -109,16 +109,16 @@ def _headline(report: Report, risk: RiskReport | None) -> str:
     return f"{likelihood(risk.probability_failed).capitalize()} to fail"
 
 
-def _gauge(risk: RiskReport | None) -> Markup | None:
+def _gauge(risk: RiskAssessment | None) -> Markup | None:
     if risk is None or risk.probability_failed is None:
         return None
     low, high = risk.probability_failed_low, risk.probability_failed_high
     return figures.gauge(risk.probability_failed, low, high, risk.threshold)
 
 
-def _curves(report: Report, risk: RiskReport | None) -> list[tuple[str, Markup]]:
+def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str, Markup]]:
     """The curve twice, for wide and for narrow screens: text must not shrink with the drawing."""
-    if risk is None:
+    if risk is None or not risk.curve:
         return []
     rate = report.recipe.learning_rate
     return [
@@ -127,15 +127,17 @@ def _curves(report: Report, risk: RiskReport | None) -> list[tuple[str, Markup]]
     ]
 
 
-def _reasons(report: Report, risk: RiskReport | None) -> list[tuple[int, str, float, float]]:
+def _reasons(
+    report: ScoreReport, risk: RiskAssessment | None
+) -> list[tuple[int, str, float, float]]:
     """Index, meaning, log-odds and share of the longest bar, for those that matter."""
     if risk is None or report.recipe.learning_rate is None:
         return []
-    longest = max((abs(share) for _, share in risk.contributions), default=0.0)
+    longest = max((abs(c.log_odds) for c in risk.contributions), default=0.0)
     return [
-        (index, meaning, share, abs(share) / longest)
-        for index, (meaning, share) in enumerate(risk.contributions)
-        if abs(share) >= 0.05
+        (index, c.meaning, c.log_odds, abs(c.log_odds) / longest)
+        for index, c in enumerate(risk.contributions)
+        if abs(c.log_odds) >= 0.05
     ][:12]
 
 

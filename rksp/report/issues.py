@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 
+from rksp.documents.finding import Finding, Level
+from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
 from rksp.report import words
-from rksp.report.schema import ComparisonReport, Report, SeedReport
 
 RISK = "RKSP001"
 UNDECIDED = "RKSP002"
-LEVELS = ("note", "warning", "error")  # in rising order
 # The field of the recipe that an issue is about, where it is about one.
 _FIELDS = {
     RISK: "learning_rate",
@@ -28,59 +27,13 @@ _FIELDS = {
 _ON_DISK = ("config", "checkpoint", "training config")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issue:
-    """A verdict other than "ok", or one finding.
-
-    Attributes:
-        code: Of the check; RKSP001 is a risk at or above the bar, RKSP002 an answer that rksp
-            could not give.
-        key: Stable over commits, paths and wording: the code, and the module if there is one.
-    """
-
-    code: str
-    name: str
-    level: str
-    message: str
-    fix: str = ""
-    healthy: str = ""
-    source: str = ""
-    layer: str = ""
-
-    @property
-    def key(self) -> str:
-        return f"{self.code}@{self.layer}" if self.layer else self.code
-
-    @property
-    def severity(self) -> int:
-        return LEVELS.index(self.level)
-
-    @property
-    def text(self) -> str:
-        """The message and its fix."""
-        return f"{self.message} {self.fix}".strip()
-
-
-def issues(report: Report) -> tuple[Issue, ...]:
+def issues(report: ScoreReport) -> tuple[Finding, ...]:
     """The verdict first, then the findings in the report's order, each key once."""
-    listed = [*_verdict(report)]
-    listed += [
-        Issue(
-            code=finding.code,
-            name=finding.name,
-            level=finding.level,
-            message=finding.message,
-            fix=finding.fix,
-            healthy=finding.healthy,
-            source=finding.source,
-            layer=finding.layer,
-        )
-        for finding in report.findings
-    ]
+    listed = [*_verdict(report), *report.findings]
     return tuple({issue.key: issue for issue in reversed(listed)}.values())[::-1]
 
 
-def deciding(report: Report) -> SeedReport:
+def deciding(report: ScoreReport) -> SeedReport:
     """The first seed whose verdict is the report's."""
     for seed in report.seeds:
         if (seed.risk.verdict if seed.risk else "not assessed") == report.verdict:
@@ -88,7 +41,7 @@ def deciding(report: Report) -> SeedReport:
     return report.seeds[0]
 
 
-def state(issue: Issue, since: ComparisonReport | None) -> str | None:
+def state(issue: Finding, since: ComparisonReport | None) -> str | None:
     """What became of an issue of the newer report; None without a comparison."""
     for change in since.changes if since else ():
         if (change.code, change.layer) == (issue.code, issue.layer) and change.state != "fixed":
@@ -96,7 +49,7 @@ def state(issue: Issue, since: ComparisonReport | None) -> str | None:
     return None
 
 
-def place(report: Report, issue: Issue) -> tuple[str, int] | None:
+def place(report: ScoreReport, issue: Finding) -> tuple[str, int] | None:
     """File, with forward slashes, and line: of the recipe's field, else the start of the target's.
 
     None where the recipe was typed and the target is only a name.
@@ -109,33 +62,33 @@ def place(report: Report, issue: Issue) -> tuple[str, int] | None:
     return PurePath(report.target.name).as_posix(), 1
 
 
-def _verdict(report: Report) -> list[Issue]:
+def _verdict(report: ScoreReport) -> list[Finding]:
     seed = deciding(report)
     if seed.risk is None:
         return [
-            Issue(
+            Finding(
                 code=UNDECIDED,
                 name="not-assessed",
-                level="note",
+                level=Level.NOTE,
                 message=f"The risk was not assessed: {seed.risk_missing}.",
             )
         ]
     if report.verdict == "indeterminate":
         return [
-            Issue(
+            Finding(
                 code=UNDECIDED,
                 name="cannot-tell",
-                level="note",
+                level=Level.NOTE,
                 message=f"rksp cannot tell: {'; '.join(seed.risk.reasons)}.",
             )
         ]
     if report.verdict == "ok":
         return []
     return [
-        Issue(
+        Finding(
             code=RISK,
             name="high-risk",
-            level="error",
+            level=Level.ERROR,
             message=f"{words.answer(report, seed.risk)}; the bar is {seed.risk.threshold:.0%}.",
             fix=seed.risk.counterfactual or "",
             healthy=f"P(failed) under {seed.risk.threshold:.0%}",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
+from rksp.documents.finding import Finding
+from rksp.documents.score import ScoreReport
 from rksp.report import words
-from rksp.report.issues import RISK, UNDECIDED, Issue, deciding, issues
-from rksp.report.schema import Report
+from rksp.report.issues import RISK, UNDECIDED, deciding, issues
 
 # XML 1.0 has no way to write these; a hostile module name must not break the document.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -34,7 +35,7 @@ class Case:
     kind: str = ""
 
 
-def render(report: Report) -> str:
+def render(report: ScoreReport) -> str:
     """One test for the risk and one a finding.
 
     A test fails if it fails the gate, so JUnit and the exit code agree; what rksp could not tell is
@@ -66,13 +67,13 @@ def suite(name: str, cases: Sequence[Case], seconds: float) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
 
 
-def _passed(report: Report) -> Issue:
+def _passed(report: ScoreReport) -> Finding:
     seed = deciding(report)
     message = words.answer(report, seed.risk) if seed.risk else report.verdict
-    return Issue(code=RISK, name="high-risk", level="note", message=message)
+    return Finding(code=RISK, name="high-risk", level="note", message=message)
 
 
-def _case(issue: Issue, failed: bool) -> Case:
+def _case(issue: Finding, failed: bool) -> Case:
     undecided = "skipped" if issue.code == UNDECIDED else "passed"
     return Case(
         name=f"{issue.code} {issue.name}" + (f" [{issue.layer}]" if issue.layer else ""),

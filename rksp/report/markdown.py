@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from rksp.documents.score import (
+    ComparisonReport,
+    LayerReport,
+    RiskAssessment,
+    ScoreReport,
+    SeedReport,
+)
 from rksp.report import words
 from rksp.report.issues import deciding
-from rksp.report.schema import ComparisonReport, LayerReport, Report, RiskReport, SeedReport
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _MARKS = {"error": "🔴", "warning": "🟠", "note": "🔵"}
@@ -24,7 +30,7 @@ _COLUMNS = (
 )
 
 
-def render(report: Report) -> str:
+def render(report: ScoreReport) -> str:
     """The verdict, what to do, and the rest folded away."""
     seed = deciding(report)
     parts = [
@@ -75,6 +81,11 @@ def comparison(changed: ComparisonReport) -> str:
     return "\n\n".join(parts)
 
 
+def render_comparison(changed: ComparisonReport) -> str:
+    """The same as a document of its own."""
+    return comparison(changed) + "\n"
+
+
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A pipe table; cells are Markdown already."""
     lines = [header, tuple("---" for _ in header), *rows]
@@ -92,7 +103,7 @@ def code(text: str) -> str:
     return f"`{held}`" if held else ""
 
 
-def _verdict(report: Report, seed: SeedReport) -> list[str]:
+def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
     risk = seed.risk
     if risk is None:
         return [f"Not assessed: {plain(seed.risk_missing)}"]
@@ -106,7 +117,7 @@ def _verdict(report: Report, seed: SeedReport) -> list[str]:
     return parts
 
 
-def _findings(report: Report) -> str:
+def _findings(report: ScoreReport) -> str:
     rows = [
         (
             f"{_MARKS[finding.level]} {finding.level}",
@@ -119,11 +130,11 @@ def _findings(report: Report) -> str:
     return "### Findings\n\n" + table(("Level", "Check", "What", "Fix"), rows)
 
 
-def _contributions(risk: RiskReport) -> str:
+def _contributions(risk: RiskAssessment) -> str:
     rows = [
-        (plain(meaning), "raises" if share > 0 else "lowers", f"{share:+.2f}")
-        for meaning, share in risk.contributions
-        if abs(share) >= 0.05
+        (plain(c.meaning), "raises" if c.log_odds > 0 else "lowers", f"{c.log_odds:+.2f}")
+        for c in risk.contributions
+        if abs(c.log_odds) >= 0.05
     ]
     return table(("Reason", "Risk", "Log-odds"), rows)
 
@@ -140,7 +151,7 @@ def _layers(layers: list[LayerReport]) -> str:
     return table(("Block", *(title for title, _, _ in _COLUMNS), "Status"), rows)
 
 
-def _evidence(report: Report, seed: SeedReport) -> str:
+def _evidence(report: ScoreReport, seed: SeedReport) -> str:
     forward, response = seed.forward, seed.response
     rows = [
         ("initial loss", _number(forward.loss)),
@@ -162,7 +173,7 @@ def _evidence(report: Report, seed: SeedReport) -> str:
     return "\n\n".join(filter(None, (table(("Measured", "Value"), measured), listed)))
 
 
-def _provenance(report: Report) -> str:
+def _provenance(report: ScoreReport) -> str:
     rows = [(plain(name), code(str(value))) for name, value in sorted(report.provenance.items())]
     rows += [(plain(step), f"{seconds:.3f} s") for step, seconds in report.timings.items()]
     return table(("", ""), rows)

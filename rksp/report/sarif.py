@@ -7,8 +7,9 @@ import json
 from pathlib import PurePath
 from urllib.parse import quote
 
-from rksp.report.issues import Issue, issues, place, state
-from rksp.report.schema import Report
+from rksp.documents.finding import Finding
+from rksp.documents.score import ScoreReport
+from rksp.report.issues import issues, place, state
 
 _STATES = {
     "new": "new",
@@ -18,7 +19,7 @@ _STATES = {
 }
 
 
-def render(report: Report) -> str:
+def render(report: ScoreReport) -> str:
     """One run with one result an issue; a baseline sets each result's `baselineState`."""
     found = issues(report)
     rules = {issue.code: _rule(issue) for issue in reversed(found)}
@@ -44,12 +45,12 @@ def render(report: Report) -> str:
     return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def fingerprint(report: Report, issue: Issue) -> str:
+def fingerprint(report: ScoreReport, issue: Finding) -> str:
     """Stable over commits: the target's name and the issue's key, not its wording or line."""
     return hashlib.sha256(f"{report.target.name}\n{issue.key}".encode()).hexdigest()
 
 
-def _rule(issue: Issue) -> dict[str, object]:
+def _rule(issue: Finding) -> dict[str, object]:
     words = issue.name.replace("-", " ")
     rule = {
         "id": issue.code,
@@ -62,7 +63,7 @@ def _rule(issue: Issue) -> dict[str, object]:
     return rule
 
 
-def _result(report: Report, issue: Issue, rule: int) -> dict[str, object]:
+def _result(report: ScoreReport, issue: Finding, rule: int) -> dict[str, object]:
     file, line = place(report, issue) or (report.target.name, 1)
     logical = {"fullyQualifiedName": issue.layer or report.target.name, "kind": "module"}
     result: dict[str, object] = {

@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
-import io
+import math
 from collections import Counter
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from rksp.report import words
-from rksp.report.issues import deciding
-from rksp.report.schema import (
+from rksp.documents.finding import Finding
+from rksp.documents.score import (
     ComparisonReport,
-    FindingReport,
+    CurvePoint,
     LayerReport,
-    Report,
-    RiskReport,
+    ScoreReport,
     SeedReport,
 )
+from rksp.report import words
+from rksp.report.issues import deciding
 from rksp.spectra.status import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_FINDINGS = 6
+_QUARTERS = range(-24, 4)  # of decades, from 1e-6 to 6
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _STYLES = {"ok": "bold green", "risk": "bold red", "indeterminate": "bold yellow"}
 
 
-def render(report: Report, console: Console) -> None:
-    """Prints the verdict first, then the numbers behind it, then what could not be measured."""
+def render(report: ScoreReport) -> Group:
+    """The verdict first, then the numbers behind it, then what could not be measured."""
     seed = deciding(report)
-    console.print(_headline(report))
-    console.print(_verdict(report, seed))
+    parts = [_headline(report), _verdict(report, seed)]
     if report.findings:
-        console.print(_findings(report.findings))
+        parts.append(_findings(report.findings))
     if report.baseline:
-        console.print(_changes(report.baseline))
-    console.print()
-    console.print(_spectra(seed))
-    console.print()
-    console.print(_forward(seed))
+        parts.append(_changes(report.baseline))
+    parts += [Text(), _spectra(seed), Text(), _forward(seed)]
     notes = words.notes(report, seed)
     if notes:
-        console.print()
-        console.print(Group(*(Text(f"· {note}", style="dim") for note in notes)))
+        parts += [Text(), *(Text(f"· {note}", style="dim") for note in notes)]
+    return Group(*parts)
 
 
-def render_comparison(changed: ComparisonReport, console: Console) -> None:
+def render_comparison(changed: ComparisonReport) -> Group:
     """Two reports: their verdicts, the issues that moved, then numbers and settings."""
-    console.print(Text(f"{changed.verdict[0]} → {changed.verdict[1]}", style="bold"))
-    console.print(_changes(changed))
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
@@ -57,19 +52,15 @@ def render_comparison(changed: ComparisonReport, console: Console) -> None:
         table.add_row(name, *(_number(value, "{:.3g}") for value in pair))
     for name, pair in changed.settings.items():
         table.add_row(name, *("–" if value is None else Text(value) for value in pair))
-    console.print(table)
-    for note in changed.notes:
-        console.print(Text(f"· {note}", style="dim"))
+    return Group(
+        Text(f"{changed.verdict[0]} → {changed.verdict[1]}", style="bold"),
+        _changes(changed),
+        table,
+        *(Text(f"· {note}", style="dim") for note in changed.notes),
+    )
 
 
-def plain(report: Report) -> str:
-    """The same without colors, 100 columns wide."""
-    stream = io.StringIO()
-    render(report, Console(file=stream, width=100, highlight=False, color_system=None))
-    return stream.getvalue()
-
-
-def _headline(report: Report) -> Text:
+def _headline(report: ScoreReport) -> Text:
     target = report.target
     return Text.assemble(
         (target.name, "bold"),
@@ -78,7 +69,7 @@ def _headline(report: Report) -> Text:
     )
 
 
-def _verdict(report: Report, seed: SeedReport) -> Group:
+def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
     risk = seed.risk
     if risk is None:
         return Group(Text(f"not assessed: {seed.risk_missing}", style="bold yellow"))
@@ -89,19 +80,18 @@ def _verdict(report: Report, seed: SeedReport) -> Group:
     lines = [Text.assemble(title, "  ", words.answer(report, risk))]
     lines.append(Text(f"  {words.rates(risk)}"))
     if report.recipe.learning_rate is not None:
-        for meaning, share in risk.contributions[:3]:
-            if abs(share) >= 0.05:
-                word = "raises" if share > 0 else "lowers"
-                lines.append(Text(f"  {meaning} {word} the log-odds by {abs(share):.1f}"))
+        for c in risk.contributions[:3]:
+            if abs(c.log_odds) >= 0.05:
+                word = "raises" if c.log_odds > 0 else "lowers"
+                lines.append(Text(f"  {c.meaning} {word} the log-odds by {abs(c.log_odds):.1f}"))
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         lines.append(Text(f"  {sentence}", style="bold"))
-    lines.append(
-        Text(f"  P(failed) from {_lowest(risk):.0e} to {_highest(risk):.0e}: {_curve(risk)}", "dim")
-    )
+    if risk.curve:
+        lines.append(Text(f"  {_curve(risk.curve)}", "dim"))
     return Group(*lines)
 
 
-def _findings(findings: list[FindingReport]) -> Group:
+def _findings(findings: list[Finding]) -> Group:
     """One line each, as many as can be read; errors come first."""
     lines = [
         Text.assemble(
@@ -214,16 +204,21 @@ def _sparkline(values: list[float | None]) -> str:
     return "".join("·" if v is None else _BARS[min(7, int(v * 8))] for v in values)
 
 
-def _curve(risk: RiskReport) -> str:
-    return "".join(_BARS[min(7, int(p * 8))] for _, p, _, _ in risk.curve[20:160:5])
+def _curve(curve: list[CurvePoint]) -> str:
+    """P(failed) over the rates of interest, one character a quarter of a decade.
+
+    A curve that reaches none of them is shown whole.
+    """
+    shown = [p for p in (_nearest(curve, quarter / 4) for quarter in _QUARTERS) if p] or curve
+    bars = "".join(_BARS[min(7, int(p.probability * 8))] for p in shown)
+    ends = f"{shown[0].learning_rate:.0e} to {shown[-1].learning_rate:.0e}"
+    return f"P(failed) from {ends}: {bars}"
 
 
-def _lowest(risk: RiskReport) -> float:
-    return risk.curve[20][0]
-
-
-def _highest(risk: RiskReport) -> float:
-    return risk.curve[155][0]
+def _nearest(curve: list[CurvePoint], decade: float) -> CurvePoint | None:
+    """The point nearest to 10**decade; None where none is within an eighth of a decade."""
+    found = min(curve, key=lambda point: abs(math.log10(point.learning_rate) - decade))
+    return found if abs(math.log10(found.learning_rate) - decade) < 1 / 8 else None
 
 
 def _number(value: float | None, form: str = "{:.2f}") -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.features import FEATURES
-from rksp.report.schema import Report, RiskReport, SeedReport
 from rksp.spectra.status import Status
 
 TITLES = {
@@ -28,7 +28,7 @@ def count(number: int) -> str:
     return str(number)
 
 
-def size_and_weights(report: Report) -> str:
+def size_and_weights(report: ScoreReport) -> str:
     """`124 M parameters, random initialization`."""
     target = report.target
     weights = "stored weights" if target.is_pretrained else "random initialization"
@@ -37,12 +37,12 @@ def size_and_weights(report: Report) -> str:
     return f"{count(target.parameters)} parameters, {weights}"
 
 
-def blocks(report: Report) -> str:
+def blocks(report: ScoreReport) -> str:
     """`transformer.h (12)`, or both chains of an encoder and decoder."""
     return " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
 
 
-def answer(report: Report, risk: RiskReport) -> str:
+def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     """The probabilities in one line, or the question when the recipe has no rate."""
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
@@ -55,19 +55,19 @@ def answer(report: Report, risk: RiskReport) -> str:
     )
 
 
-def safe_rate(risk: RiskReport) -> str:
+def safe_rate(risk: RiskAssessment) -> str:
     """The safe rate, or why there is none."""
     return (
         "no rate looked at" if risk.safe_learning_rate is None else f"{risk.safe_learning_rate:.2g}"
     )
 
 
-def edge(risk: RiskReport) -> str:
+def edge(risk: RiskAssessment) -> str:
     """The likely edge, or where it must lie instead."""
     return "beyond the rates looked at" if risk.likely_edge is None else f"{risk.likely_edge:.2g}"
 
 
-def rates(risk: RiskReport) -> str:
+def rates(risk: RiskAssessment) -> str:
     """The safe rate and the likely edge, a line."""
     bound = f"(upper bound of the risk {risk.risk:.0%})"
     if risk.safe_learning_rate is None:
@@ -83,7 +83,7 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def margin(report: Report, risk: RiskReport) -> str:
+def margin(report: ScoreReport, risk: RiskAssessment) -> str:
     """What an accepted rate above the safe one means; nothing elsewhere."""
     rate, safe = report.recipe.learning_rate, risk.safe_learning_rate
     if report.verdict != "ok" or rate is None or safe is None or rate <= safe:
@@ -94,7 +94,7 @@ def margin(report: Report, risk: RiskReport) -> str:
     )
 
 
-def alone(report: Report, risk: RiskReport) -> str:
+def alone(report: ScoreReport, risk: RiskAssessment) -> str:
     """What the classifier says where rksp cannot tell."""
     rate = [] if report.recipe.learning_rate is None else [answer(report, risk)]
     said = [*rate, f"safe learning rate {safe_rate(risk)}", f"likely edge {edge(risk)}"]
@@ -107,9 +107,9 @@ def states(numbers: Mapping[str, int]) -> str:
     return ", ".join(listed) or "nothing to compare"
 
 
-def notes(report: Report, seed: SeedReport) -> list[str]:
+def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     """What could not be measured, and what limits the numbers that could."""
-    found = []
+    found = [*report.target.notes]
     if seed.spectra.reason:
         found.append(f"spectra indeterminate: {seed.spectra.reason}")
     for status, number in Counter(layer.status for layer in seed.spectra.layers).items():

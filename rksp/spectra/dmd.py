@@ -48,7 +48,6 @@ class FitJob:
     states: DistinctStates
     variant: Variant
     rank: int | None
-    energy: float | None
     kreiss: bool
     extras: bool
     name: str
@@ -61,7 +60,6 @@ def fit(
     *,
     sequence: Tensor | None = None,
     rank: int | None = None,
-    energy: float | None = None,
     variant: Variant = VARIANTS["rksp-1"],
     kreiss: bool = False,
     extras: bool = True,
@@ -76,8 +74,7 @@ def fit(
         y: States leaving it; row i belongs to the same token.
         sequence: `[states]` index of the sequence of each state, for held-out folds.
         rank: Keep at most this many principal directions; the width forces a full fit.
-        energy: Or the fewest directions that hold this share of the variance, in (0, 1].
-        variant: The definition; only one with `rank="auto"` accepts `rank` or `energy`.
+        variant: The definition; only one with `rank="auto"` accepts `rank`.
         kreiss: Also measure the Kreiss constant: 0.1 s at 128 modes, 2.4 s at 768.
         extras: Also measure growth and the held-out residual, a tenth of the cost.
         name: Module path of the block, carried into the result.
@@ -88,12 +85,11 @@ def fit(
     Raises:
         InputError: The tensors are no pair of states, or the options contradict each other.
     """
-    check_rank(rank, energy, variant)
+    check_rank(rank, variant)
     job = FitJob(
         states=distinct_states(x, y, sequence),
         variant=variant,
         rank=rank,
-        energy=energy,
         kreiss=kreiss,
         extras=extras,
         name=name,
@@ -113,19 +109,15 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def check_rank(rank: int | None, energy: float | None, variant: Variant) -> None:
-    """Raises `InputError` for a rank that contradicts the variant, the energy or arithmetic."""
-    if rank is not None and energy is not None:
-        raise InputError(f"rank {rank} and energy {energy} were both given; give one.")
-    if (rank is not None or energy is not None) and variant.rank != "auto":
+def check_rank(rank: int | None, variant: Variant) -> None:
+    """Raise `InputError` for a rank that contradicts the variant or arithmetic."""
+    if rank is not None and variant.rank != "auto":
         raise InputError(
             f"Variant {variant.name} fixes its own rank ({variant.rank}); "
-            "leave rank and energy out, or use rksp-1."
+            "leave rank out, or use rksp-1."
         )
     if rank is not None and rank < 1:
         raise InputError(f"rank is {rank}; give at least 1.")
-    if energy is not None and not 0.0 < energy <= 1.0:
-        raise InputError(f"energy is {energy}; give a share in (0, 1].")
 
 
 def solve(job: FitJob) -> LayerSpectrum:
@@ -149,9 +141,7 @@ def solve(job: FitJob) -> LayerSpectrum:
         return bare
     inputs = states.distinct_inputs
     target = _target_rank(job, width, inputs)
-    subspace = principal_subspace(
-        states.x, floor=states.variance_floor, rank=target, energy=job.energy
-    )
+    subspace = principal_subspace(states.x, floor=states.variance_floor, rank=target)
     if subspace is None:
         few = inputs < 2
         return replace(
@@ -159,7 +149,7 @@ def solve(job: FitJob) -> LayerSpectrum:
             status=Status.TOO_FEW_STATES if few else Status.RANK_DEFICIENT,
             status_detail=f"{inputs} distinct input(s)" if few else "the inputs do not vary",
         )
-    is_reduced = variant.rank == "auto" and job.rank is None and job.energy is None
+    is_reduced = variant.rank == "auto" and job.rank is None
     bare = replace(
         bare,
         modes=subspace.modes,
@@ -169,13 +159,13 @@ def solve(job: FitJob) -> LayerSpectrum:
         discarded_directions=width - subspace.modes,
     )
     measured = _measure(job, subspace, bare)
-    status, detail = _judge(measured, states, target, job.energy)
+    status, detail = _judge(measured, states, target)
     return replace(measured, status=status, status_detail=detail)
 
 
 def _target_rank(job: FitJob, width: int, inputs: int) -> int:
     rank = job.variant.rank if job.variant.rank != "auto" else job.rank
-    if rank == "full" or job.energy is not None:
+    if rank == "full":
         return width
     if isinstance(rank, int):
         return min(rank, width)
@@ -344,16 +334,13 @@ def _masses(moduli: np.ndarray, residuals: np.ndarray, variant: Variant) -> dict
     return found
 
 
-def _judge(
-    found: LayerSpectrum, states: DistinctStates, target: int, energy: float | None
-) -> tuple[Status, str]:
+def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[Status, str]:
     inputs, k = found.distinct_inputs, found.modes
-    wanted = k if energy is not None else target
-    if inputs < MIN_STATES or inputs - 1 < STATES_PER_MODE * wanted:
-        why = "; every residual is zero" if inputs - 1 <= wanted else ""
-        return Status.TOO_FEW_STATES, f"{inputs} distinct inputs for {wanted} modes{why}"
+    if inputs < MIN_STATES or inputs - 1 < STATES_PER_MODE * target:
+        why = "; every residual is zero" if inputs - 1 <= target else ""
+        return Status.TOO_FEW_STATES, f"{inputs} distinct inputs for {target} modes{why}"
     is_full = target == found.width
-    if energy is None and (k < target / 2 if is_full else k < target):
+    if k < target / 2 if is_full else k < target:
         return Status.RANK_DEFICIENT, f"the inputs span {k} of {target} directions"
     ratio = found.update_ratio_centered
     if ratio is not None and ratio < VANISHING_UPDATE:

@@ -26,6 +26,7 @@ class Profile:
         width: Width of the residual stream.
         states: States per block before duplicates were removed.
         forward_passes: Cost in passes over the probe.
+        notes: What the reader must know about how the stream was read, a sentence each.
     """
 
     spectra: SpectralProfile
@@ -34,6 +35,7 @@ class Profile:
     width: int
     states: int
     forward_passes: float
+    notes: tuple[str, ...] = ()
 
 
 def profile(
@@ -80,4 +82,5 @@ def profile(
             width=seen.width,
             states=seen.states,
             forward_passes=seen.forward_passes,
+            notes=seen.notes,
         )

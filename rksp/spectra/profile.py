@@ -152,7 +152,7 @@ class SpectralAccumulator:
 
     Args:
         variant: The definition; see `rksp.spectra.dmd.VARIANTS`.
-        rank: As for `rksp.spectra.dmd.fit`; likewise `energy`, `kreiss` and `extras`.
+        rank: As for `rksp.spectra.dmd.fit`; likewise `kreiss` and `extras`.
         workers: Threads; 0 solves inside `consume`.
     """
 
@@ -161,18 +161,16 @@ class SpectralAccumulator:
         *,
         variant: Variant = VARIANTS["rksp-1"],
         rank: int | None = None,
-        energy: float | None = None,
         kreiss: bool = False,
         extras: bool = True,
         workers: int = 0,
     ) -> None:
-        check_rank(rank, energy, variant)
+        check_rank(rank, variant)
         if workers < 0:
             raise InputError(f"workers is {workers}; give 0 or more.")
         self._variant = variant
         self._options = {
             "rank": rank,
-            "energy": energy,
             "kreiss": kreiss,
             "extras": extras,
             "variant": variant,

@@ -153,16 +153,13 @@ class Subspace:
         return max(0.0, 1.0 - float(self.variances.sum()) / self.total_variance)
 
 
-def principal_subspace(
-    x: np.ndarray, *, floor: float, rank: int | None = None, energy: float | None = None
-) -> Subspace | None:
+def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) -> Subspace | None:
     """The explicit rank decision; None if the states do not vary.
 
     Args:
         x: Centered states, `[states, width]` float64.
         floor: Smallest kept variance relative to the largest.
         rank: Keep at most this many directions.
-        energy: Keep the fewest directions that hold this share of the variance.
     """
     states, width = x.shape
     total = float(np.vdot(x, x)) / max(states - 1, 1)
@@ -174,7 +171,7 @@ def principal_subspace(
     else:
         matrix = covariance(torch.from_numpy(x)).xx.numpy() * (states / (states - 1))
     size = len(matrix)
-    if energy is None and rank is not None and rank < size // 4:
+    if rank is not None and rank < size // 4:
         variances, vectors = eigh(matrix, subset_by_index=[size - rank, size - 1])
     else:
         variances, vectors = np.linalg.eigh(matrix)  # releases the interpreter lock
@@ -183,8 +180,6 @@ def principal_subspace(
     keep = min(keep, states - 1, width)  # centering costs one direction
     if rank is not None:
         keep = min(keep, rank)
-    if energy is not None:
-        keep = min(keep, 1 + int(np.searchsorted(np.cumsum(variances) / total, energy - 1e-12)))
     variances, vectors = variances[:keep].copy(), vectors[:, :keep]
     basis = x.T @ vectors / np.sqrt((states - 1) * variances) if small else vectors
     return Subspace(basis=np.ascontiguousarray(basis), variances=variances, total_variance=total)

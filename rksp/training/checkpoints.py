@@ -10,7 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rksp.errors import InputError
-from rksp.interventions.rate_backoff import Snapshot, take
+from rksp.files import replacing
+from rksp.run_state import RunState
 
 
 class Checkpoints:
@@ -33,12 +34,12 @@ class Checkpoints:
             raise InputError(f"Checkpoints need every and keep >= 1, got {every} and {keep}.")
         self.folder, self.every = folder, every
         self.written: Path | None = None
-        self._states: deque[Snapshot] = deque(maxlen=keep)
+        self._states: deque[RunState] = deque(maxlen=keep)
 
     def keep(self, step: int, model: nn.Module, optimizer: Optimizer) -> None:
         """Takes the state before `step` if it is time to."""
         if self.written is None and step % self.every == 0:
-            self._states.append(take(step, model, optimizer))
+            self._states.append(RunState.of(step, model, optimizer))
 
     def write(self, step: int, model: nn.Module) -> None:
         """Writes the oldest state kept; the first call does, later ones do nothing."""
@@ -53,9 +54,8 @@ class Checkpoints:
                     tensors[f"optimizer.{names[parameter]}.{key}"] = value
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"before-step-{step}.safetensors"
-        partial = path.with_suffix(".partial")
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(whole, partial, metadata={"step": str(state.step)})
-        partial.replace(path)
+        with replacing(path) as partial:
+            save_file(whole, partial, metadata={"step": str(state.step)})
         self.written = path
         self._states.clear()

@@ -184,6 +184,7 @@ class Beside(Companion):
         for intervention in self.interventions:
             intervention.bind(model, optimizer, recipe)
         self.watch.bind(model)
+        self.watch.leave_out_of_advice(i.name for i in self.interventions)
 
     def begin(self, moment: Moment) -> None:
         self._started = time.perf_counter()

@@ -1,1 +1,1 @@
-"""The committed experiments, as plans of trials; `rksp reproduce` runs them."""
+"""Published experiments again: a table of their settings, one runner and one renderer."""

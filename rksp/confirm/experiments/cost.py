@@ -7,11 +7,13 @@ the processor time of its cheapest step over that of the cheapest bare step. One
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from rksp.confirm.experiments import kss, kss_batch, msign
-from rksp.confirm.experiments.plan import Trial
+import torch
+
+from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, PUBLISHED, RANDOM
 from rksp.confirm.experiments.rows import Cost
+from rksp.confirm.experiments.trials import Trial
 from rksp.datasets.tasks import make_task
 from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
@@ -25,12 +27,12 @@ ROUNDS = 40
 LINES = {
     "kss": {
         "clip=1.0": ("clip:norm=1.0", 1),
-        kss.ENERGY: (kss.ENERGY, 1),
-        kss.RANDOM: (kss.RANDOM, 1),
-        kss.PUBLISHED: (f"{kss.PUBLISHED},every=1", 10),
+        ENERGY: (ENERGY, 1),
+        RANDOM: (RANDOM, 1),
+        PUBLISHED: (f"{PUBLISHED},every=1", 10),
     },
-    "kss-batch": {kss.ENERGY: (kss.ENERGY, 1)},
-    "kss-wide": {kss.ENERGY: (kss.ENERGY, 1)},
+    "kss-batch": {ENERGY: (ENERGY, 1)},
+    "kss-wide": {ENERGY: (ENERGY, 1)},
     "msign": {
         "msign:every=100,scope=attention": ("msign:every=1,scope=attention", 100),
         "msign:every=100,scope=mlp": ("msign:every=1,scope=mlp", 100),
@@ -40,31 +42,18 @@ LINES = {
 
 
 def measure(*, rounds: int = ROUNDS) -> list[Cost]:
-    """Times the arms in the settings of their experiments; call it on one thread."""
-    larger = kss_batch.plan()[0]
+    """Time the arms in the settings of their experiments, on one thread."""
+    torch.set_num_threads(1)
+    larger = EXPERIMENTS["kss-batch"].setting
     trials = {
-        "kss": kss.plan()[0],
+        "kss": EXPERIMENTS["kss"].setting,
         "kss-batch": larger,
         "kss-wide": larger.model_copy(update={"shape": {**larger.shape, "hidden_size": 256}}),
-        "msign": msign.plan()[0],
+        "msign": EXPERIMENTS["msign"].setting,
     }
     return [
         cost for name, lines in LINES.items() for cost in _of(name, trials[name], lines, rounds)
     ]
-
-
-def table(costs: Sequence[Cost]) -> str:
-    """As Markdown."""
-    lines = [
-        "| experiment | arm | ms a bare step | ms acting | every | share of time |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {c.experiment} | `{c.arm}` | {c.bare:.1f} | {c.acting:.1f} | {c.every} "
-        f"| {c.share:+.1%} |"
-        for c in costs
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _of(name: str, trial: Trial, lines: Mapping[str, tuple[str, int]], rounds: int) -> list[Cost]:

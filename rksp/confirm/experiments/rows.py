@@ -1,20 +1,18 @@
-"""Results of experiments as small rows, and the tables made of them."""
+"""Results of experiments as small rows."""
 
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
-from scipy.stats import fisher_exact
 
-from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.plan import Stored
+from rksp.confirm.experiments.trials import Stored
 from rksp.errors import ArtifactError
+from rksp.files import atomic_write
 from rksp.outcome import Outcome
 
 AnyRow = TypeVar("AnyRow", bound=BaseModel)
@@ -43,7 +41,7 @@ class Row(BaseModel):
 
     @property
     def has_diverged(self) -> bool:
-        """By the published label: non-finite, loss above 50 or gradient norm above 500."""
+        """Say whether it diverged: not finite, loss above 50 or gradient norm above 500."""
         return self.outcome == Outcome.DIVERGED
 
 
@@ -66,12 +64,12 @@ class Cost(BaseModel):
 
     @property
     def share(self) -> float:
-        """Of a bare step, spread over the cadence."""
+        """Return the share of a bare step, spread over the cadence."""
         return (self.acting / self.bare - 1) / self.every
 
 
 def to_rows(stored: Sequence[Stored]) -> list[Row]:
-    """The rows of stored trials."""
+    """Return the rows of stored trials."""
     shared = set(Row.model_fields) - {"rate", "faults", "fault_step"}
     return [
         Row(
@@ -85,13 +83,13 @@ def to_rows(stored: Sequence[Stored]) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[BaseModel]) -> None:
-    """One row a line, so that a later run differs in the lines that changed."""
+    """Write one row a line, so that a later run differs in the lines that changed."""
     lines = [json.dumps(row.model_dump(mode="json"), sort_keys=True) for row in rows]
-    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def shipped_rows(name: str, kind: type[AnyRow] = Row) -> list[AnyRow]:
-    """The committed rows of an experiment.
+    """Return the committed rows of an experiment.
 
     Raises:
         ArtifactError: There are none.
@@ -100,42 +98,3 @@ def shipped_rows(name: str, kind: type[AnyRow] = Row) -> list[AnyRow]:
     if not file.is_file():
         raise ArtifactError(f"No results of {name!r} are shipped; run it with --folder.")
     return [kind.model_validate(row) for row in json.loads(file.read_text(encoding="utf-8"))]
-
-
-def divergence_table(rows: Sequence[Row], paper: Mapping[str, object]) -> str:
-    """Arm × trials diverged, Fisher's test against the baseline, and the median final loss.
-
-    The test compares an arm with the baseline on the arm's own trials; the loss is over the trials
-    that ended.
-    """
-    lines = [
-        "| arm | diverged | share | Fisher p | relative | final loss | paper |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    by_arm = {arm: {(r.rate, r.seed): r for r in rows if r.arm == arm} for arm in _arms(rows)}
-    for arm, own in by_arm.items():
-        paired = [by_arm[BASELINE][key] for key in own if key in by_arm[BASELINE]]
-        bad, base = _diverged(own.values()), _diverged(paired)
-        p = "–"
-        relative = "–"
-        if arm != BASELINE and paired:
-            counts = [(bad, len(own) - bad), (base, len(paired) - base)]
-            p = f"{fisher_exact(counts).pvalue:.2g}"
-            relative = f"{bad / base - 1:+.0%}" if base and len(paired) == len(own) else "–"
-        finals = [r.final_loss for r in own.values() if r.final_loss is not None]
-        final = f"{statistics.median(finals):.3f}" if finals else "–"
-        theirs = paper.get(arm, "–")
-        theirs = f"{theirs:.1f} %" if isinstance(theirs, float) else theirs
-        lines.append(
-            f"| `{arm}` | {bad}/{len(own)} | {bad / len(own):.0%} | {p} | {relative} | {final} "
-            f"| {theirs} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _arms(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row.arm for row in rows))
-
-
-def _diverged(rows: Iterable[Row]) -> int:
-    return sum(row.has_diverged for row in rows)

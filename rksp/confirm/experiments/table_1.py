@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from rksp.confirm.experiments.tables import markdown
 from rksp.models.zoo import build_member
 from rksp.spectra.model_profile import profile
 
@@ -46,13 +47,13 @@ def measure(
 
 
 def table(found: Mapping[str, tuple[float, ...]]) -> str:
-    """Ours beside the paper's, as Markdown."""
-    lines = [
-        "| normalization | M≈1 | paper | M>1 | paper | ρ | paper |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+    """Return ours beside the paper's, as Markdown."""
+    cells = [
+        [
+            family.removeprefix("zoo_"),
+            *(f"{value:.2f}" for pair in zip(ours, PAPER[family], strict=True) for value in pair),
+        ]
+        for family, ours in found.items()
     ]
-    for family, ours in found.items():
-        pairs = zip(ours, PAPER[family], strict=True)
-        cells = " | ".join(f"{mine:.2f} | {theirs:.2f}" for mine, theirs in pairs)
-        lines.append(f"| {family.removeprefix('zoo_')} | {cells} |")
-    return "\n".join(lines) + "\n"
+    header = ("normalization", "M≈1", "paper", "M>1", "paper", "ρ", "paper")
+    return markdown(header, cells)

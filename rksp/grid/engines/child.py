@@ -6,31 +6,28 @@ import itertools
 import json
 import os
 import sys
-import threading
-import time
 
-from rksp.grid.evaluate import load_evaluator
+from rksp.processes import end_with
 
 
-def main(evaluator: str) -> None:
-    """Works until its input ends; leaves when the coordinator is gone."""
+def main(coordinator: int, evaluator: str) -> None:
+    """Works until its input ends; leaves when the coordinator is gone.
+
+    Args:
+        coordinator: Its process id. A parent that died before this line runs has another one.
+        evaluator: What answers a task, as `package.module:function`.
+    """
+    end_with(coordinator)
+    from rksp.grid.evaluate import load_evaluator  # seconds in which the coordinator may die
+
     # What libraries print must not end up between the events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    parent = os.getppid()
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     evaluate = load_evaluator(evaluator)
     for line in sys.stdin:
         for event in itertools.chain(({"kind": "started"},), evaluate(json.loads(line)), (None,)):
             print(json.dumps(event), file=events, flush=True)
 
 
-def _leave_with(parent: int) -> None:
-    """A long profile for a coordinator that was killed would be work for nobody."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(int(sys.argv[1]), sys.argv[2])

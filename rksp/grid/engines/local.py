@@ -15,6 +15,7 @@ import threading
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR
 from rksp.grid.events import Event, Task
+from rksp.processes import SAFE_PATH
 
 
 class LocalEngine:
@@ -54,12 +55,13 @@ class _Worker:
     def __init__(self, evaluator: str) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rksp.grid.engines.child", evaluator],
+            # -P: a file of the working folder must not be imported in place of a package.
+            [sys.executable, "-P", "-m", "rksp.grid.engines.child", str(os.getpid()), evaluator],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+            env={"OMP_NUM_THREADS": "1"} | os.environ | SAFE_PATH,
         )
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.reader = threading.Thread(target=self._read, daemon=True)

@@ -6,16 +6,20 @@ rest to another node.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
 import socket
+import tempfile
 import threading
+from pathlib import Path
 
 from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import Event, Task
+from rksp.processes import SAFE_PATH
 
 _ADDRESS = re.compile(r"(ray://)?(?P<host>[^:/]+):(?P<port>\d{1,5})")
 _PATIENCE = 10.0  # seconds
@@ -38,17 +42,23 @@ class RayEngine:
         self, workers: int | None = None, *, address: str | None = None, evaluator: str = EVALUATOR
     ) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.update(SAFE_PATH)  # which workers on this machine inherit
         try:
             import ray
         except ImportError as error:
             raise InputError("--engine ray needs Ray; pip install 'rksp[ray]'.") from error
         self._ray = ray
+        self._opened = contextlib.ExitStack()
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
                 _knock(address)
-                ray.init(address=address, log_to_driver=False, include_dashboard=False)
+                # Ray puts the folder in which it starts first on the path of its workers.
+                empty = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+                with contextlib.chdir(self._opened.enter_context(empty)):
+                    ray.init(address=address, log_to_driver=False, include_dashboard=False)
             except (OSError, OverflowError) as error:
+                self._opened.close()
                 raise InputError(f"There is no Ray cluster at {address}: {error}.") from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._evaluator = evaluator
@@ -58,12 +68,13 @@ class RayEngine:
     def start(self, task: Task) -> RayJob:
         """Sends a group to the cluster."""
         scattered = self._work.options(scheduling_strategy="SPREAD")
-        return RayJob(self._ray, scattered.remote(self._evaluator, task))
+        return RayJob(self._ray, scattered.remote(self._evaluator, task, str(Path.cwd())))
 
     def close(self) -> None:
         """Leaves the cluster; one that was there before is left as it is."""
         if self._is_ours:
             self._ray.shutdown()
+        self._opened.close()
 
 
 def _knock(address: str | None) -> None:
@@ -73,7 +84,10 @@ def _knock(address: str | None) -> None:
         socket.create_connection((match["host"], int(match["port"])), timeout=_PATIENCE).close()
 
 
-def _work(evaluator: str, task: Task):
+def _work(evaluator: str, task: Task, folder: str):
+    """Answer a task; relative paths count from `folder` where the node has one."""
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
     yield {"kind": "started"}
     yield from load_evaluator(evaluator)(task)
 

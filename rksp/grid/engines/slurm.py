@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import Event, Task
 from rksp.grid.provenance import made_by
+from rksp.processes import SAFE_PATH
 
 _PATIENCE = 30.0  # seconds between questions to the queue about a job that is silent
 _DEFAULTS = {"cpus_per_task": 1, "timeout_min": 240}  # submitit's own limit is 5 minutes
@@ -48,6 +50,7 @@ class SlurmEngine:
             import submitit
         except ImportError as error:
             raise InputError("--engine slurm needs submitit; pip install 'rksp[slurm]'.") from error
+        os.environ.update(SAFE_PATH)  # which jobs inherit
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "logs", cluster=cluster)
         except RuntimeError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rksp.models.anatomy.norms import qk_norm
 from rksp.models.anatomy.weight_view import Matrix, at_least_float, gathered
 
 _SEPARATE = (
@@ -20,7 +21,6 @@ _SEPARATE = (
 _OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "out", "o", "proj", "wo", "Wo")
 _BLOCKS = ("c_attn", "qkv", "qkv_proj", "Wqkv")  # queries, then keys, then values
 _PER_HEAD = ("GPTNeoX", "Bloom", "Persimmon")  # query, key and value of a head side by side
-_NORMS = ("q_norm", "query_norm", "q_layernorm", "q_ln", "query_layernorm", "qk_norm", "ln_q")
 _HEAD_DIMS = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
@@ -155,8 +155,8 @@ def attention_layer(model: nn.Module, path: str, module: nn.Module) -> Attention
         key=key,
         value=value,
         output=_output(model, path, module),
-        query_norm=_norm(module, "q"),
-        key_norm=_norm(module, "k"),
+        query_norm=qk_norm(module, "query"),
+        key_norm=qk_norm(module, "key"),
     )
 
 
@@ -308,21 +308,6 @@ def _output(model: nn.Module, path: str, module: nn.Module) -> Matrix | None:
     if is_linear(dense := getattr(beside, "dense", None)):
         return whole_matrix(_join(parent, "output.dense"), dense)
     return None
-
-
-def _norm(module: nn.Module, which: str) -> nn.Module | None:
-    for name in _NORMS:
-        name = name if name.startswith("qk") else _renamed(name, which)
-        norm = getattr(module, name, None)
-        if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
-            return norm
-    return None
-
-
-def _renamed(name: str, which: str) -> str:
-    if which == "q":
-        return name
-    return name.replace("query", "key") if "query" in name else name.replace("q", "k", 1)
 
 
 def _scale(module: nn.Module, width: int) -> float:

@@ -95,6 +95,22 @@ def first_tensor(value: object) -> Tensor | None:
     return next((tensor for _, tensor in float_tensors(value)), None)
 
 
+def block_paths(model: nn.Module) -> tuple[str, ...]:
+    """Paths of the children of every outermost list of composite modules, in order.
+
+    What can be said without a pass: `find_chains` runs the model and knows which of these lists
+    hand their states on. On decoders and encoders of one stream both name the same blocks.
+    """
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or any(name.startswith(p + ".") for p in found):
+            continue
+        children = list(module.named_children())
+        if children and all(any(True for _ in child.children()) for _, child in children):
+            found += [f"{name}.{child}" if name else child for child, _ in children]
+    return tuple(found)
+
+
 def find_chains(
     model: nn.Module, run: Callable[[], object], *, path: str | None = None
 ) -> tuple[Chain, ...]:

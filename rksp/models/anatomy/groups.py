@@ -8,16 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
+from rksp.models.anatomy.chains import block_paths
 from rksp.moment import Moment
 
 _NORMS = "gradient norms"
 
 
 def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters by block, and by module outside of the blocks; each once.
-
-    A block is a child of an outermost `ModuleList` whose children have children themselves.
-    """
+    """Trainable parameters by block (`block_paths`), and by module outside of them; each once."""
     blocks = block_paths(model)
     groups: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -25,18 +23,6 @@ def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
             owner = next((path for path in blocks if name.startswith(path + ".")), None)
             groups.setdefault(owner or name.rpartition(".")[0], []).append(parameter)
     return groups
-
-
-def block_paths(model: nn.Module) -> tuple[str, ...]:
-    """Paths of the children of every outermost list of composite modules, in order."""
-    found: list[str] = []
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList) or any(name.startswith(p + ".") for p in found):
-            continue
-        children = list(module.named_children())
-        if children and all(any(True for _ in child.children()) for _, child in children):
-            found += [f"{name}.{child}" if name else child for child, _ in children]
-    return tuple(found)
 
 
 def local(tensor: Tensor) -> Tensor:

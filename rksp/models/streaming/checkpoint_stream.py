@@ -35,15 +35,13 @@ class CheckpointWeights:
     Args:
         folder: Holds safetensors files, and their index if there are several.
         model: A skeleton of the model they are for.
-        rounded_to: Name of the dtype that values are rounded to.
 
     Raises:
         InputError: A file is missing or damaged, or a weight is missing; it is named.
     """
 
-    def __init__(self, folder: Path, model: nn.Module, *, rounded_to: str | None = None) -> None:
+    def __init__(self, folder: Path, model: nn.Module) -> None:
         self.folder = folder
-        self.rounded_to = None if rounded_to is None else getattr(torch, rounded_to)
         self._model = model
         self._handles, self._places = {}, {}
         for file in find_weights(folder):
@@ -96,8 +94,6 @@ class CheckpointWeights:
     def _fill(self, name: str, out: Tensor, value: Tensor) -> None:
         if value.shape != out.shape:
             raise InputError(f"The weights in {self.folder} have another shape for {name}.")
-        if self.rounded_to is not None and out.is_floating_point():
-            value = value.to(out.dtype).to(self.rounded_to)
         out.copy_(value)
         check_finite({name: out}, str(self.folder))
 

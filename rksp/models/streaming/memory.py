@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from collections.abc import Sequence
@@ -12,13 +11,12 @@ from pathlib import Path
 from rksp.errors import InputError
 from rksp.models.streaming.units import Unit
 
-_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?)i?[bB]?\s*$")
-_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
 _ACTIVATIONS = 4  # of the widest module's output that live at once inside a block
 _SCRATCH = 12  # of it that statistics take and the allocator keeps, ...
 _MOST_SCRATCH = 400 * 10**6  # ... but no more bytes: what is larger goes back to the system
 _OVERHEAD = 50 * 10**6  # of threads and of what BLAS packs; a tenth is lost between allocations
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
 _SHARE = 0.9  # of what is free, where no limit is given
 # Limit and usage of a container (cgroup 2, cgroup 1), and what its usage is called: file pages
 # are left out, which make room by themselves.
@@ -109,16 +107,38 @@ def plan_memory(
     )
 
 
-def parse_size(text: str) -> int:
-    """Bytes from `8GB`, `500 MB` or a plain number; powers of ten.
+def check_pass(
+    target: str,
+    config: object,
+    *,
+    tokens: int,
+    limit: int | None = None,
+) -> None:
+    """Refuse a pass whose inputs alone would fill the memory, before anything is built.
+
+    Args:
+        config: The configuration; sizes that it does not name count as zero.
+        tokens: Tokens or patches of the whole probe.
+        limit: Bytes; default what is free.
 
     Raises:
-        InputError: It is no size.
+        InputError: With the prediction and what to do.
     """
-    match = _SIZE.match(text)
-    if not match or not float(match[1]) > 0:
-        raise InputError(f"--max-memory {text!r} is no size; give one such as 8GB.")
-    return int(float(match[1]) * _UNITS[match[2]])
+    of_text = getattr(config, "get_text_config", None)
+    config = of_text() if callable(of_text) else config
+    sizes = {name: getattr(config, name, None) for name in _WIDTHS}
+    widths = [size for size in sizes.values() if isinstance(size, int)]
+    vocabulary = getattr(config, "vocab_size", None)
+    logits = 4 * tokens * vocabulary if isinstance(vocabulary, int) else 0
+    states = 4 * tokens * max(widths, default=0)
+    needed = resident_memory() + logits + logits // 2 + _ACTIVATIONS * states
+    limit = free_memory() if limit is None else limit
+    if needed > limit:
+        raise InputError(
+            f"{target} needs {readable(needed)} of memory for a probe of {tokens} tokens "
+            f"({readable(logits)} of it logits), more than {readable(limit)}; use fewer "
+            "--snapshots, or raise --max-memory."
+        )
 
 
 def readable(size: int) -> str:

@@ -87,14 +87,13 @@ def open_stream(
         if source.is_pretrained:
             model, _ = make_skeleton(source.construct_empty, seed)
             share_weights(model)
-            weights = CheckpointWeights(source.folder, model, rounded_to=source.rounded_to)
+            weights = CheckpointWeights(source.folder, model)
             weights.fill_buffers(model)
         else:
             model, recipes = record_model(source.construct_empty, seed)
             weights = InitialWeights(
                 recipes,
                 seed,
-                rounded_to=source.rounded_to,
                 by_counter=choose_device().type == "cuda",
                 poison=poison,
             )

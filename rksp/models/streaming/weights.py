@@ -43,7 +43,6 @@ class InitialWeights:
     Args:
         recipes: By name, of `record`.
         seed: Of the initialization.
-        rounded_to: Name of the dtype that values are rounded to.
         by_counter: Take random numbers from `rksp.kernels.normal_fill`, which draws where the
             weight is wanted, and not from torch's generator on the CPU. The bits are others. On
             one core its reference gives 22 million normals a second, torch 130 to 260 million;
@@ -56,13 +55,11 @@ class InitialWeights:
         recipes: dict[str, Recipe],
         seed: int,
         *,
-        rounded_to: str | None = None,
         by_counter: bool = False,
         poison: bool = False,
     ) -> None:
         self.recipes, self.seed, self.poison = recipes, seed, poison
         self.by_counter = by_counter
-        self.rounded_to = None if rounded_to is None else getattr(torch, rounded_to)
 
     def can_slice(self, name: str) -> bool:
         return all(step.is_entrywise for step in self.recipes[name].steps)
@@ -132,13 +129,11 @@ class InitialWeights:
 
     @contextmanager
     def _finished(self, name: str, tensor: Tensor) -> Iterator[None]:
-        """Poisons what is filled inside, rounds it after, and looks for poison that is left."""
+        """Poisons what is filled inside, and looks for poison that is left."""
         is_float = tensor.is_floating_point()
         if self.poison and is_float:
             tensor.fill_(math.nan)
         yield
-        if self.rounded_to is not None and is_float:
-            tensor.copy_(tensor.to(self.rounded_to))
         if self.poison and is_float and tensor.isnan().any():
             raise RkspError(f"{name} was left partly unfilled; please report this model.")
 

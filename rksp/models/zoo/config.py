@@ -6,7 +6,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Norm = Literal["pre_ln", "rmsnorm", "post_ln", "deepnorm", "deepnorm_no_post", "subln", "none"]
+Norm = Literal[
+    "pre_ln",
+    "rmsnorm",
+    "post_ln",
+    "deepnorm",
+    "deepnorm_no_post",
+    "subln",
+    "subln_gains",
+    "none",
+]
 NORMS: tuple[str, ...] = Norm.__args__
 
 
@@ -22,6 +31,8 @@ class ZooConfig(BaseModel):
         deepnorm_no_post: α x + f(x) without any norm: not in that paper, but the form that
             reproduces the "DeepNorm" row of arXiv 2602.22988, Table 1.
         subln: pre_ln with a second LayerNorm before each output projection (Wang et al., 2022b).
+        subln_gains: subln with that paper's initialization: value, output and feed-forward weights
+            times γ = √(ln 2L) (its decoder-only row).
         none: x + f(x).
 
     `init_scheme`: `normal` draws every matrix from N(0, init_std²); `fan_in` from
@@ -71,6 +82,11 @@ class ZooConfig(BaseModel):
     @property
     def intermediate_size(self) -> int:
         return int(self.hidden_size * self.intermediate_ratio)
+
+    @property
+    def has_inner_norms(self) -> bool:
+        """Whether a norm stands before every output projection."""
+        return self.norm in ("subln", "subln_gains")
 
     @property
     def is_causal(self) -> bool:

@@ -19,7 +19,7 @@ class MLP(nn.Module):
             nn.Linear(width, inner, bias=config.bias) if config.activation == "swiglu" else None
         )
         self.up = nn.Linear(width, inner, bias=config.bias)
-        self.inner_norm = nn.LayerNorm(inner) if config.norm == "subln" else nn.Identity()
+        self.inner_norm = nn.LayerNorm(inner) if config.has_inner_norms else nn.Identity()
         self.down = nn.Linear(inner, width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:

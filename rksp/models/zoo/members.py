@@ -20,6 +20,7 @@ ZOO_FAMILIES: dict[str, dict[str, object]] = {
     "zoo_rmsnorm": {"norm": "rmsnorm"},
     "zoo_deepnorm": {"norm": "deepnorm"},
     "zoo_subln": {"norm": "subln"},
+    "zoo_subln_gains": {"norm": "subln_gains"},
     "zoo_no_norm": {"norm": "none"},
     "zoo_qk_norm": {"norm": "rmsnorm", "qk_norm": True},
     "zoo_parallel": {"norm": "pre_ln", "parallel_blocks": True},

@@ -35,7 +35,7 @@ class Attention(nn.Module):
         self.config = config
         width = config.hidden_size
         self.qkv = nn.Linear(width, 3 * width, bias=config.bias)
-        self.inner_norm = nn.LayerNorm(width) if config.norm == "subln" else nn.Identity()
+        self.inner_norm = nn.LayerNorm(width) if config.has_inner_norms else nn.Identity()
         self.out = nn.Linear(width, width, bias=config.bias)
         normed = nn.RMSNorm if config.qk_norm else nn.Identity
         self.q_norm, self.k_norm = normed(config.head_dim), normed(config.head_dim)
@@ -130,12 +130,12 @@ class ZooTransformer(nn.Module):
                     module.bias.zero_()
             if isinstance(module, KANLayer):  # splines start near zero (Liu et al., 2024, §2.2)
                 module.spline.weight.mul_(0.1)
+        gains = {"deepnorm": (8 * depth) ** -0.25, "subln_gains": math.sqrt(math.log(2 * depth))}
         for block in self.blocks:
-            if config.norm == "deepnorm":
-                beta = (8 * depth) ** -0.25
-                block.attention.qkv.weight[2 * config.hidden_size :].mul_(beta)
+            if (gain := gains.get(config.norm)) is not None:
+                block.attention.qkv.weight[2 * config.hidden_size :].mul_(gain)
                 for matrix in (block.attention.out, *_linears(block.feed_forward)):
-                    matrix.weight.mul_(beta)
+                    matrix.weight.mul_(gain)
             for matrix in _branch_outputs(block):
                 if config.scale_residual_init:
                     matrix.weight.div_(math.sqrt(2 * depth))

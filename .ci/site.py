@@ -1,0 +1,141 @@
+"""Builds the sources of the documentation site from what the repository already says.
+
+    python .ci/site.py && mkdocs build --strict
+
+Every page is a README, the help of a command, the explanation of a check or a docstring; nothing
+is written twice. The examples in the gallery are executed while the site is built.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "build" / "site-source"
+# What the gallery shows: a title, and the arguments of `rksp score` that make the page.
+GALLERY = {
+    "GPT-2 at a usual rate": "gpt2 --set n_layer=4 --lr 6e-4 --warmup-steps 100",
+    "The same, a hundred times higher": "gpt2 --set n_layer=4 --lr 6e-2",
+    "A mixture of experts without a balance loss": (
+        "mixtral --set num_hidden_layers=2 --set hidden_size=128 --set intermediate_size=256 "
+        "--set vocab_size=1000 --lr 1e-3"
+    ),
+    "An initialization far too large": (
+        "gpt2 --set n_layer=4 --set n_embd=128 --set n_head=4 --set initializer_range=1.0 --lr 1e-3"
+    ),
+}
+
+
+def _rksp(*arguments: str) -> str:
+    command = [sys.executable, "-m", "rksp.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=SITE, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"rksp {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _tracked(pattern: str) -> list[Path]:
+    listed = ["git", "ls-files", "--", pattern]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [Path(name) for name in found.split()]
+
+
+def _readmes() -> list[Path]:
+    return [path for path in _tracked("*README.md") if path.parts[0] not in ("tests", ".github")]
+
+
+def _local_links(text: str, page: Path, pages: set[Path]) -> str:
+    """Turn links to files that are no pages into code: the site holds pages only."""
+
+    def replaced(match: re.Match[str]) -> str:
+        label, target = match[1], match[2]
+        if "://" in target or target.startswith("#"):
+            return match[0]
+        path = (ROOT / page.parent / target.split("#")[0]).resolve().relative_to(ROOT)
+        if (ROOT / path).is_dir() and path / "README.md" in pages:
+            return f"[{label}]({target.rstrip('/')}/README.md)"
+        return match[0] if path in pages or path.suffix == ".svg" else f"`{path}`"
+
+    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", replaced, text)
+
+
+def _copy_readmes() -> None:
+    pages = set(_readmes()) | {Path(name) for name in _notes()}
+    for page in pages:
+        target = SITE / page
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(_local_links((ROOT / page).read_text(), page, pages))
+    for picture in _tracked("*.svg"):
+        (SITE / picture).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / picture, SITE / picture)
+
+
+def _notes() -> list[str]:
+    names = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+def _commands() -> None:
+    import typer
+
+    from rksp.cli import app
+
+    group = typer.main.get_command(app)
+    text = ["# Commands", ""]
+
+    def walk(command: object, words: list[str]) -> None:
+        children = getattr(command, "commands", None)
+        if children:
+            for name, child in children.items():
+                walk(child, [*words, name])
+            return
+        text.extend([f"## {' '.join(words)}", "", (command.help or "").strip(), ""])
+        text.extend(["| option | meaning | default |", "|---|---|---|"])
+        for parameter in command.params:
+            names = ", ".join(f"`{name}`" for name in parameter.opts)
+            meaning = (getattr(parameter, "help", None) or "").replace("|", "\\|")
+            default = "" if parameter.default in (None, False, ()) else f"`{parameter.default}`"
+            text.append(f"| {names} | {meaning} | {default} |")
+        text.append("")
+
+    walk(group, ["rksp"])
+    (SITE / "reference" / "commands.md").write_text("\n".join(text) + "\n")
+
+
+def _checks() -> None:
+    codes = re.findall(r"\bRKSP\d+\b", _rksp("checks"))
+    text = ["# Checks", ""]
+    for code in dict.fromkeys(codes):
+        text += [f"## {code}", "", "```text", _rksp("explain", code).rstrip(), "```", ""]
+    (SITE / "reference" / "checks.md").write_text("\n".join(text) + "\n")
+
+
+def _gallery() -> None:
+    text = ["# Gallery", "", "Each page is what the command below it printed.", ""]
+    for number, (title, arguments) in enumerate(GALLERY.items(), 1):
+        name = f"{number}.html"
+        words = arguments.split()
+        _rksp("score", *words, "--exit-zero", "-o", str(SITE / "gallery" / name))
+        text += [f"## [{title}]({name})", "", f"    rksp score {arguments}", ""]
+    (SITE / "gallery" / "index.md").write_text("\n".join(text) + "\n")
+
+
+def main() -> None:
+    """Write every source page anew."""
+    shutil.rmtree(SITE, ignore_errors=True)
+    for folder in ("reference", "gallery"):
+        (SITE / folder).mkdir(parents=True)
+    _copy_readmes()
+    _commands()
+    _checks()
+    _gallery()
+    python = ROOT / ".ci" / "site_python.md"
+    shutil.copy(python, SITE / "reference" / "python.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What monitors and interventions cost, as a share of a training step."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated
+
+import torch
+import typer
+
+from rksp.datasets.tasks import make_task
+from rksp.interventions.registry import make_intervention
+from rksp.models.zoo import build_member
+from rksp.moment import Moment
+from rksp.monitors.qk_entropy import QKSpectralEntropy
+from rksp.monitors.registry import MONITORS, make_monitors
+from rksp.monitors.watch import Watch
+from rksp.recipe import Recipe
+from rksp.training import Companion, train
+from rksp.training.rotation import Rotation
+from rksp.training.runner import Beside
+
+# 25.5 million parameters. Monitors of weights cost the same at any batch, so 1,024 tokens a step
+# make their share larger than it is in real training.
+SHAPE = {
+    "hidden_size": 512,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "vocab_size": 256,
+    "max_position_embeddings": 256,
+}
+BATCH, LENGTH = 4, 256
+# Line → steps between two actions that its cost is spread over.
+INTERVENTIONS = {
+    "kss:every=1": 1,
+    "kss:form=published,every=1": 10,
+    "msign:every=1,scope=attention": 100,
+    "msign:every=1,scope=all": 100,
+    "qk_clip": 1,
+    "clip": 1,
+    "zclip": 1,
+    "adagc": 1,
+    "z_loss": 1,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Case:
+    """One kind of step: what goes along with it, and the time of its cheapest one."""
+
+    name: str
+    kind: str
+    every: int
+    companion: Companion
+    reason: str | None = None
+    seconds: float = 0.0
+
+
+class _Sampled(Beside):
+    """Notes what the watch has spent on each monitor after every step of its own."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch, [], [], None)
+        self.totals: list[dict[str, float]] = []
+
+    def after_update(self, moment: Moment) -> None:
+        super().after_update(moment)
+        self.totals.append(dict(self.watch.seconds))
+
+    def cheapest(self, name: str) -> float:
+        """Seconds spent on a monitor in the step that took it least, but for the first."""
+        return min(later[name] - sooner[name] for sooner, later in pairwise(self.totals))
+
+
+def monitor_cost(
+    shape: dict[str, object] | None = None,
+    *,
+    batch_size: int = BATCH,
+    length: int = LENGTH,
+    rounds: int = 3,
+) -> list[dict[str, object]]:
+    """Times training steps: bare, with every monitor sampling, and under each intervention.
+
+    All in one run, a step of each kind in turn. Times are CPU seconds, the least of `rounds`, so
+    that what else runs on the machine adds little; give torch one thread. A monitor's share
+    is the time that the watch spent on it, hooks included, over the bare step, spread over its
+    cadence; an intervention's is what the whole step takes longer, and can be negative by noise.
+    `whole` compares the two for the monitors: by how much the step that samples all of them is
+    longer, and what the watch says.
+
+    Returns:
+        A row each: `name`, `kind` (step, monitor, intervention, sum or whole), `every`, `ms` (of
+        the step, or of the monitor), `share`; or `reason` where it does not apply to this model.
+    """
+    watch = Watch(make_monitors([f"{name}:every=1" for name in MONITORS]), clock=time.process_time)
+    for monitor in watch.monitors:
+        if isinstance(monitor, QKSpectralEntropy):
+            monitor.windows = monitor.windows[:1]  # the other is due at every tenth reading
+    bare = _Case(name="bare step", kind="step", every=1, companion=Companion())
+    sampled = _Sampled(watch)
+    watched = _Case(name="all monitors in one step", kind="whole", every=1, companion=sampled)
+    acted = [
+        _Case(
+            name=line,
+            kind="intervention",
+            every=every,
+            companion=Beside(Watch([]), [make_intervention(line)], [], None),
+        )
+        for line, every in INTERVENTIONS.items()
+    ]
+    cases = [bare, watched, *acted]
+    recipe = Recipe(
+        learning_rate=1e-4,
+        max_steps=len(cases) * (rounds + 1),
+        schedule="constant",
+        batch_size=batch_size,
+        sequence_length=length,
+    )
+    batch = make_task("bytes", length=length).batches(1, batch_size, seed=0)[0]
+    model = build_member("zoo_pre_ln", shape or SHAPE, seed=0)
+    rotation = Rotation([case.companion for case in cases])
+    train(model, [batch] * recipe.max_steps, recipe, companion=rotation)
+    for index, case in enumerate(cases):
+        case.reason = rotation.missing.get(index)
+        case.seconds = min(rotation.seconds[index][1:], default=0.0)
+
+    step = bare.seconds
+    monitors = []
+    for name, kind in MONITORS.items():
+        row: dict[str, object] = {"name": name, "kind": "monitor", "every": kind.default_every}
+        if name in watch.silent:
+            monitors.append(row | {"reason": watch.silent[name]})
+            continue
+        seconds = sampled.cheapest(name)
+        monitors.append(row | {"ms": 1e3 * seconds, "share": seconds / step / kind.default_every})
+    together = sum(row["share"] for row in monitors if "share" in row)
+    whole = _row(watched, step) | {
+        "by_the_watch": sum(row["ms"] for row in monitors if "ms" in row) / (1e3 * step)
+    }
+    return [
+        {"name": bare.name, "kind": bare.kind, "every": 1, "ms": 1e3 * step, "share": 1.0},
+        *monitors,
+        {"name": "all monitors", "kind": "sum", "share": together},
+        whole,
+        *(_row(case, step) for case in acted),
+    ]
+
+
+def _row(case: _Case, step: float) -> dict[str, object]:
+    row: dict[str, object] = {"name": case.name, "kind": case.kind, "every": case.every}
+    if case.reason is not None:
+        return row | {"reason": case.reason}
+    return row | {"ms": 1e3 * case.seconds, "share": (case.seconds / step - 1) / case.every}
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="Steps of every kind.")] = 3,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Time every monitor and intervention as a share of a training step."""
+    torch.set_num_threads(1)
+    rows = monitor_cost(rounds=rounds)
+    if output_format == "json":
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        every = f"every {row['every']}" if "every" in row else ""
+        spent = f"{row['ms']:>9.1f} ms" if "ms" in row else ""
+        share = f"{row['share']:>8.2%}" if "share" in row else row["reason"]
+        typer.echo(f"{row['name']:<32}{every:<11}{spent:<13}{share}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,87 @@
+"""Runs an experiment of the catalog, or reads what is stored of it, and prints its tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rksp.confirm.experiments import cost, table_1, tables
+from rksp.confirm.experiments.catalog import EXPERIMENTS, Experiment
+from rksp.confirm.experiments.rows import Cost, Row, shipped_rows, to_rows, write_rows
+from rksp.confirm.experiments.trials import read_trials, run_trials
+from rksp.errors import InputError
+from rksp.lab.run import Progress
+
+
+def reproduce(
+    name: str,
+    *,
+    folder: Path | None = None,
+    workers: int | None = None,
+    output: Path | None = None,
+    stored: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> str:
+    """Run an experiment and return its tables, ours beside the paper's, as Markdown.
+
+    Args:
+        name: A key of `EXPERIMENTS`, `cost` or `table-1`.
+        folder: Trials are trained here, one file a trial; the same call continues there.
+        workers: Processes of one thread each; default one a core.
+        output: Where the rows of the table go as JSON.
+        stored: Train nothing: read `folder`, or what rksp ships.
+
+    Raises:
+        InputError: The experiment needs a folder, or cannot use one.
+        Incomplete: A worker died; what is stored stays.
+    """
+    if name not in EXPERIMENTS:
+        if folder is not None:
+            raise InputError(f"{name} trains nothing that a folder could keep; leave --folder out.")
+        return _cost(stored, output) if name == "cost" else _table_1(stored, output)
+    experiment = EXPERIMENTS[name]
+    if folder is not None:
+        workers = 0 if stored else workers or os.cpu_count()
+        rows = _rows(name, experiment, folder, workers, progress)
+    elif stored:
+        rows = shipped_rows(name)
+    else:
+        raise InputError(
+            f"The trials of {name} take a while and are kept; give --folder, or --stored to see "
+            "the shipped results."
+        )
+    if output is not None:
+        write_rows(output, rows)
+    return experiment.table(rows)
+
+
+def _rows(
+    name: str, experiment: Experiment, folder: Path, workers: int, progress: Progress
+) -> Sequence[Row]:
+    """Return the rows of a folder, after the missing trials were trained if there are workers."""
+    plan = experiment.plan()
+    if workers:
+        return to_rows(run_trials(plan, folder, workers=workers, progress=progress))
+    found = read_trials(plan, folder)
+    if not found:
+        raise InputError(f"{folder} holds no trial of {name}; leave --stored out to train them.")
+    if len(found) < len(plan):
+        print(f"rksp: {len(found)} of {len(plan)} trials so far", file=sys.stderr)
+    return to_rows(found)
+
+
+def _cost(stored: bool, output: Path | None) -> str:
+    if stored:
+        return tables.cost(shipped_rows("cost", Cost))
+    costs = cost.measure()
+    if output is not None:
+        write_rows(output, costs)
+    return tables.cost(costs)
+
+
+def _table_1(stored: bool, output: Path | None) -> str:
+    if stored or output is not None:
+        raise InputError("table-1 takes minutes and is not stored; leave --stored and -o out.")
+    return table_1.table(table_1.measure())

@@ -1,0 +1,128 @@
+"""Trials on the controlled models, run in processes and resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from rksp.confirm.arms import parse_arm
+from rksp.confirm.experiments.readings import read_readings, write_readings
+from rksp.confirm.trial import alarm_rules, seen, sum_up, train_arm
+from rksp.datasets.tasks import make_task
+from rksp.documents.confirm import TrialReport
+from rksp.files import ResultFolder, digest
+from rksp.lab.run import Progress, work_through
+from rksp.models.zoo import build_member
+from rksp.monitors.rules import replay
+from rksp.recipe import Recipe
+from rksp.training.runner import RunRecord
+
+_READINGS = ".readings.gz"
+
+
+class Trial(BaseModel):
+    """Everything that one trial depends on.
+
+    `fault_step` is the step from which on an alarm counts as having seen the fault.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    family: str
+    shape: dict[str, bool | int | float | str | None]
+    task: str
+    task_options: dict[str, int] = {}
+    recipe: Recipe
+    seed: int
+    arm: str = "baseline"
+    faults: tuple[str, ...] = ()
+    monitors: tuple[str, ...] = ()
+    fault_step: int = 0
+
+    @property
+    def id(self) -> str:
+        """Hash of the content: the name under which the result is stored."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return digest(text)
+
+
+class Stored(BaseModel):
+    """A trial and what came of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trial: Trial
+    result: TrialReport
+
+
+def _train(trial: Trial) -> RunRecord:
+    recipe = trial.recipe
+    task = make_task(trial.task, **trial.task_options)
+    batches = task.batches(
+        recipe.max_steps * recipe.gradient_accumulation_steps, recipe.batch_size, seed=trial.seed
+    )
+    return train_arm(
+        build_member(trial.family, trial.shape, seed=trial.seed),
+        batches,
+        recipe,
+        parse_arm(trial.arm),
+        seed=trial.seed,
+        faults=trial.faults,
+        monitors=trial.monitors,
+    )
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> list[Stored]:
+    """Train what `folder` does not hold yet, a file or two a trial, and read everything back.
+
+    Raises:
+        Incomplete: A worker died; what is stored stays, and the same call continues.
+    """
+    results = ResultFolder(folder)
+    results.clean()
+    missing = [trial for trial in trials if trial.id not in results]
+    if missing:
+        work_through(store, missing, folder, total=len(trials), workers=workers, progress=progress)
+    return read_trials(trials, folder)
+
+
+def read_trials(trials: Sequence[Trial], folder: Path) -> list[Stored]:
+    """Return what `folder` holds of a plan, in its order.
+
+    Alarms are judged anew from the stored readings, by the rules of today.
+    """
+    results = ResultFolder(folder)
+    found = []
+    for trial in trials:
+        content = results.read(trial.id)
+        if content is not None:
+            stored = Stored.model_validate_json(content)
+            found.append(_judged(stored, results) if trial.monitors else stored)
+    return found
+
+
+def store(trial: Trial, folder: Path) -> None:
+    """Train a trial and store its result, and the readings of its monitors beside it."""
+    record = _train(trial)
+    results = ResultFolder(folder)
+    if trial.monitors:
+        write_readings(results.path(trial.id, _READINGS), record.readings)
+    result = sum_up(record, trial.arm, trial.seed, fault_step=trial.fault_step)
+    results.write(trial.id, Stored(trial=trial, result=result).model_dump_json())
+
+
+def _judged(stored: Stored, results: ResultFolder) -> Stored:
+    trial, result = stored.trial, stored.result
+    readings = read_readings(results.path(trial.id, _READINGS))
+    alarms = replay(readings, alarm_rules(trial.recipe))
+    anew = seen(alarms, result.onset, since=trial.fault_step)
+    return stored.model_copy(update={"result": result.model_copy(update=anew)})

@@ -1,0 +1,121 @@
+"""The base of every document: a kind, a schema version, a verdict, an exit code, strict JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = "2.0"
+
+
+class Part(BaseModel):
+    """Base of every part: frozen, and no field that the schema does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
+
+    @classmethod
+    def of(cls, *sources: object, **given: object) -> Self:
+        """Builds the record from attributes that bear the names of its fields.
+
+        Args:
+            sources: Measurements; the first one that has the attribute gives the field.
+            given: Fields that no source has, or that must differ from it.
+        """
+        found = dict(given)
+        for name in cls.model_fields.keys() - given.keys():
+            for source in sources:
+                if hasattr(source, name):
+                    found[name] = getattr(source, name)
+                    break
+        return cls(**found)
+
+
+class TargetReport(Part):
+    """The model that a document is about.
+
+    Attributes:
+        name: As the user wrote it.
+        kind: What the name was taken for; see `rksp.models.source.Kind`.
+        task: What the model predicts.
+        parameters: Their number; None where a factory cannot tell.
+        config_hash: SHA-256 of the configuration.
+        notes: What was changed or dropped to read the model, and how its stream was read, a
+            sentence each.
+    """
+
+    name: str
+    kind: str
+    task: str
+    model_type: str | None
+    parameters: int | None
+    is_pretrained: bool
+    config_hash: str | None
+    notes: list[str] = Field(default_factory=list)
+
+
+class GateReport(Part):
+    """What the exit code was decided by: `failed` means 1, unless `--exit-zero` was given.
+
+    Attributes:
+        fail_on: As given.
+        failed: Whether anything fails.
+        issues: Keys of the issues that fail.
+        reasons: What the last line on stderr says, a clause each.
+    """
+
+    fail_on: str
+    failed: bool
+    issues: list[str]
+    reasons: list[str]
+
+
+class Document(Part):
+    """Base of what `rksp score`, `rksp confirm`, `rksp grid` and `rksp diff` write.
+
+    Attributes:
+        kind: The command that made it.
+        schema_version: The version of the schema that all kinds share.
+        verdict: The answer in one word.
+        gate: What decided the exit code.
+        non_finite: Paths of numbers that were infinite or undefined. JSON has no word for them, so
+            they stand as null.
+    """
+
+    kind: str
+    schema_version: Literal["2.0"] = SCHEMA_VERSION
+    verdict: str
+    gate: GateReport | None = None
+    non_finite: list[str] = Field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if the gate failed, else 0; `--exit-zero` is not looked at."""
+        return int(self.gate is not None and self.gate.failed)
+
+    def finite(self) -> Self:
+        """Returns the document as its JSON will be read again: keys sorted, finite numbers only."""
+        return type(self).model_validate(_clean(self))
+
+    def to_json(self) -> str:
+        """Writes sorted keys and no NaN: the same bytes for the same numbers."""
+        return json.dumps(_clean(self), sort_keys=True, allow_nan=False, indent=1) + "\n"
+
+
+def _clean(document: Document) -> dict[str, object]:
+    missing: list[str] = []
+    content = _finite(document.model_dump(mode="python"), "", missing)
+    return content | {"non_finite": sorted(set(missing) | set(document.non_finite))}
+
+
+def _finite(value: object, path: str, missing: list[str]) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(value[key], f"{path}/{key}", missing) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        missing.append(path)
+        return None
+    return value

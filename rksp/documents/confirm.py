@@ -1,0 +1,136 @@
+"""The document of `rksp confirm`: what was trained, what each arm did, what the monitors saw."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rksp.documents.base import Document, Part, TargetReport
+from rksp.recipe import Recipe
+
+
+class PredictionReport(Part):
+    """What `rksp score` says of the recipe that is trained, before it is; means over the seeds."""
+
+    probability_failed: float | None
+    low: float | None
+    high: float | None
+    verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
+    reasons: list[str]
+    safe_learning_rate: float | None
+    threshold: float
+
+
+class MonitorReport(Part):
+    """One monitor over the runs of one arm.
+
+    Attributes:
+        monitor: Its name.
+        runs: Runs in which it raised an alarm (after the fault, if there is one).
+        first_alarm: Median step of its first alarm over those runs.
+        lead: Median steps by which that came before the loss showed the failure, over the failed
+            runs in which it alarmed; None if there is none.
+        silent: Why it did not measure, if it did not.
+    """
+
+    monitor: str
+    runs: int
+    first_alarm: float | None
+    lead: float | None
+    silent: str | None
+
+
+class ArmReport(Part):
+    """One arm over all seeds.
+
+    Attributes:
+        runs, failed, diverged: Counts; diverged runs are failed ones.
+        p_value: Two-sided Fisher test of `failed` against the baseline's; None for it.
+        learned: Runs that ended below what the frequencies of the labels alone would give, by the
+            margin of the ladders' policy.
+        final_loss: Mean over the runs that ended, in nats.
+        saved: Seeds at which the baseline failed and this arm did not.
+        lost: Seeds at which this arm failed and the baseline did not.
+        overhead: Seconds of the median step over the baseline's, minus one; None for the
+            baseline.
+    """
+
+    arm: str
+    runs: int
+    failed: int
+    diverged: int
+    learned: int
+    p_value: float | None
+    final_loss: float | None
+    saved: int
+    lost: int
+    overhead: float | None
+    monitors: list[MonitorReport]
+
+
+class TrialReport(Part):
+    """What a run left behind, in numbers that a table or a figure needs.
+
+    Attributes:
+        arm, seed: Which run.
+        outcome: As `rksp.training.runner.judge_alone` says.
+        final_loss: Mean over the last tenth of the planned steps; None if the run stopped before.
+        trivial_loss: Of always answering with the frequencies of the labels it was trained on.
+        steps: Steps taken, `undone` of them taken back by a rollback.
+        onset: Step from which the loss shows the failure; None if it does not.
+        first_alarms: Step of the first alarm of each monitor that gave one, after the fault.
+        leads: Steps by which it came before the onset.
+        alarms: Number of alarms of each monitor, before the fault too.
+        silent: Monitors that did not measure, with the reason.
+        actions: How often each intervention did something.
+        action_seconds, monitor_seconds: Host time of interventions (without what they add to the
+            backward pass) and of monitors.
+        seconds: Of the whole run.
+        step_seconds: Of the median step; None in a report of an older version.
+        loss, grad_norm: (step, value), at most 200 evenly spaced steps; None where not finite.
+        checkpoint: State from before the first critical alarm, if one was written.
+    """
+
+    arm: str
+    seed: int
+    outcome: str
+    final_loss: float | None
+    steps: int
+    undone: int
+    onset: int | None
+    first_alarms: dict[str, int]
+    leads: dict[str, int]
+    alarms: dict[str, int]
+    silent: dict[str, str]
+    actions: dict[str, int]
+    action_seconds: float
+    monitor_seconds: float
+    seconds: float
+    step_seconds: float | None = None
+    loss: list[tuple[int, float | None]]
+    grad_norm: list[tuple[int, float | None]]
+    checkpoint: str | None = None
+    trivial_loss: float | None = None
+
+
+class ConfirmReport(Document):
+    """One run of `rksp confirm`.
+
+    The verdict is the baseline's: *undecided* if no run of any arm failed or learned anything.
+    `asked` is the user's recipe, `trained` what was run of it. `conclusions` are the sentences that
+    the terminal prints. Two runs of the same command differ in times alone: `timings`, `overhead`
+    and the fields of a trial that end in `seconds`.
+    """
+
+    kind: Literal["confirm"] = "confirm"
+    target: TargetReport
+    asked: Recipe
+    trained: Recipe
+    faults: list[str]
+    prediction: PredictionReport
+    prediction_held: bool | None
+    verdict: Literal["failed", "trained", "undecided"]
+    conclusions: list[str]
+    arms: list[ArmReport]
+    trials: list[TrialReport]
+    provenance: dict[str, str | int | float | bool | None]
+    timings: dict[str, float]

@@ -1,0 +1,66 @@
+"""The finding: one thing that a check saw, or the verdict as an issue beside them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from rksp.documents.base import Part
+
+
+class Level(StrEnum):
+    """How bad it is, in falling order.
+
+    Attributes:
+        ERROR: Known to break runs at the value found.
+        WARNING: Outside the healthy range; some runs survive it.
+        NOTE: Worth knowing, harmless by itself.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+LEVELS = (Level.NOTE, Level.WARNING, Level.ERROR)  # in rising order
+
+
+class Finding(Part):
+    """One thing that a check saw in a configuration.
+
+    Attributes:
+        code: Stable: RKSP and three digits. RKSP001 is a risk at or above the bar, RKSP002 an
+            answer that rksp could not give.
+        name: Stable short name in lower-case words joined by hyphens.
+        level: How bad it is.
+        message: One sentence with the number: what is wrong.
+        value: The number that tripped it; None where there is none (a missing part).
+        healthy: The range that would have been silent, in words ("at most 1.5 ln V").
+        fix: The smallest change that would silence it, one sentence.
+        source: Where the threshold comes from (author, year, or "measured on our runs").
+        layer: Path of the module; empty for the whole model.
+    """
+
+    code: str
+    name: str
+    level: Level
+    message: str
+    value: float | None = None
+    healthy: str = ""
+    fix: str = ""
+    source: str = ""
+    layer: str = ""
+
+    @property
+    def key(self) -> str:
+        """The code, and the module if there is one: stable over commits, paths and wording."""
+        return f"{self.code}@{self.layer}" if self.layer else self.code
+
+    @property
+    def severity(self) -> int:
+        """Position in `LEVELS`."""
+        return LEVELS.index(self.level)
+
+    @property
+    def text(self) -> str:
+        """The message and its fix."""
+        return f"{self.message} {self.fix}".strip()

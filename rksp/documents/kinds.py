@@ -1,0 +1,15 @@
+"""The documents by kind."""
+
+from __future__ import annotations
+
+from rksp.documents.base import Document
+from rksp.documents.confirm import ConfirmReport
+from rksp.documents.grid import GridReport
+from rksp.documents.score import DiffReport, ScoreReport
+
+DOCUMENTS: dict[str, type[Document]] = {
+    "score": ScoreReport,
+    "confirm": ConfirmReport,
+    "grid": GridReport,
+    "diff": DiffReport,
+}

@@ -1,0 +1,244 @@
+"""The document of `rksp score`: what was measured, and the answer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field, PositiveFloat
+
+from rksp.documents.base import Document, Part, TargetReport
+from rksp.documents.finding import Finding, Level
+from rksp.recipe import Recipe
+
+
+class Verdict(StrEnum):
+    """What to do with the answer."""
+
+    OK = "ok"
+    RISK = "risk"
+    INDETERMINATE = "indeterminate"
+
+
+def _pairs(values: object) -> object:
+    """Complex numbers as (real, imaginary); six digits place a point in a plot."""
+    found = getattr(values, "tolist", lambda: values)()
+    if not isinstance(found, list | tuple):
+        return found
+    return [(round(z.real, 6), round(z.imag, 6)) if isinstance(z, complex) else z for z in found]
+
+
+class ScoredTarget(TargetReport):
+    """What was scored, and what it was shown.
+
+    Attributes:
+        blocks: (path, number of blocks) of each chain of the residual stream.
+        width: Width of the residual stream.
+        probe: What the model was shown, in words.
+    """
+
+    blocks: list[tuple[str, int]]
+    width: int
+    probe: str
+
+
+class LayerReport(Part):
+    """One block: its spectrum, its scales, and how far both can be trusted."""
+
+    layer: int
+    name: str
+    status: str
+    status_detail: str
+    states: int
+    rank: int
+    near_unit_mass: float | None
+    expansive_mass: float | None
+    contractive_mass: float | None
+    spectral_radius: float | None
+    eigenvector_condition: float | None
+    nonnormality: float | None
+    energy_gain: float | None
+    nonlinearity: float | None
+    update_ratio: float | None
+    noise_radius: float | None
+    held_out_residual: float | None
+    kreiss: float | None
+    rms_in: float | None
+    rms_out: float | None
+    eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]
+
+
+class SpectraReport(Part):
+    """The blocks together, under one named definition."""
+
+    variant: str
+    reading: str
+    reason: str
+    coverage: float
+    published_score: float | None
+    aggregates: dict[str, dict[str, float | None]]
+    layers: list[LayerReport]
+
+
+class ForwardReport(Part):
+    """What else the forward pass showed; see `rksp.measure.forward.ForwardStats`."""
+
+    loss: float | None
+    uniform_loss: float | None
+    logit_std: float | None
+    activation_absmax: float | None
+    activation_name: str | None
+    attention_logit_std: float | None
+    attention_entropy: float | None
+    attention_collapsed_heads: int | None
+    router_entropy: float | None
+    router_max_violation: float | None
+    aligned_response: float | None
+    not_measured: dict[str, str]
+
+
+class ResponseReport(Part):
+    """The reaction to the first update; see `rksp.measure.response.ResponseProfile`."""
+
+    grad_norm: float | None
+    grad_max: float | None
+    critical_rate: float | None
+    output_slope: float | None
+    overshoot: float | None
+    forward_passes: float
+    reason: str | None
+
+
+class CurvePoint(NamedTuple):
+    """P(failed) at one learning rate, with its interval."""
+
+    learning_rate: PositiveFloat
+    probability: float
+    low: float
+    high: float
+
+
+class Contribution(NamedTuple):
+    """One feature's share of the log-odds: positive raises the risk above the average run's."""
+
+    meaning: str
+    log_odds: float
+    feature: str
+
+
+class RiskAssessment(Part):
+    """The answer for one model and recipe. Probabilities lie between 0 and 1.
+
+    Attributes:
+        verdict: `risk` if the point estimate is at or above `threshold`.
+        reasons: Why the verdict is indeterminate; empty otherwise.
+        evidence: Name of the tier of evidence behind the answer.
+        horizon_steps: The longest of the runs that the classifier learned from.
+        probability_failed: At the recipe's rate: a lower rate would train better, or nothing does;
+            None without a rate. `probability_failed_low` and `probability_failed_high` are the ends
+            of its interval.
+        probability_diverged: At the recipe's rate: non-finite, or the published thresholds.
+        safe_learning_rate: Largest rate whose upper bound stays under `risk`; None if no rate's
+            does.
+        likely_edge: Rate at which P(failed) crosses one half, the best guess of the edge; None if
+            it does not cross within the rates looked at.
+        risk: Upper bound on the probability at the safe rate.
+        threshold: Probability at which the verdict becomes `risk`.
+        curve: P(failed) against the rate, by rising rate.
+        contributions: What moves this run's log-odds from the average, largest first.
+        outside: Features beyond the fitted range, in widths of it.
+        counterfactual: A sentence: the rate that would bring the probability under the threshold,
+            or why none does.
+        classifier_data: Digest of the data that the classifier was fitted on; None where no
+            classifier was asked.
+    """
+
+    verdict: Verdict
+    reasons: list[str]
+    evidence: str
+    horizon_steps: int
+    probability_failed: float | None
+    probability_failed_low: float | None
+    probability_failed_high: float | None
+    probability_diverged: float | None
+    safe_learning_rate: float | None
+    likely_edge: float | None
+    risk: float
+    threshold: float
+    curve: list[CurvePoint]
+    contributions: list[Contribution]
+    outside: dict[str, float]
+    counterfactual: str | None
+    classifier_data: str | None
+
+
+class KernelReport(Part):
+    """Which implementation of an operation ran, and why; see `rksp.kernels.dispatch`."""
+
+    op: str
+    implementation: Literal["reference", "triton"]
+    reason: str
+
+
+class ChangeReport(Part):
+    """One issue against an older report; see `rksp.report.diff`."""
+
+    state: Literal["new", "worse", "better", "fixed", "unchanged"]
+    code: str
+    name: str
+    layer: str
+    level: Level
+    was: Level | None
+    message: str
+
+
+class ComparisonReport(Part):
+    """A report against an older one. Each pair is (old, new)."""
+
+    target: tuple[str, str]
+    verdict: tuple[str, str]
+    changes: list[ChangeReport]
+    settings: dict[str, tuple[str | None, str | None]]
+    numbers: dict[str, tuple[float | None, float | None]]
+    notes: list[str]
+
+
+class DiffReport(ComparisonReport, Document):
+    """One run of `rksp diff`; the verdict is that of the older and of the newer report."""
+
+    kind: Literal["diff"] = "diff"
+
+
+class SeedReport(Part):
+    """Everything measured at one seed."""
+
+    seed: int
+    spectra: SpectraReport
+    forward: ForwardReport
+    response: ResponseReport | None
+    risk: RiskAssessment | None
+    risk_missing: str | None
+
+
+class ScoreReport(Document):
+    """One run of `rksp score`.
+
+    `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the
+    mean, standard deviation, lowest and highest over them of the numbers that people compare.
+    `kernels` says which implementations ran, `baseline` what changed since an older report.
+    `recipe_places` says at which file and line a field of the recipe stands, for those that were
+    read from a file. Only `timings` differs between two runs of the same command.
+    """
+
+    kind: Literal["score"] = "score"
+    target: ScoredTarget
+    recipe: Recipe
+    verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
+    findings: list[Finding]
+    seeds: list[SeedReport]
+    spread: dict[str, dict[str, float]]
+    provenance: dict[str, str | int | float | bool | None]
+    kernels: list[KernelReport]
+    baseline: ComparisonReport | None = None
+    recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
+    timings: dict[str, float]

@@ -1,0 +1,283 @@
+"""What attention is called with, seen or replaced whichever way a model attends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from rksp.models.anatomy.weight_view import at_least_float
+
+_HIDDEN = -1e4  # an additive mask at or below this hides a key
+_EAGER = "eager_attention_forward"  # transformers' name for attention written out
+_FUSED = F.scaled_dot_product_attention
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionCall:
+    """The arguments of one call of attention, softmax(scale · q kᵀ + mask) v.
+
+    Of attention that a model writes out in a way of its own only `logits` are known.
+
+    Attributes:
+        query: `[batch, heads, queries, dim]`, or `[heads, queries, dim]` without a batch.
+        key, value: Likewise; may have fewer heads (grouped queries).
+        mask: Boolean (true is visible) or additive, broadcast to `[batch, heads, queries, keys]`.
+        is_causal: A query sees the keys up to its own position, counted from the first key, as
+            in `scaled_dot_product_attention`.
+        scale: Factor of the logits; None is `dim ** -0.5`.
+        softcap: c of c · tanh(logits / c), where a model caps its logits.
+        dropout: Share of the probabilities that is dropped.
+        logits: `[batch, heads, queries, keys]`, masked, as the softmax got them; then there is no
+            query and no key.
+    """
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
+    mask: Tensor | None = None
+    is_causal: bool = False
+    scale: float | None = None
+    softcap: float | None = None
+    dropout: float = 0.0
+    logits: Tensor | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """A tensor with a row for every query, `[..., heads, queries, dim or keys]`."""
+        return self.query if self.logits is None else self.logits
+
+    @property
+    def factor(self) -> float:
+        """The scale as a number."""
+        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    def kept(self, sequences: int) -> AttentionCall:
+        """The call without its graph and values, on its first sequences, with a batch dimension."""
+        if self.logits is not None:
+            return AttentionCall(logits=self.logits.detach()[:sequences])
+        query, key = self.query.detach(), self.key.detach()
+        is_batched = query.dim() == 4
+        mask = self.mask if self.mask is None or self.mask.dim() < 4 else self.mask[:sequences]
+        return replace(
+            self,
+            query=query[:sequences] if is_batched else query.unsqueeze(0),
+            key=key[:sequences] if is_batched else key.unsqueeze(0),
+            value=None,
+            mask=None if mask is None else mask.detach(),
+        )
+
+
+def visible_logits(call: AttentionCall, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The logits of a call, and which keys its queries see.
+
+    Args:
+        call: With or without a batch dimension.
+        rows: Positions of the queries to compute, int64; all by default.
+
+    Returns:
+        Logits `[..., heads, queries, keys]`, scaled, capped and with the additive mask, −inf where
+        a key is hidden, in float32 (float64 where queries are); and the mask of visible keys,
+        likewise, bool.
+    """
+    if call.logits is not None:
+        logits = at_least_float(call.logits if rows is None else call.logits[..., rows, :])
+        visible = logits > _HIDDEN
+        return logits.masked_fill(~visible, -torch.inf), visible
+    query, key = at_least_float(call.query), at_least_float(call.key)
+    groups = query.shape[-3] // key.shape[-3]
+    key = key if groups == 1 else key.repeat_interleave(groups, dim=-3)
+    length, keys = query.shape[-2], key.shape[-2]
+    rows = torch.arange(length, device=query.device) if rows is None else rows
+    with torch.autocast(query.device.type, enabled=False):
+        logits = query[..., rows, :] @ key.mT * call.factor
+    if call.softcap:
+        logits = call.softcap * torch.tanh(logits / call.softcap)
+    visible = torch.ones_like(logits, dtype=torch.bool)
+    if call.is_causal:
+        visible &= torch.arange(keys, device=query.device) <= rows[:, None]
+    if call.mask is not None:
+        mask = call.mask[..., :keys]
+        mask = mask[..., rows, :] if mask.shape[-2] == length and length > 1 else mask
+        if mask.dtype == torch.bool:
+            visible &= mask
+        else:
+            visible &= mask > _HIDDEN
+            logits = logits + mask.to(logits.dtype)
+    return logits.masked_fill(~visible, -torch.inf), visible
+
+
+def logit_deviations(logits: Tensor, visible: Tensor) -> Tensor:
+    """Standard deviation of each query's logits over its visible keys, `[batch, heads, queries]`.
+
+    Args:
+        logits, visible: As `visible_logits` returns them.
+    """
+    count = visible.sum(-1).clamp(min=1)
+    clean = logits.masked_fill(~visible, 0.0)
+    mean = clean.sum(-1, keepdim=True) / count.unsqueeze(-1)
+    return (((clean - mean).square() * visible).sum(-1) / count).sqrt()
+
+
+def attention_entropies(logits: Tensor, visible: Tensor) -> Tensor:
+    """H / ln(visible keys) of each query's softmax, in [0, 1], `[batch, heads, queries]`.
+
+    Args:
+        logits, visible: As `visible_logits` returns them.
+    """
+    most = visible.sum(-1).clamp(min=2).to(logits.dtype).log()
+    return torch.special.entr(logits.softmax(-1)).sum(-1) / most
+
+
+Look = Callable[[AttentionCall], None]
+Handle = Callable[[AttentionCall], Tensor | None]
+
+
+class AttentionTap(TorchFunctionMode):
+    """Hands every call of scaled dot-product attention to `handle`, from wherever it comes.
+
+    What `handle` returns replaces the result; with None the call goes on as it was. A mode and no
+    patched function: it holds for this thread only and sees callers that imported the function
+    by name.
+
+    It is entered with `with`, or by `open` until `remove`. Function modes leave a stack from its
+    top, so several may be removed in any order as long as no pass runs in between.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        super().__init__()
+        self.handle = handle
+
+    def open(self) -> AttentionTap:
+        """Enters the mode; the tap then stands among the handles of hooks."""
+        self.__enter__()
+        return self
+
+    def remove(self) -> None:
+        """Leaves the mode, as a hook's handle is removed."""
+        self.__exit__(None, None, None)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            return self._inside(func, args, kwargs)
+        if func is _FUSED:
+            replaced = self.handle(_call(args, kwargs))
+            return func(*args, **kwargs) if replaced is None else replaced
+        return func(*args, **kwargs)
+
+    def _inside(self, func: Callable, args: tuple, kwargs: dict) -> object:
+        """nn.MultiheadAttention reaches a mode as one call, and the mode is off inside of it."""
+        before = F.scaled_dot_product_attention
+        F.scaled_dot_product_attention = _Tapped((*getattr(before, "handles", ()), self.handle))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            F.scaled_dot_product_attention = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Tapped:
+    """Fused attention behind the taps that stand now, the outermost first."""
+
+    handles: tuple[Handle, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        for handle in self.handles:
+            replaced = handle(_call(args, kwargs))
+            if replaced is not None:
+                return replaced
+        return _FUSED(*args, **kwargs)
+
+
+def fused_attention(call: AttentionCall) -> Tensor:
+    """What torch's scaled dot-product attention gives for a call; no tap sees it."""
+    return _FUSED(
+        call.query,
+        call.key,
+        call.value,
+        call.mask,
+        call.dropout,
+        call.is_causal,
+        scale=call.scale,
+        enable_gqa=call.key.shape[-3] != call.query.shape[-3],
+    )
+
+
+class _Watcher(AttentionTap):
+    """Shows fused attention, and every other softmax over the keys of `[batch, heads, …]`."""
+
+    def __init__(self, look: Look) -> None:
+        super().__init__(look)
+        self.is_inside = False  # of attention that has been shown
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _SOFTMAX and not self.is_inside:
+            logits = args[0] if args else kwargs.get("input")
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            if isinstance(logits, Tensor) and logits.dim() == 4 and dim in (-1, 3):
+                self.handle(AttentionCall(logits=logits))
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def shown(self, original: Callable) -> Callable:
+        """transformers' eager attention, shown with its arguments instead of its softmax."""
+
+        def eager(module, query, key, value, attention_mask=None, *args, **kwargs):
+            scale = kwargs.get("scaling", args[0] if args else None)
+            softcap = kwargs.get("softcap")
+            given = {"query": query, "key": key, "value": value, "mask": attention_mask}
+            self.handle(AttentionCall(**given, scale=scale, softcap=softcap))
+            before, self.is_inside = self.is_inside, True
+            try:
+                return original(module, query, key, value, attention_mask, *args, **kwargs)
+            finally:
+                self.is_inside = before
+
+        return eager
+
+
+@contextmanager
+def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
+    """Calls `look` for every attention call inside.
+
+    Fused attention is seen through a torch function mode; attention that transformers writes out
+    through the function that its modeling files share the name of, exchanged while inside; and
+    attention that a model writes out in its own way (GPT-J, BLOOM, MPT) by its softmax.
+    """
+    watcher = _Watcher(look)
+    with ExitStack() as stack:
+        for name in {type(module).__module__ for module in model.modules()}:
+            file = sys.modules.get(name)
+            original = getattr(file, _EAGER, None)
+            if original is not None:
+                setattr(file, _EAGER, watcher.shown(original))
+                stack.callback(setattr, file, _EAGER, original)
+        # torch's own encoder layers have a fused path around everything, in evaluation mode.
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.enter_context(watcher)
+        yield
+
+
+def _call(args: tuple, kwargs: dict[str, Any]) -> AttentionCall:
+    given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+    return AttentionCall(
+        query=given["query"],
+        key=given["key"],
+        value=given["value"],
+        mask=given.get("attn_mask"),
+        is_causal=bool(given.get("is_causal", False)),
+        scale=given.get("scale"),
+        dropout=given.get("dropout_p", 0.0),
+    )

@@ -1,0 +1,122 @@
+"""Routers of mixtures of experts: where they stand, and what they make of states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rksp.models.anatomy.weight_view import at_least_float, gathered
+
+_ROUTER_NAMES = ("gate", "router", "wg")  # `gate_proj` of a gated feed-forward layer is none
+_TOP_K = ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k", "k")
+_SIGMOID_TYPES = ("Llama4", "DeepseekV3", "Glm4Moe", "Dots1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Router:
+    """A mixture-of-experts layer's router.
+
+    The states that it scores are the first tensor its block is called with; logits are best
+    recomputed from them in float32, as what routers return differs from model to model and
+    release to release.
+
+    Attributes:
+        path: Of the module that holds the weight.
+        block_path, block: The layer around router and experts.
+        weight: `[experts, width]`.
+        bias: Added to the logits, `[experts]`, or None.
+        top_k: Experts chosen per token.
+        is_sigmoid: Scores are sigmoids, not a softmax (DeepSeek-V3, Llama 4).
+        correction: Buffer added to scores for the choice alone (auxiliary-loss-free balance), or
+            None.
+    """
+
+    path: str
+    block_path: str
+    block: nn.Module
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    top_k: int
+    is_sigmoid: bool
+    correction: Tensor | None = None
+
+    @torch.no_grad()
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits `[tokens, experts]` of states `[..., width]`, at least float32."""
+        rows = at_least_float(states.detach().flatten(0, -2))
+        bias = None if self.bias is None else gathered(self.bias).to(rows.dtype)
+        return nn.functional.linear(rows, self.rows().to(rows.dtype), bias)
+
+    def rows(self) -> Tensor:
+        """The weight `[experts, width]`, detached, at least float32, gathered from all shards."""
+        return at_least_float(gathered(self.weight))
+
+
+def find_routers(model: nn.Module) -> Iterator[Router]:
+    """The routers of a model, told by their names and by the experts beside them."""
+    for path, block in model.named_modules():
+        experts = _expert_count(block)
+        for name in _ROUTER_NAMES if experts else ():
+            child = getattr(block, name, None)
+            for holder_name, holder in _with_weight(child) if isinstance(child, nn.Module) else ():
+                if holder.weight.shape[0] != experts:
+                    continue
+                prefix = f"{path}." if path else ""
+                yield Router(
+                    path=f"{prefix}{name}" + (f".{holder_name}" if holder_name else ""),
+                    block_path=path,
+                    block=block,
+                    weight=holder.weight,
+                    bias=getattr(holder, "bias", None),
+                    top_k=min(_top_k(child, block), experts),
+                    is_sigmoid=_is_sigmoid(child, block),
+                    correction=_correction(child, block),
+                )
+                break
+
+
+def _with_weight(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, inner in module.named_modules():
+        weight = getattr(inner, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.dim() == 2:
+            yield name, inner
+
+
+def _expert_count(block: nn.Module) -> int:
+    """Experts that stand next to a router; 0 if there are none."""
+    for name, child in block.named_children():
+        if name in _ROUTER_NAMES:
+            continue
+        if isinstance(child, nn.ModuleList | nn.ModuleDict) and "expert" in name:
+            return len(child)
+        counts = {p.shape[0] for p in child.parameters(recurse=False) if p.dim() == 3}
+        if len(counts) == 1:
+            return counts.pop()
+        if "expert" in name and isinstance(count := getattr(child, "num_experts", None), int):
+            return count  # DBRX lays all experts in one matrix
+    return 0
+
+
+def _top_k(*places: nn.Module) -> int:
+    named = (*places, *(getattr(place, "config", None) for place in places))
+    for place in named:
+        for name in _TOP_K:
+            if isinstance(value := getattr(place, name, None), int) and value > 0:
+                return value
+    return 1
+
+
+def _is_sigmoid(*places: nn.Module) -> bool:
+    if any(type(place).__name__.startswith(_SIGMOID_TYPES) for place in places):
+        return True
+    named = (*places, *(getattr(place, "config", None) for place in places))
+    functions = (getattr(place, "scoring_func", None) for place in named)
+    return any(function == "sigmoid" for function in functions)
+
+
+def _correction(*places: nn.Module) -> Tensor | None:
+    found = (getattr(place, "e_score_correction_bias", None) for place in places)
+    return next((value for value in found if isinstance(value, Tensor)), None)

@@ -1,0 +1,28 @@
+"""Worker processes: they import no file of the working folder and end with their coordinator."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+# Environment of a worker. Without it Python puts the working folder first on the path, and a file
+# of the repository under test would be imported in place of an installed package.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+_INTERVAL = 0.5  # seconds
+
+
+def end_with(coordinator: int) -> None:
+    """End this process soon after its parent is gone: nobody would take its results.
+
+    Args:
+        coordinator: Process id of the parent, as the parent gave it. A parent that died before
+            this call is noticed too.
+    """
+    threading.Thread(target=_watch, args=(coordinator,), daemon=True).start()
+
+
+def _watch(coordinator: int) -> None:
+    while os.getppid() == coordinator:
+        time.sleep(_INTERVAL)
+    os._exit(1)

@@ -1,0 +1,72 @@
+"""A run's state in host memory: weights, buffers and what the optimizer keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.models.anatomy.groups import local
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunState:
+    """A copy of everything that training changes; of sharded tensors the part of this rank.
+
+    Attributes:
+        step: The first step that has not been taken in it.
+        model: Parameters and buffers by name.
+        optimizer: What the optimizer keeps of each parameter; tensors and plain numbers.
+    """
+
+    step: int
+    model: dict[str, Tensor]
+    optimizer: dict[Tensor, dict[str, object]]
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, step: int, model: nn.Module, optimizer: Optimizer | None) -> RunState:
+        """Copies the state of a run before `step`."""
+        return cls(
+            step=step,
+            model={name: _copied(tensor) for name, tensor in _tensors(model).items()},
+            optimizer={
+                parameter: {key: _copied(value) for key, value in state.items()}
+                for part in _parts(optimizer)
+                for parameter, state in part.state.items()
+            },
+        )
+
+    @torch.no_grad()
+    def restore(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        """Puts the state back in place, bit for bit; rates and other options stay as they are."""
+        for name, tensor in _tensors(model).items():
+            local(tensor).copy_(self.model[name])
+        for part in _parts(optimizer):
+            for parameter in list(part.state):
+                state = part.state[parameter]
+                kept = self.optimizer.get(parameter)
+                if kept is None:  # it had not moved yet
+                    del part.state[parameter]
+                    continue
+                for key, value in kept.items():
+                    if isinstance(value, Tensor):
+                        local(state[key]).copy_(value)
+                    else:
+                        state[key] = value
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those left out of checkpoints too."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _parts(optimizer: Optimizer | None) -> tuple[Optimizer, ...]:
+    """The optimizers that hold state: two where one stands for a pair."""
+    return () if optimizer is None else tuple(getattr(optimizer, "parts", (optimizer,)))
+
+
+def _copied(value: object) -> object:
+    return local(value).to("cpu", copy=True) if isinstance(value, Tensor) else value

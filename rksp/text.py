@@ -1,0 +1,49 @@
+"""Text that came from outside, made safe to print."""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text, and surrogates:
+# what moves a cursor, starts a line, forges a log command, or shows another text than there is.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return text with control characters as `\u001b` and the like; newlines and tabs stay.
+
+    Inside a JSON string the escape means the same character, so JSON may be passed too.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _SURROGATE.sub(_escaped, _CONTROL.sub(_escaped, text))
+
+
+def one_line(text: str, limit: int = 1000) -> str:
+    """Return text on one line, control characters escaped, cut in the middle beyond `limit`."""
+    escaped = printable(text.replace("\n", "\\n").replace("\t", " "))
+    if len(escaped) <= limit:
+        return escaped
+    half = limit // 2
+    return f"{escaped[:half]} … {escaped[-half:]}"
+
+
+def has_control(text: str) -> bool:
+    """Say whether a text holds a control character, newlines and tabs included."""
+    return one_line(text, limit=len(text) * 6 + 1) != text
+
+
+def safe_strings(value: object) -> object:
+    """Return JSON data with every string on one line and printable, keys included."""
+    if isinstance(value, str):
+        return one_line(value, limit=10**7)
+    if isinstance(value, list):
+        return [safe_strings(part) for part in value]
+    if isinstance(value, dict):
+        return {one_line(key, limit=10**7): safe_strings(part) for key, part in value.items()}
+    return value
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"

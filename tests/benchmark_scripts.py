@@ -1,0 +1,20 @@
+"""The scripts of benchmarks/, loaded by their path: they belong to no package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def script(name: str) -> ModuleType:
+    """Return a script as a module; its `main` is not run."""
+    known = f"benchmarks_{name}"
+    if known not in sys.modules:
+        spec = importlib.util.spec_from_file_location(known, FOLDER / f"{name}.py")
+        sys.modules[known] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[known])
+    return sys.modules[known]
