@@ -23,7 +23,6 @@ from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import (
     DO_NOT_EXCEED,
     LONG,
-    SHORT,
     EdgeModel,
     Expected,
     Horizon,
@@ -68,6 +67,7 @@ def fit_edge_model(
     best = _line(best_fit, [c.name for c in columns])
     horizon = lambda kind, chosen: Horizon(
         edge_spread=_rounded(edge_fit.spreads[kind]),
+        edge_noise=_rounded(edge_fit.spreads[kind]),
         best_spread=_rounded(best_fit.spreads[kind]),
         **_curves(chosen),
     )
@@ -77,13 +77,14 @@ def fit_edge_model(
         edge=edge,
         best=best,
         expected=expected,
-        short=horizon(0, [x for x in whole if x.inputs.steps <= SHORT] or whole),
+        short=horizon(0, [x for x in whole if x.source == LAB] or whole),
         long=horizon(len(edge_fit.spreads) - 1, long),
         knots=[float(k) for k in KNOTS],
         ranges={},
         card=_card(ladders),
     )
-    model = replace(model, ranges=_ranges(model, whole))
+    known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
+    model = replace(model, ranges=_ranges(model, known))
     return _with_spreads(model, ladders, design) if spreads else model
 
 
@@ -221,9 +222,7 @@ def _smooth(parts: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray
     return np.linalg.solve(normal + 1e-6 * np.eye(len(KNOTS)), (hats * w[:, None]).T @ y)
 
 
-def _with_spreads(
-    model: EdgeModel, ladders: Sequence[EdgeLadder], design: Design
-) -> EdgeModel:
+def _with_spreads(model: EdgeModel, ladders: Sequence[EdgeLadder], design: Design) -> EdgeModel:
     """Spreads from leaving sources out: first over lab families, then over public sources.
 
     That of the edge is the least for which a share `DO_NOT_EXCEED` of the edges lies below its
@@ -242,7 +241,10 @@ def _with_spreads(
             reached, long = math.log10(x.inputs.peak_share), horizon_share(x.inputs.steps)
             best[is_lab].append(
                 Miss(
-                    error=read.log_best + reached - x.best, half=0.0, long=long, weight=1 / len(whole)
+                    error=read.log_best + reached - x.best,
+                    half=0.0,
+                    long=long,
+                    weight=1 / len(whole),
                 )
             )
             if x.has_edge:
@@ -252,11 +254,16 @@ def _with_spreads(
     short, long = model.short, model.long
     if edge[True]:
         spread = _conformal(edge[True], None)
-        short = replace(short, edge_spread=_rounded(spread), best_spread=_robust(best[True]))
+        short = _widened(short, spread, best[True])
     if edge[False]:
         spread = _conformal(edge[False], short.edge_spread)
-        long = replace(long, edge_spread=_rounded(spread), best_spread=_robust(best[False]))
+        long = _widened(long, spread, best[False])
     return replace(model, short=short, long=long)
+
+
+def _widened(horizon: Horizon, spread: float, best: Sequence[Miss]) -> Horizon:
+    spread = max(spread, horizon.edge_noise)
+    return replace(horizon, edge_spread=_rounded(spread), best_spread=_robust(best))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,11 +68,13 @@ class Horizon:
     Attributes:
         edge_spread, best_spread: Standard deviation, in decades, of the error for a source that
             was not in the data.
+        edge_noise: The same of the edge within a source.
         below: Nats lost by a rate below the best one, at each of `EdgeModel.knots`.
         above: The same by a rate above the best one, at its distance from the edge.
     """
 
     edge_spread: float
+    edge_noise: float
     best_spread: float
     below: Sequence[float]
     above: Sequence[float]
@@ -84,6 +86,7 @@ class EdgeEstimate:
 
     Attributes:
         log_edge, edge_spread: The distribution of log10 of the edge: normal.
+        edge_noise: The part of `edge_spread` that remains within one source.
         log_best, best_spread: The same of the best rate.
         contributions: What each column adds to log10 of the edge, in decades.
         outside: Columns beyond the range of the data, each with by how much, in decades.
@@ -91,6 +94,7 @@ class EdgeEstimate:
 
     log_edge: float
     edge_spread: float
+    edge_noise: float
     log_best: float
     best_spread: float
     contributions: Mapping[str, float]
@@ -111,9 +115,19 @@ class EdgeEstimate:
     def likely_edge(self) -> float:
         return self.quantile(0.5)
 
-    @property
-    def do_not_exceed(self) -> float:
-        return self.quantile(DO_NOT_EXCEED)
+    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
+        """The rate below which this share of the edges lies, or `start_here` if that is higher.
+
+        It can be in short runs, where too low a rate costs as much as a failure.
+        """
+        return max(self.quantile(share), self.start_here)
+
+    def interval(self, rate: float) -> tuple[float, float]:
+        """P(failed) if the source's edges lie higher, or lower, than those of nine in ten do."""
+        shift = 1.2816 * math.sqrt(max(self.edge_spread**2 - self.edge_noise**2, 0.0))
+        distance = math.log10(rate) - self.log_edge
+        low, high = ((distance + d) / self.edge_noise for d in (-shift, shift))
+        return _NORMAL.cdf(low), _NORMAL.cdf(high)
 
     def expected_excess(self, rate: float) -> float:
         """Nats that a run at this rate is expected to lose against the best rate."""
@@ -183,6 +197,7 @@ class EdgeModel:
         return EdgeEstimate(
             log_edge=self.edge.at(features) + unreached,
             edge_spread=float(blend(self.short.edge_spread, self.long.edge_spread)),
+            edge_noise=float(blend(self.short.edge_noise, self.long.edge_noise)),
             log_best=self.best.at(features) + unreached,
             best_spread=float(blend(self.short.best_spread, self.long.best_spread)),
             contributions=self.edge.contributions(features),
@@ -266,12 +281,13 @@ def _line(stored: Mapping[str, object]) -> Line:
 
 
 def _horizon(stored: Mapping[str, object]) -> Horizon:
-    spreads = [_number(stored[name]) for name in ("edge_spread", "best_spread")]
+    spreads = [_number(stored[name]) for name in ("edge_spread", "edge_noise", "best_spread")]
     if min(spreads) <= 0:
         raise ValueError("a spread is not positive")
     return Horizon(
         edge_spread=spreads[0],
-        best_spread=spreads[1],
+        edge_noise=spreads[1],
+        best_spread=spreads[2],
         below=[_number(x) for x in stored["below"]],
         above=[_number(x) for x in stored["above"]],
     )

@@ -25,8 +25,8 @@ def read_real_ladders(
     """The ladders and single runs of files with a JSON object a line.
 
     A line with `rates` is a ladder, one with `changed` a run that differs from its base run in
-    one setting, one with `trained_well` a published recipe. Rows without a full model and recipe are left out, and so are parametrizations
-    that move the edge on purpose (μP).
+    one setting, one with `trained_well` a published recipe. Rows without a full model and recipe
+    are left out, and so are parametrizations that move the edge on purpose (μP).
 
     Args:
         measured: Features at rate 1 by the name that `shape_name` gives.
@@ -49,6 +49,25 @@ def read_real_ladders(
             if ladder is not None:
                 found.append(ladder)
     return found
+
+
+def read_measured(path: Path) -> dict[str, dict[str, float]]:
+    """Features at rate 1 of real shapes, by name; those of seed 0.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {
+            row["shape"]: {
+                k: math.nan if v is None else float(v) for k, v in row["features"].items()
+            }
+            for row in rows
+            if row["seed"] == 0
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path.name} holds no features of shapes: {error!r}.") from error
 
 
 def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) -> str:
@@ -163,9 +182,7 @@ def _source(group: str) -> str:
     return "nanogpt" if group.startswith("nanogpt") else group.split("-")[0]
 
 
-def _inputs(
-    arch: Mapping[str, object], recipe: Mapping[str, object], source: str
-) -> EdgeInputs:
+def _inputs(arch: Mapping[str, object], recipe: Mapping[str, object], source: str) -> EdgeInputs:
     steps, warmup = int(recipe["steps"]), int(recipe["warmup_steps"] or 0)
     if source == "steplaw" and warmup > steps:
         warmup = steps // 2  # inferred, and doubtful where the run is shorter than it

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs, measured_features
 from rksp.classifiers.edge_ladder import LAB, EdgeLadder
-from rksp.lab.collection import trivial_loss
+from rksp.classifiers.real_ladders import read_measured, read_real_ladders
+from rksp.lab.collection import read_collection, trivial_loss
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
+from rksp.lab.training_table import unpack_measurements
 from rksp.outcome import OutcomePolicy
+
+
+def edge_ladders(
+    collection: Path | None = None,
+    measurements: Path | None = None,
+    real: Sequence[Path] = (),
+) -> list[EdgeLadder]:
+    """All ladders that the model of the edge is fitted on.
+
+    Args:
+        collection, measurements: Of the lab; default the shipped ones.
+        real: Files of public ladders and runs; those that rksp may ship are always read.
+    """
+    measured = unpack_measurements(measurements)
+    runs = [run for run in read_collection(collection) if run.spec.id in measured]
+    shipped = Path(str(files("rksp.datasets") / "real"))
+    public = read_real_ladders(
+        [shipped / "published.jsonl", *real], read_measured(shipped / "features.jsonl")
+    )
+    return [*lab_ladders(runs, measured), *public]
+
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
 
