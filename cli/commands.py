@@ -16,7 +16,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "score",
         "rksp.cli.score:score",
-        "Say how likely the run is to fail, why, and which learning rate is safe.",
+        "Say how likely the run is to fail, why, and at which learning rate to start.",
     ),
     (
         "grid",

@@ -29,7 +29,8 @@ class CheckEvidence:
         facts: Of the built model.
         forward: Of the pass over the probe.
         response: To the first update.
-        safe_learning_rate: Largest rate whose upper bound of the risk is acceptable.
+        start_here: The rate of the least expected loss.
+        do_not_exceed: The rate below which few edges lie.
         likely_edge: Rate at which failure becomes likelier than not.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
     """
@@ -39,7 +40,8 @@ class CheckEvidence:
     facts: ModelFacts | None = None
     forward: ForwardStats | None = None
     response: ResponseProfile | None = None
-    safe_learning_rate: float | None = None
+    start_here: float | None = None
+    do_not_exceed: float | None = None
     likely_edge: float | None = None
     is_pretrained: bool = False
 

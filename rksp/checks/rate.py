@@ -1,4 +1,4 @@
-"""Checks of the learning rate: against the safe one, published ones, warm-up and batch."""
+"""Checks of the learning rate: against the edge, published ones, warm-up and batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from rksp.checks.evidence import CheckEvidence, published_rate
 from rksp.documents.finding import Level
 from rksp.optimizers.table import optimizer_spec
 
-_OVER_EDGE = 2.0
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
-_NOTED = 0.1
 _HIGH_RATIO, _WILD_RATIO = 2.0, 10.0
 _WARMUP_SHARE, _WARMUP_STEPS = 0.03, 1000
 _FINE_TUNING_RATE = 1e-4
@@ -20,26 +18,19 @@ _REFERENCE_BATCH = 0.5e6  # tokens; Brown et al., 2020, Table 2.1, 125M to 760M 
 _BATCH_RATIO, _WILD_BATCH_RATIO = 10.0, 30.0
 
 
-def _safe_rate(evidence: CheckEvidence) -> Iterator[Observation]:
+def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, edge = evidence.recipe.learning_rate, evidence.likely_edge
-    safe = evidence.safe_learning_rate
-    if rate is None:
+    start, ceiling = evidence.start_here, evidence.do_not_exceed
+    if rate is None or edge is None or ceiling is None or rate <= min(ceiling, edge):
         return
-    if edge is not None and rate > NEAR_EDGE * edge:
-        yield Observation(
-            level=Level.ERROR if rate > _OVER_EDGE * edge else Level.WARNING,
-            message=f"The rate {rate:g} is {rate / edge:.3g} times the likely edge {edge:.2g}.",
-            value=rate / edge,
-            fix=f"Lower the rate to {_NOTED * edge:.1g}"
-            + (f", or to the safe {safe:.2g}." if safe is not None else "."),
-        )
-    elif safe is not None and rate > safe and (edge is None or rate > _NOTED * edge):
-        yield Observation(
-            level=Level.NOTE,
-            message=f"The rate {rate:g} is {rate / safe:.3g} times the safe one {safe:.2g}.",
-            value=rate / safe,
-            fix=f"Lower the rate to {safe:.2g}.",
-        )
+    is_over = rate > edge
+    bound, name = (edge, "likely edge") if is_over else (ceiling, "rate not to exceed,")
+    yield Observation(
+        level=Level.ERROR if is_over else Level.WARNING,
+        message=f"The rate {rate:g} is {rate / bound:.3g} times the {name} {bound:.2g}.",
+        value=rate / edge,
+        fix=f"Lower the rate to {start or ceiling:.2g}.",
+    )
 
 
 def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -101,23 +92,20 @@ CHECKS = (
         level=Level.ERROR,
         title="The learning rate is above what this model bears",
         measures=(
-            "The peak rate over the likely edge (where failure is as likely as not) and the safe "
-            "one."
+            "The peak rate over the likely edge (where failure is as likely as not) and the rate "
+            "not to exceed, below which 5 % of the edges lie."
         ),
         why=(
             "Above the edge a lower rate would train better, or nothing does. Both numbers come "
-            "from the calibrated classifier, whose card says how well it does; the other checks "
-            "are independent of it."
+            "from the model of the edge, whose card says how well it does; the other checks are "
+            "independent of it."
         ),
-        source="measured on our runs (rksp lab)",
-        healthy=(
-            "at most the safe rate, or a tenth of the edge; a warning above a third of the edge, "
-            f"an error above {_OVER_EDGE:g} times the edge"
-        ),
-        fix="Lower the rate to the safe one.",
+        source="measured on our runs (rksp lab) and on public ladders",
+        healthy="at most the rate not to exceed; a warning above it, an error above the edge",
+        fix="Lower the rate to the one to start with.",
         failing="rksp score gpt2 --lr 6e-2",
         stable="rksp score gpt2 --lr 6e-4",
-        look=_safe_rate,
+        look=_rate_over_edge,
     ),
     Check(
         code="RKSP502",

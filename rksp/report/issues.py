@@ -73,7 +73,7 @@ def _verdict(report: ScoreReport) -> list[Finding]:
                 message=f"The risk was not assessed: {seed.risk_missing}.",
             )
         ]
-    if report.verdict == "indeterminate":
+    if report.verdict == "cannot tell":
         return [
             Finding(
                 code=UNDECIDED,
@@ -84,6 +84,16 @@ def _verdict(report: ScoreReport) -> list[Finding]:
         ]
     if report.verdict == "ok":
         return []
+    if report.verdict == "caution":
+        return [
+            Finding(
+                code=UNDECIDED,
+                name="caution",
+                level=Level.NOTE,
+                message=f"{words.answer(report, seed.risk)}. {words.margin(report, seed.risk)}",
+                fix=seed.risk.counterfactual or "",
+            )
+        ]
     return [
         Finding(
             code=RISK,
