@@ -159,14 +159,13 @@ def test_hugging_face_only_watches_unless_told_to_stop(tmp_path: Path) -> None:
     assert not all(torch.isfinite(w).all() for w in _weights(trainer.model))  # as without us
 
 
-def test_hugging_face_without_attach_says_what_to_do(tmp_path: Path) -> None:
-    trainer = _hugging_face(tmp_path, gpt2())
+def test_hugging_face_callback_outside_of_a_trainer_says_what_to_do(tmp_path: Path) -> None:
     callback = hugging_face.WatchCallback()
     with pytest.raises(InputError, match=r"call trainer\.train"):
         callback.watch  # noqa: B018
-    trainer.add_callback(callback)
-    with pytest.raises(InputError, match=r"callback\.attach\(trainer\)"):
-        trainer.train()
+    trainer = _hugging_face(tmp_path, gpt2())
+    with pytest.raises(InputError, match=r"Trainer\(callbacks=\[WatchCallback\(\)\]\)"):
+        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
 
 
 class _Module(lightning.LightningModule):
