@@ -35,7 +35,7 @@ class Companion:
 
     rate_scale: float = 1.0
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Called once, before the first step."""
 
     def begin(self, moment: Moment) -> None:
@@ -82,7 +82,7 @@ def train(
     """
     optimizer = make_optimizer(model, recipe)
     beside = companion or Companion()
-    beside.bind(model, optimizer, recipe)  # may add parameters
+    beside.bind(model, optimizer)  # may add parameters
     params = [p for p in model.parameters() if p.requires_grad]
     device = params[0].device.type
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)
