@@ -33,16 +33,18 @@ class Probe:
         labels: Classes per logit row, one each; None if nothing is known.
         description: What the inputs are and how they were made.
         num_tokens: Tokens (or images) in all.
+        own: The batch that the model came with, if it did.
     """
 
     inputs: dict[str, Tensor] | Tensor
     labels: Tensor | None
     description: str
     num_tokens: int
+    own: Batch | None = None
 
     @property
     def batch(self) -> Batch:
-        return Batch(inputs=self.inputs, labels=self.labels)
+        return self.own or Batch(inputs=self.inputs, labels=self.labels)
 
 
 def make_probe(

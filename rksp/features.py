@@ -179,7 +179,7 @@ def extract(
 
     Args:
         recipe: With a learning rate; `FeatureVector.at` moves to another.
-        depth: Number of blocks.
+        depth: Number of blocks; 0 where a model has no chain of them.
     """
     rate = math.log10(recipe.learning_rate)
     found: dict[str, float | None] = _of_recipe(recipe, depth) | {"rate": rate}
@@ -211,7 +211,7 @@ def _of_recipe(recipe: Recipe, depth: int) -> dict[str, float]:
         "weight_decay": recipe.weight_decay,
         "clipping": 0.0 if recipe.max_grad_norm is None else 1.0,
         **{name: float(name == _column(spec)) for name in _OPTIMIZER_COLUMNS},
-        "depth": math.log10(depth),
+        "depth": _log(depth),
     }
 
 
@@ -240,10 +240,10 @@ def _of_forward(forward: ForwardStats, rate: float) -> dict[str, float | None]:
     excess = None
     if forward.loss is not None and forward.uniform_loss is not None:
         excess = forward.loss - forward.uniform_loss
-    first, last = forward.blocks[0], forward.blocks[-1]
     growth = None
-    if first.rms_in > 0 and last.rms_out > 0:
-        growth = math.log(last.rms_out / first.rms_in) / len(forward.blocks)
+    if forward.blocks and forward.blocks[0].rms_in > 0 and forward.blocks[-1].rms_out > 0:
+        ratio = forward.blocks[-1].rms_out / forward.blocks[0].rms_in
+        growth = math.log(ratio) / len(forward.blocks)
     attention = forward.attention
     return {
         "residual_growth": growth,

@@ -205,4 +205,6 @@ def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":
         doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
+    if response is None and seen.spectra.reading == "not measured":
+        doubts.append(f"neither spectra nor the response could be measured: {seen.spectra.reason}")
     return tuple(doubts)

@@ -22,7 +22,7 @@ class ModelFacts:
     Attributes:
         parameters: Trainable numbers in all.
         depth: Blocks in all chains.
-        width: Of the residual stream.
+        width: Of the residual stream; 0 where there is none, and nothing is known of blocks.
         block_norms: Normalization modules inside the blocks.
         qk_norms: Those of them that normalize queries or keys, or the latents they come from.
         attentions: Attention modules inside the blocks.
@@ -53,6 +53,9 @@ def read_facts(model: nn.Module, chains: Sequence[tuple[str, int]], width: int) 
         chains: (path, number of blocks) of its residual stream.
         width: Of the stream.
     """
+    if not chains:
+        size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        return ModelFacts(parameters=size, depth=0, width=0, attentions=0)
     blocks = [model.get_submodule(path) for path, _ in chains]
     names = [(name, type(m).__name__) for block in blocks for name, m in block.named_modules()]
     norms = [name for name, kind in names if "norm" in kind.lower()]

@@ -84,6 +84,11 @@ def confirm(
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     source.check_size()
+    if source.config is None:
+        raise InputError(
+            f"{source.target} is no model of transformers, and rksp confirm trains on text or "
+            "images of its own; train it in your own loop with rksp.training.callbacks."
+        )
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch
-from rksp.objective import cross_entropy, logits_of, task_loss
+from rksp.objective import run_pass, task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 
@@ -107,16 +107,15 @@ def measure_response(
         descent = -sum(float((g * u).sum()) for g, u in zip(grads, direction, strict=True))
         del grads
 
-        def at(rate: float) -> tuple[float, float, Tensor]:
+        def at(rate: float) -> tuple[float, float, Tensor | None]:
             with torch.no_grad():
                 for p, p0, u in zip(present, origin, direction, strict=True):
                     torch.add(p0, u, alpha=rate, out=p.data)
-                parts = [(logits_of(model, b)[0].float(), b.labels) for b in (same, fresh)]
-                losses = [float(cross_entropy(logits, labels)) for logits, labels in parts]
-                return losses[0], losses[1], torch.cat([z.flatten() for z, _ in parts])
+                one, other = run_pass(model, same), run_pass(model, fresh)
+                return float(one.loss), float(other.loss), _joined(one.output, other.output)
 
         base_same, base_fresh, output = at(0.0)
-        scale = float(output.norm()) or 1.0
+        scale = 1.0 if output is None else float(output.norm()) or 1.0
         points: dict[float, ResponsePoint] = {}
 
         def look(rate: float) -> ResponsePoint:
@@ -126,7 +125,7 @@ def measure_response(
                     rate=rate,
                     same=loss_same - base_same,
                     fresh=loss_fresh - base_fresh,
-                    output=float((moved - output).norm()) / scale,
+                    output=math.nan if moved is None else float((moved - output).norm()) / scale,
                 )
             return points[rate]
 
@@ -144,11 +143,18 @@ def measure_response(
         update_rms=update_rms,
         descent=descent,
         critical_rate=critical,
-        output_slope=small.output / small.rate,
+        output_slope=None if output is None else small.output / small.rate,
         overshoot=overshoot,
         points=ordered,
         forward_passes=1.5 + 1 + len(points),  # half the data forward and backward, then all of it
     )
+
+
+def _joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return both outputs as one vector; None where a model shows none."""
+    if one is None or other is None:
+        return None
+    return torch.cat([one.flatten().float(), other.flatten().float()])
 
 
 def _take_first_step(

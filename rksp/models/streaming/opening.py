@@ -33,7 +33,7 @@ def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | N
     can = source.construct_empty is not None
     if streaming == "always" and not can:
         raise InputError(
-            f"{source.target} is a factory, whose weights cannot be drawn one by one; "
+            f"{source.target} is a {source.kind}, whose weights cannot be drawn one by one; "
             "use --stream never."
         )
     if streaming == "always" or source.num_parameters is None:
