@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.streaming.buffers import Buffers
 from rksp.models.streaming.loading import Jobs, Loading, choose_device, move_buffers, moved
 from rksp.models.streaming.memory import free_memory, plan_memory
-from rksp.models.streaming.products import SplitProducts
+from rksp.models.streaming.products import SplitProducts, multiply_back
 from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall, slice_size
 from rksp.models.streaming.units import (
     GRAINS,
@@ -32,6 +32,24 @@ from rksp.models.streaming.units import (
 from rksp.models.streaming.weights import Weights
 
 Result = TypeVar("Result")
+
+
+class Guest(Protocol):
+    """What gives modules their weights in the stream's place."""
+
+    def enter(self, unit: Unit) -> None:
+        """Puts the weights of a unit where they stand."""
+        ...
+
+    def leave(self, unit: Unit) -> None:
+        """Takes them away."""
+        ...
+
+    def expert(self, slot: Slot, index: int, begin: Callable[[], Callable[[], Tensor]]) -> Tensor:
+        """One expert of a stack, which `begin` begins to load."""
+        ...
+
+
 AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
 
 
@@ -93,13 +111,16 @@ class Stream:
         self._experts: list[Experts] = []
         self._hooks: list = []
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rksp-weights")
-        self._products = ThreadPoolExecutor(workers, thread_name_prefix="rksp-products")
-        self._buffers = Buffers()
+        self.products = ThreadPoolExecutor(workers, thread_name_prefix="rksp-products")
+        self.buffers = Buffers()
+        self._guest: Guest | None = None
         self.split_flops = 0  # of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("eager")  # the one that looks at experts one by one
         for slot in self.stacks:
-            experts = Experts(slot, self._read(slot), self.device, lambda: bool(self.ahead))
+            experts = Experts(
+                slot, self.read(slot), self.device, self._give_expert, lambda: bool(self.ahead)
+            )
             # In the instance's own dictionary it hides the parameter, which stays listed.
             slot.module.__dict__[slot.attribute] = experts
             self._experts.append(experts)
@@ -138,7 +159,7 @@ class Stream:
                 workers=self.workers,
             )
             if self.plan.peak <= limit:
-                self._buffers.limit = self.plan.weights
+                self.buffers.limit = self.plan.weights
                 return
         self.plan.check(limit, self.target)
 
@@ -167,7 +188,7 @@ class Stream:
             self.model.register_forward_pre_hook(
                 lambda module, args, kwargs: moved((args, kwargs), self.device), with_kwargs=True
             ),
-            self.model.register_forward_hook(lambda module, args, output: self.release()),
+            self.model.register_forward_hook(lambda module, args, output: self._end_pass()),
         ]
 
     def _detach(self) -> None:
@@ -181,8 +202,8 @@ class Stream:
         if self.device.type != "cpu":
             yield
             return
-        tall = {id(slot.empty): Rows(slot.empty, self._read(slot)) for slot in self.tall}
-        with SplitProducts(self._products, tall) as split:
+        tall = {id(slot.empty): Rows(slot.empty, self.read(slot)) for slot in self.tall}
+        with SplitProducts(self.products, tall) as split:
             yield
         self.split_flops = split.flops
 
@@ -240,14 +261,15 @@ class Stream:
             yield
 
     def _enter(self, unit: Unit) -> None:
+        if self._guest is not None:
+            self._guest.enter(unit)
+            return
         self._retire()
         if self.is_rehearsing:
             self.order.append(unit)
             tensors = {slot.name: hollow(slot.empty, self.device) for slot in unit.slots}
         else:
-            loading = self._coming.pop(unit, None) or self._load(unit)
-            self._advance(unit)
-            tensors = self._wait(loading)
+            tensors = self.fetch(unit)
         for slot in unit.slots:
             # As in memory: torch chooses between products, which round differently, by whether a
             # weight requires a gradient, even where none is taken. Where one is, the graph would
@@ -256,6 +278,54 @@ class Stream:
             weight = nn.Parameter(tensors[slot.name], requires_grad=is_asked)
             slot.module._parameters[slot.attribute] = weight
         self._loaded.append(unit)
+
+    def fetch(self, unit: Unit) -> dict[str, Tensor]:
+        """The weights of a unit; begins with those of the units after it."""
+        loading = self._coming.pop(unit, None) or self._load(unit)
+        self._advance(unit)
+        return self._wait(loading)
+
+    def begin(self, slot: Slot) -> Callable[[], Tensor]:
+        """Begins to load one whole weight; gives what waits for it."""
+        loading = self._loading({slot.name: slot.empty}, self.weights.jobs)
+        return lambda: self._wait(loading)[slot.name]
+
+    def rows_of(self, name: str, like: Tensor, start: int | None, stop: int | None) -> Tensor:
+        """A range of rows of a weight, or all of it where no range is given."""
+        if start is None:
+            return self._wait(self._loading({name: like}, self.weights.jobs))[name]
+        shape = torch.empty((stop - start, *like.shape[1:]), dtype=like.dtype, device="meta")
+        jobs = lambda name, out: self.weights.rows(name, start, stop, out)
+        return self._wait(self._loading({name: shape}, jobs))[name]
+
+    @contextmanager
+    def visited_by(self, guest: Guest) -> Iterator[None]:
+        """Inside, modules get their weights from a guest."""
+        self.release()
+        self._guest = guest
+        try:
+            yield
+        finally:
+            self._guest = None
+            for unit in self.units:  # of a pass that was broken off
+                unit.clear()
+            self.release()
+
+    def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
+        """What a guest gives for an expert, if there is one."""
+        if self._guest is None:
+            return None
+        begin = lambda: _first(read(index, index + 1))
+        return self._guest.expert(slot, index, begin)
+
+    def multiply_back(self, x: Tensor, empty: Tensor) -> Tensor:
+        """`x @ weight` of a weight that comes by ranges of rows, from what stands for it."""
+        (slot,) = (slot for slot in self.tall if slot.empty is empty)
+        total = None
+        for start, stop, part in Rows(slot.empty, self.read(slot)).parts():
+            found = multiply_back(self.products, x[:, start:stop], part)
+            total = found if total is None else total.add_(found)
+        return total
 
     def _load(self, unit: Unit) -> Loading:
         return self._loading({slot.name: slot.empty for slot in unit.slots}, self.weights.jobs)
@@ -267,7 +337,7 @@ class Stream:
             in_place=self.weights.is_drawn_in_place,
             pool=self._pool,
             device=self.device,
-            buffers=self._buffers,
+            buffers=self.buffers,
         )
 
     def _wait(self, loading: Loading) -> dict[str, Tensor]:
@@ -277,6 +347,9 @@ class Stream:
         return tensors
 
     def _leave(self, unit: Unit, output: object) -> None:
+        if self._guest is not None:
+            self._guest.leave(unit)
+            return
         if self.is_rehearsing and unit.module is not self.model:
             size = _bytes_of(output)
             # The last module gives the logits, of which there is one copy and not four.
@@ -286,8 +359,7 @@ class Stream:
 
     def _retire(self) -> None:
         for unit in self._done:
-            for slot in unit.slots:
-                slot.module._parameters[slot.attribute] = slot.empty
+            unit.clear()
             if unit in self._loaded:
                 self._loaded.remove(unit)
         self._done.clear()
@@ -312,7 +384,7 @@ class Stream:
         for loading in self._coming.values():
             loading.send()
 
-    def _read(self, slot: Slot) -> Read:
+    def read(self, slot: Slot) -> Read:
         """What loads parts of a slot's weight."""
 
         def read(start: int, stop: int) -> Callable[[], Tensor]:
@@ -329,6 +401,10 @@ class Stream:
 
         return read
 
+    def _end_pass(self) -> None:
+        if self._guest is None:
+            self.release()
+
     def release(self) -> None:
         """Drops every weight; the next pass begins anew."""
         self._done = list(dict.fromkeys(self._done + self._loaded))
@@ -338,7 +414,7 @@ class Stream:
         self._coming.clear()
         for experts in self._experts:
             experts.forget()
-        self._buffers.trim()
+        self.buffers.trim()
         self._place = 0
 
     def close(self) -> None:
@@ -348,7 +424,7 @@ class Stream:
         for slot in self.stacks:
             slot.module.__dict__.pop(slot.attribute, None)
         self.model.__dict__.pop("_rksp_stream", None)
-        for pool in (self._pool, self._products):
+        for pool in (self._pool, self.products):
             pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(self._threads)
 
@@ -362,6 +438,10 @@ class Stream:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _first(wait: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    return lambda: wait()[0]
 
 
 def _bytes_of(output: object) -> int:
