@@ -15,8 +15,10 @@ from rksp.checks.facts import ModelFacts
 from rksp.datasets.probe import Probe, make_probe
 from rksp.features import Evidence
 from rksp.measure.lr_range import STEPS, RangeTest, range_test
-from rksp.measure.response import ResponseProfile, measure_response
+from rksp.measure.response import ResponseProfile
+from rksp.measure.streamed_response import respond
 from rksp.models.source import ModelSource
+from rksp.models.streaming.stream import Stream
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile
 
@@ -39,6 +41,7 @@ class Gathered:
         facts: What the checks read off the model.
         weights: How the weights were held, a sentence.
         seconds: Cost by step.
+        stream: What fed the model, closed, if it was streamed.
     """
 
     source: ModelSource
@@ -51,6 +54,7 @@ class Gathered:
     facts: ModelFacts
     weights: str
     seconds: dict[str, float]
+    stream: Stream | None = None
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
     _range_tests: dict[Recipe, RangeTest] = field(default_factory=dict)
 
@@ -63,7 +67,7 @@ class Gathered:
         if step not in self._responses:
             same, fresh = _halves(batch)
             with timed(self.seconds, "response", progress):
-                self._responses[step] = measure_response(self.model, same, fresh, step)
+                self._responses[step] = respond(self.model, self.stream, same, fresh, step)
         return self._responses[step]
 
     def range_test(

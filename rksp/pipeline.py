@@ -131,8 +131,7 @@ def gather(
         num_states: Token states per block.
         streaming: "always" draws or reads weights as they are used and drops them after, "never"
             holds the model in memory, "auto" streams what does not fit. The numbers are the same.
-        max_memory: Bytes; default what is free. The response needs the model in memory six times
-            over: where that is too much, the evidence ends at the forward tier.
+        max_memory: Bytes; default what is free.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
@@ -148,7 +147,8 @@ def gather(
     with ExitStack() as stack:
         with timed(seconds, "build", progress):
             stream = None
-            if should_stream(source, streaming, max_memory):
+            respond = evidence > Evidence.FORWARD
+            if should_stream(source, streaming, max_memory, with_response=respond):
                 stream = stack.enter_context(
                     open_stream(source, seed, workers=workers, max_memory=max_memory)
                 )
@@ -165,9 +165,10 @@ def gather(
                 workers=workers,
             )
         weights = "in memory" if stream is None else stream.describe()
-    if evidence > Evidence.FORWARD and (stream or not response_fits(source, max_memory)):
-        evidence = Evidence.FORWARD
-        seen = _without_response(seen)
+    if stream is not None and evidence > Evidence.RESPONSE:
+        evidence, seen = Evidence.RESPONSE, _without(seen, "range test", IN_MEMORY_ONLY)
+    if respond and stream is None and not response_fits(source, max_memory):
+        evidence, seen = Evidence.FORWARD, _without(seen, "response", THREE_COPIES)
     return Gathered(
         source=source,
         seed=seed,
@@ -176,16 +177,23 @@ def gather(
         probe=probe,
         probe_file=probe_file,
         profile=seen,
-        facts=read_facts(model, seen.chains, seen.width),
+        facts=read_facts(model, seen.chains, seen.width, stream and stream.scales),
+        stream=stream,
         weights=weights,
         seconds=seconds,
     )
 
 
-def _without_response(seen: Profile) -> Profile:
-    """The profile with the reason why its evidence ends here."""
-    reason = "it needs six copies of the weights in memory; the evidence is forward"
-    missing = seen.forward.not_measured | {"response": reason}
+THREE_COPIES = (
+    "it holds three copies of the weights in memory, for which there is no room; "
+    "the evidence is forward; use --stream auto"
+)
+IN_MEMORY_ONLY = "it trains the model, which a streamed model cannot be"
+
+
+def _without(seen: Profile, name: str, reason: str) -> Profile:
+    """The profile with the reason why something is not measured."""
+    missing = seen.forward.not_measured | {name: reason}
     return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
 

@@ -17,6 +17,7 @@ from rksp.measure.response import (
     ResponsePoint,
     ResponseProfile,
     evaluating,
+    measure_response,
     search,
     unmeasured,
 )
@@ -29,6 +30,19 @@ from rksp.objective import cross_entropy, logits_of
 from rksp.recipe import Recipe
 
 AHEAD = 2  # halvings decided by one sweep: three lanes, where two would do, but half the sweeps
+
+
+def respond(
+    model: nn.Module, stream: Stream | None, same: Batch, fresh: Batch, recipe: Recipe
+) -> ResponseProfile:
+    """The response of a model in memory, or of one that a closed stream fed."""
+    if stream is None:
+        return measure_response(model, same, fresh, recipe)
+    try:
+        with stream.again() as opened:
+            return measure_streamed_response(opened, same, fresh, recipe)
+    except NotCovered as error:
+        return unmeasured(str(error), 0.0)
 
 
 def measure_streamed_response(

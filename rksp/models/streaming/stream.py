@@ -18,6 +18,7 @@ from rksp.models.streaming.buffers import Buffers
 from rksp.models.streaming.loading import Jobs, Loading, choose_device, move_buffers, moved
 from rksp.models.streaming.memory import free_memory, plan_memory
 from rksp.models.streaming.products import SplitProducts, multiply_back
+from rksp.models.streaming.scales import Scales
 from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall, slice_size
 from rksp.models.streaming.units import (
     GRAINS,
@@ -113,6 +114,7 @@ class Stream:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rksp-weights")
         self.products = ThreadPoolExecutor(workers, thread_name_prefix="rksp-products")
         self.buffers = Buffers()
+        self.scales = Scales()
         self._guest: Guest | None = None
         self.split_flops = 0  # of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
@@ -283,7 +285,10 @@ class Stream:
         """The weights of a unit; begins with those of the units after it."""
         loading = self._coming.pop(unit, None) or self._load(unit)
         self._advance(unit)
-        return self._wait(loading)
+        tensors = self._wait(loading)
+        for name, tensor in tensors.items():
+            self.scales.note(name, 0, tensor, self.products)
+        return tensors
 
     def begin(self, slot: Slot) -> Callable[[], Tensor]:
         """Begins to load one whole weight; gives what waits for it."""
@@ -397,7 +402,13 @@ class Stream:
                 {slot.name: like},
                 lambda name, out: self.weights.rows(name, start, stop, out),
             )
-            return lambda: self._wait(loading)[slot.name]
+
+            def wait() -> Tensor:
+                part = self._wait(loading)[slot.name]
+                self.scales.note(slot.name, start, part, self.products)
+                return part
+
+            return wait
 
         return read
 
@@ -416,6 +427,26 @@ class Stream:
             experts.forget()
         self.buffers.trim()
         self._place = 0
+
+    def again(self) -> Stream:
+        """A closed stream as it was after its rehearsal."""
+        stream = Stream(
+            self.model,
+            self.weights,
+            workers=self.workers,
+            ahead=self._asked_ahead,
+            max_memory=self.max_memory,
+            target=self.target,
+            device=self.device,
+        )
+        if not self.tall:
+            stream.tall = ()
+        stream._attach(self.grain)
+        units = {unit.path: unit for unit in stream.units}
+        stream.order = [units[unit.path] for unit in self.order]
+        stream.plan, stream.ahead, stream.scales = self.plan, self.ahead, self.scales
+        stream.buffers.limit = self.buffers.limit
+        return stream
 
     def close(self) -> None:
         """Drops every weight, takes the hooks off and stops the threads."""
