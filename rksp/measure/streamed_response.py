@@ -21,32 +21,50 @@ from rksp.measure.response import (
     search,
     unmeasured,
 )
-from rksp.models.streaming.gradients import Gradients, Key, chunks
+from rksp.models.streaming.gradients import Gradients, Key, chunks, part_shape
 from rksp.models.streaming.lanes import Lanes
+from rksp.models.streaming.memory import free_memory, readable
+from rksp.models.streaming.meter import Meter, Progress
+from rksp.models.streaming.planning import ResponsePlan, plan_response
 from rksp.models.streaming.products import run_all
+from rksp.models.streaming.slices import Rows
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.tape import taping
 from rksp.objective import cross_entropy, logits_of
 from rksp.recipe import Recipe
 
+_WORK = 3 + 2 * 13  # passes over one batch: forward, backward (twice as much), and the lanes
 AHEAD = 2  # halvings decided by one sweep: three lanes, where two would do, but half the sweeps
 
 
 def respond(
-    model: nn.Module, stream: Stream | None, same: Batch, fresh: Batch, recipe: Recipe
+    model: nn.Module,
+    stream: Stream | None,
+    same: Batch,
+    fresh: Batch,
+    recipe: Recipe,
+    progress: Progress | None = None,
 ) -> ResponseProfile:
-    """The response of a model in memory, or of one that a closed stream fed."""
+    """The response of a model in memory, or of one that a closed stream fed.
+
+    Args:
+        progress: Told how far it has come; the first label says what it will take.
+    """
     if stream is None:
         return measure_response(model, same, fresh, recipe)
     try:
         with stream.again() as opened:
-            return measure_streamed_response(opened, same, fresh, recipe)
+            return measure_streamed_response(opened, same, fresh, recipe, progress)
     except NotCovered as error:
         return unmeasured(str(error), 0.0)
 
 
 def measure_streamed_response(
-    stream: Stream, same: Batch, fresh: Batch, recipe: Recipe
+    stream: Stream,
+    same: Batch,
+    fresh: Batch,
+    recipe: Recipe,
+    progress: Progress | None = None,
 ) -> ResponseProfile:
     """What `measure_response` gives for the same weights in memory.
 
@@ -60,13 +78,17 @@ def measure_streamed_response(
         same: The batch of the gradient.
         fresh: An equally large batch that the gradient has not seen.
         recipe: Its learning rate is not looked at.
+        progress: Told how far it has come; the first label says what it will take.
 
     Raises:
-        NotCovered: The optimizer needs whole weights that are too large to be held.
+        NotCovered: It does not fit in memory, or the optimizer needs whole weights that are too
+            large to be held.
     """
     model = stream.model
+    meter = Meter(progress, _WORK * _size(stream), _plan(stream, same).describe())
+    meter.add(0)
     with evaluating(model, []):
-        gradients = _gradients(stream, same)
+        gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(model, k)) for k in gradients))
         if not math.isfinite(norm):
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)
@@ -75,8 +97,9 @@ def measure_streamed_response(
         update = FirstUpdate(model, gradients, recipe, norm)
         _check_whole(stream, update)
         sums = _sums(stream, update)
-        sweeps = _Sweeps(stream, update, same, fresh)
+        sweeps = _Sweeps(stream, update, same, fresh, meter)
         found = search(sweeps.look, sums["update_rms"], ahead=AHEAD)
+    meter.finish()
     return ResponseProfile(
         loss=sweeps.base[1],
         grad_norm=norm,
@@ -88,9 +111,32 @@ def measure_streamed_response(
     )
 
 
-def _gradients(stream: Stream, same: Batch) -> Gradients:
+def _size(stream: Stream) -> int:
+    """Bytes of all weights."""
+    return sum({slot.name: slot.size for slot in stream.slots}.values())
+
+
+def _plan(stream: Stream, same: Batch) -> ResponsePlan:
+    """What it will take.
+
+    Raises:
+        NotCovered: More memory than there is.
+    """
+    config = getattr(stream.model, "config", None)
+    classes = getattr(config, "vocab_size", None) or 0
+    plan = plan_response(stream, same.labels.numel(), classes)
+    limit = free_memory() if stream.max_memory is None else stream.max_memory
+    if plan.peak > limit:
+        raise NotCovered(
+            f"it needs {readable(plan.peak)} of memory even when streamed, more than "
+            f"{readable(limit)}"
+        )
+    return plan
+
+
+def _gradients(stream: Stream, same: Batch, meter: Meter) -> Gradients:
     """The gradients of the loss that training minimizes, on one batch."""
-    with taping(stream) as tape:
+    with taping(stream, meter.add) as tape:
         logits, aux = logits_of(stream.model, same)
         loss = cross_entropy(logits, same.labels)
         (loss if aux is None else loss + aux).backward()
@@ -122,8 +168,9 @@ def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
         if update.needs_values(key[0]):
             whole.append(key)
             continue
-        empty = torch.empty(shape, device="meta")
-        jobs += [partial(_sums_of, update, key, *edges, empty) for edges in chunks(shape)]
+        for start, stop in chunks(shape):
+            values = torch.empty(part_shape(shape, start, stop), device="meta")
+            jobs.append(partial(_sums_of, update, key, start, stop, values))
     parts = run_all(stream.products, jobs)
     for key in whole:
         parts += _sums_with_values(stream, update, key)
@@ -138,34 +185,39 @@ def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
 
 @torch.no_grad()
 def _sums_of(
-    update: FirstUpdate, key: Key, start: int, stop: int, weight: Tensor
+    update: FirstUpdate, key: Key, start: int, stop: int, values: Tensor
 ) -> tuple[float, float, float]:
-    """Largest gradient, squared update and their product over some rows."""
-    gradient = update.gradient(key, start, stop, tuple(weight.shape))
-    value = weight[start:stop] if weight.dim() else weight
-    found = update.rows(key, start, stop, value, gradient)
-    return (
-        float(gradient.abs().max()),
-        float(found.flatten().dot(found.flatten())),
-        float(gradient.flatten().dot(found.flatten())),
-    )
+    """Largest gradient, squared update and their product over some rows, whose values are given."""
+    gradient = update.gradient(key, start, stop, tuple(values.shape))
+    found = update.rows(key, start, stop, values, gradient).flatten()
+    gradient = gradient.flatten()
+    return float(gradient.abs().max()), float(found.dot(found)), float(gradient.dot(found))
 
 
 def _sums_with_values(
     stream: Stream, update: FirstUpdate, key: Key
 ) -> list[tuple[float, float, float]]:
-    """The same over a weight that must be loaded for it, a part at a time."""
+    """The same over a weight that must be loaded for it."""
     name, index = key
-    like, shape = stream.model.get_parameter(name), _shape(stream.model, key)
-    if index is not None:
-        weight = stream.rows_of(name, like, index, index + 1)[0]
-    elif not update.is_by_rows(name):
-        weight = stream.rows_of(name, like, None, None)
-        return [_sums_of(update, key, 0, len(weight) if weight.dim() else 1, weight)]
+    slot = next(slot for slot in stream.slots if slot.name == name)
+    if slot in stream.tall:
+        parts = Rows(slot.empty, stream.read(slot)).parts()
     else:
-        weight = stream.rows_of(name, like, None, None)
-    jobs = [partial(_sums_of, update, key, *edges, weight) for edges in chunks(shape)]
-    return run_all(stream.products, jobs)
+        wait = stream.begin(slot) if index is None else stream.read(slot)(index, index + 1)
+        weight = wait() if index is None else wait()[0]
+        parts = [(0, len(weight) if weight.dim() else 1, weight)]
+    found = []
+    for first, last, part in parts:
+        shape = tuple(part.shape)
+        edges = chunks(shape) if update.is_by_rows(name) else [(0, last)]
+        found += run_all(
+            stream.products,
+            [
+                partial(_sums_of, update, key, first + a, first + b, part[a:b] if shape else part)
+                for a, b in edges
+            ],
+        )
+    return found
 
 
 class _Sweeps:
@@ -176,8 +228,10 @@ class _Sweeps:
         passes: Lanes so far.
     """
 
-    def __init__(self, stream: Stream, update: FirstUpdate, same: Batch, fresh: Batch) -> None:
-        self.stream, self.update = stream, update
+    def __init__(
+        self, stream: Stream, update: FirstUpdate, same: Batch, fresh: Batch, meter: Meter
+    ) -> None:
+        self.stream, self.update, self.meter = stream, update, meter
         self.labels = same.labels, fresh.labels
         self.both = _joined(same, fresh)
         self.base: tuple[float, float] = (math.nan, math.nan)
@@ -188,7 +242,8 @@ class _Sweeps:
     def look(self, rates: Sequence[float]) -> list[ResponsePoint]:
         """The point at each rate, and before the first the model as it is."""
         lanes = list(rates) if self._output is not None else [0.0, *rates]
-        found = Lanes(self.stream, self.update, lanes).run(self._pass)
+        served = lambda size: self.meter.add(2 * size)  # two batches, where the gradient has one
+        found = Lanes(self.stream, self.update, lanes, served).run(self._pass)
         self.passes += len(lanes)
         return [
             ResponsePoint(

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from rksp.models.streaming.gradients import Key, chunks
+from rksp.models.streaming.guest import Begin
 from rksp.models.streaming.products import SplitProducts, run_all
 from rksp.models.streaming.slices import Rows
 
 if TYPE_CHECKING:
     from rksp.models.streaming.stream import Stream
-    from rksp.models.streaming.tape import Begin
     from rksp.models.streaming.units import Slot, Unit
 
 
@@ -101,10 +101,17 @@ class Lanes:
         stream: Rehearsed.
         direction: The update per unit rate.
         rates: Of the lanes; 0 is the model as it is.
+        served: Told how many bytes of weights a lane has been given.
     """
 
-    def __init__(self, stream: Stream, direction: Direction, rates: Sequence[float]) -> None:
-        self.stream, self.direction, self.rates = stream, direction, rates
+    def __init__(
+        self,
+        stream: Stream,
+        direction: Direction,
+        rates: Sequence[float],
+        served: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self.stream, self.direction, self.rates, self.served = stream, direction, rates, served
         self.back = threading.Event()
         self._places: dict[Unit, list[int]] = {}
         for place, unit in enumerate(stream.order):
@@ -181,6 +188,7 @@ class Lanes:
                 name: self._moved(weight, updates[name], lane.rate)
                 for name, weight in weights.items()
             }
+            self.served(unit.size)
             self._resume(lane, moved)
 
     def _serve_expert(self, slot: Slot, index: int, lanes: list[_Lane]) -> None:
@@ -195,6 +203,7 @@ class Lanes:
             self._next = (slot.name, index + 1), lambda: following()[0]
         update = self._update(key, weight)
         for lane in lanes:
+            self.served(weight.numel() * weight.element_size())
             self._resume(lane, self._moved(weight, update, lane.rate))
 
     def _serve_rows(self, slot: Slot, lanes: list[_Lane]) -> None:
@@ -212,6 +221,7 @@ class Lanes:
                 )
                 del weight
         for lane, out in zip(lanes, outs, strict=True):
+            self.served(slot.size)
             self._resume(lane, out)
 
     def _update(self, key: Key, weight: Tensor, first: int = 0) -> Tensor | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from rksp.errors import InputError, NotCovered
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.streaming.buffers import Buffers
+from rksp.models.streaming.guest import Guest
 from rksp.models.streaming.loading import Jobs, Loading, choose_device, move_buffers, moved
-from rksp.models.streaming.memory import free_memory, plan_memory
-from rksp.models.streaming.products import SplitProducts, multiply_back
+from rksp.models.streaming.planning import plan_stream
+from rksp.models.streaming.products import SplitProducts
 from rksp.models.streaming.scales import Scales
-from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall, slice_size
+from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall
 from rksp.models.streaming.units import (
     GRAINS,
     Grain,
@@ -33,25 +34,6 @@ from rksp.models.streaming.units import (
 from rksp.models.streaming.weights import Weights
 
 Result = TypeVar("Result")
-
-
-class Guest(Protocol):
-    """What gives modules their weights in the stream's place."""
-
-    def enter(self, unit: Unit) -> None:
-        """Puts the weights of a unit where they stand."""
-        ...
-
-    def leave(self, unit: Unit) -> None:
-        """Takes them away."""
-        ...
-
-    def expert(self, slot: Slot, index: int, begin: Callable[[], Callable[[], Tensor]]) -> Tensor:
-        """One expert of a stack, which `begin` begins to load."""
-        ...
-
-
-AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
 
 
 class Stream:
@@ -92,8 +74,8 @@ class Stream:
         move_buffers(model, self.device)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._slots = slots_of(model)
-        can_slice = [slot for slot in self._slots if weights.can_slice(slot.name)]
+        self.slots = slots_of(model)
+        can_slice = [slot for slot in self.slots if weights.can_slice(slot.name)]
         self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
         on_cpu = self.device.type == "cpu"  # a GPU has no use for less than a whole matrix
         self.tall = tuple(slot for slot in can_slice if on_cpu and is_tall(slot))
@@ -101,10 +83,12 @@ class Stream:
         self.units: tuple[Unit, ...] = ()
         self.order: list[Unit] = []
         self.is_rehearsing = False
-        self._asked_ahead = ahead
+        self.asked_ahead = ahead
         self.ahead = ahead or 0
-        self._widest = self._logits = 0
+        self.widest = self.logits = 0
         self.waited = 0.0  # seconds the model stood still for its weights
+        self.pass_seconds: float | None = None  # of the last pass of the stream's own
+        self._begun = 0.0
         self._place = 0
         self._done: list[Unit] = []
         self._loaded: list[Unit] = []
@@ -141,41 +125,10 @@ class Stream:
         where = ", on the GPU" if self.device.type == "cuda" else ""
         return f"streamed {grains[self.grain]}{experts}{tall}{where}"
 
-    def _plan(self, sequences: int, entries: int) -> None:
-        """Predicts the peak, preparing less ahead where memory is short.
-
-        Raises:
-            InputError: It does not fit even so.
-        """
-        inner = max((unit.size for unit in self.units if unit.is_in_list), default=0)
-        wished = max(AHEAD, inner) if self._asked_ahead is None else self._asked_ahead
-        limit = free_memory() if self.max_memory is None else self.max_memory
-        for self.ahead in (wished, inner, wished // 4, 0):
-            self.plan = plan_memory(
-                self.order,
-                ahead=self.ahead,
-                slice_size=self._slice_size(),
-                widest=self._widest * sequences,
-                logits=self._logits * sequences,
-                entries=entries,
-                workers=self.workers,
-            )
-            if self.plan.peak <= limit:
-                self.buffers.limit = self.plan.weights
-                return
-        self.plan.check(limit, self.target)
-
-    def _slice_size(self) -> int:
-        """Bytes of what is loaded at a time of weights that are not loaded whole."""
-        together: dict[nn.Module, int] = {}  # both stacks of a module are in use at once
-        for slot in self.stacks:
-            together[slot.module] = together.get(slot.module, 0) + slice_size(slot)
-        return max((*together.values(), *map(slice_size, self.tall)), default=0)
-
     def _attach(self, grain: Grain) -> None:
         self._detach()
         sliced = {*self.stacks, *self.tall}
-        whole = [slot for slot in self._slots if slot not in sliced]
+        whole = [slot for slot in self.slots if slot not in sliced]
         self.grain, self.units = grain, units_of(self.model, whole, grain)
         for unit in self.units:
             self._hooks += [
@@ -188,7 +141,7 @@ class Stream:
             ]
         self._hooks += [
             self.model.register_forward_pre_hook(
-                lambda module, args, kwargs: moved((args, kwargs), self.device), with_kwargs=True
+                lambda module, args, kwargs: self._begin_pass(args, kwargs), with_kwargs=True
             ),
             self.model.register_forward_hook(lambda module, args, output: self._end_pass()),
         ]
@@ -250,7 +203,8 @@ class Stream:
                 f"{type(self.model).__name__} cannot be streamed: it uses weights outside of the "
                 f"modules that hold them ({text}); use --stream never."
             ) from failure
-        self._plan(sequences, entries)
+        self.plan, self.ahead = plan_stream(self, sequences, entries)
+        self.buffers.limit = self.plan.weights
         return result
 
     def _attempts(self) -> Iterator[None]:
@@ -295,14 +249,6 @@ class Stream:
         loading = self._loading({slot.name: slot.empty}, self.weights.jobs)
         return lambda: self._wait(loading)[slot.name]
 
-    def rows_of(self, name: str, like: Tensor, start: int | None, stop: int | None) -> Tensor:
-        """A range of rows of a weight, or all of it where no range is given."""
-        if start is None:
-            return self._wait(self._loading({name: like}, self.weights.jobs))[name]
-        shape = torch.empty((stop - start, *like.shape[1:]), dtype=like.dtype, device="meta")
-        jobs = lambda name, out: self.weights.rows(name, start, stop, out)
-        return self._wait(self._loading({name: shape}, jobs))[name]
-
     @contextmanager
     def visited_by(self, guest: Guest) -> Iterator[None]:
         """Inside, modules get their weights from a guest."""
@@ -320,17 +266,12 @@ class Stream:
         """What a guest gives for an expert, if there is one."""
         if self._guest is None:
             return None
-        begin = lambda: _first(read(index, index + 1))
-        return self._guest.expert(slot, index, begin)
 
-    def multiply_back(self, x: Tensor, empty: Tensor) -> Tensor:
-        """`x @ weight` of a weight that comes by ranges of rows, from what stands for it."""
-        (slot,) = (slot for slot in self.tall if slot.empty is empty)
-        total = None
-        for start, stop, part in Rows(slot.empty, self.read(slot)).parts():
-            found = multiply_back(self.products, x[:, start:stop], part)
-            total = found if total is None else total.add_(found)
-        return total
+        def begin() -> Callable[[], Tensor]:
+            wait = read(index, index + 1)
+            return lambda: wait()[0]
+
+        return self._guest.expert(slot, index, begin)
 
     def _load(self, unit: Unit) -> Loading:
         return self._loading({slot.name: slot.empty for slot in unit.slots}, self.weights.jobs)
@@ -358,7 +299,7 @@ class Stream:
         if self.is_rehearsing and unit.module is not self.model:
             size = _bytes_of(output)
             # The last module gives the logits, of which there is one copy and not four.
-            self._widest, self._logits = max(self._widest, self._logits), size
+            self.widest, self.logits = max(self.widest, self.logits), size
         # Not dropped yet: hooks that come after this one may look at the weights.
         self._done.append(unit)
 
@@ -412,9 +353,14 @@ class Stream:
 
         return read
 
+    def _begin_pass(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        self._begun = time.perf_counter()
+        return moved((args, kwargs), self.device)
+
     def _end_pass(self) -> None:
         if self._guest is None:
             self.release()
+            self.pass_seconds = time.perf_counter() - self._begun
 
     def release(self) -> None:
         """Drops every weight; the next pass begins anew."""
@@ -434,7 +380,7 @@ class Stream:
             self.model,
             self.weights,
             workers=self.workers,
-            ahead=self._asked_ahead,
+            ahead=self.asked_ahead,
             max_memory=self.max_memory,
             target=self.target,
             device=self.device,
@@ -445,6 +391,11 @@ class Stream:
         units = {unit.path: unit for unit in stream.units}
         stream.order = [units[unit.path] for unit in self.order]
         stream.plan, stream.ahead, stream.scales = self.plan, self.ahead, self.scales
+        stream.widest, stream.waited, stream.pass_seconds = (
+            self.widest,
+            self.waited,
+            self.pass_seconds,
+        )
         stream.buffers.limit = self.buffers.limit
         return stream
 
@@ -469,10 +420,6 @@ class Stream:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _first(wait: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    return lambda: wait()[0]
 
 
 def _bytes_of(output: object) -> int:

@@ -19,7 +19,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from rksp.models.streaming.gradients import Gradients, Key
+from rksp.models.streaming.guest import Begin
 from rksp.models.streaming.products import multiply_back
+from rksp.models.streaming.slices import Rows
 
 if TYPE_CHECKING:
     from rksp.models.streaming.stream import Stream
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 _MARK = "_rksp_lent"
 _PRODUCTS = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__})
-
-Begin = Callable[[], Callable[[], Tensor]]  # begins to load a weight, and gives what waits for it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,14 +51,15 @@ class Tape(TorchFunctionMode):
 
     Args:
         stream: Rehearsed.
+        served: Told how many bytes of weights have been used.
 
     Attributes:
         gradients: Of every weight that took part.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, served: Callable[[int], None]) -> None:
         super().__init__()
-        self.stream, self.gradients = stream, Gradients()
+        self.stream, self.served, self.gradients = stream, served, Gradients()
         self._anchor = torch.zeros((), requires_grad=True)  # makes outputs ask for gradients
         self._tall = {id(slot.empty): slot for slot in stream.tall}
         self._products: list[Begin | None] = []  # in the order of the forward pass
@@ -67,6 +68,7 @@ class Tape(TorchFunctionMode):
     def enter(self, unit: Unit) -> None:
         """Gives a unit its weights."""
         tensors = self.stream.fetch(unit)
+        self.served(unit.size)
         lent = {
             slot.name: self._lend(
                 slot, None, tensors[slot.name], lambda slot=slot: self.stream.begin(slot)
@@ -189,11 +191,12 @@ class _Product(torch.autograd.Function):
         stream = ctx.tape.stream
         grad_x = grad_bias = None
         if ctx.needs_input_grad[0] and ctx.tall is not None:
-            grad_x = stream.multiply_back(outer, ctx.tall).view(x.shape)
+            grad_x = _multiply_back_by_rows(stream, outer, ctx.tall).view(x.shape)
         elif ctx.needs_input_grad[0]:
             weight = ctx.tape.load(ctx.number)
             weight = weight.T if ctx.is_transposed else weight
             grad_x = multiply_back(stream.products, outer, weight).view(x.shape)
+            ctx.tape.served(2 * weight.numel() * weight.element_size())
         if ctx.needs_input_grad[2]:
             grad_bias = outer.sum(0)
         return grad_x, None, grad_bias, None, None, None
@@ -217,13 +220,22 @@ class _LookUp(torch.autograd.Function):
         return None, None, None, None, None
 
 
+def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
+    """`x @ weight` of a weight that comes by ranges of rows, from what stands for it."""
+    slot = next(slot for slot in stream.tall if slot.empty is empty)
+    total = torch.zeros(len(x), empty.shape[1])
+    for start, stop, part in Rows(slot.empty, stream.read(slot)).parts():
+        total += multiply_back(stream.products, x[:, start:stop], part)
+    return total
+
+
 def _flat(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
 @contextmanager
-def taping(stream: Stream) -> Iterator[Tape]:
+def taping(stream: Stream, served: Callable[[int], None] = lambda size: None) -> Iterator[Tape]:
     """Inside, passes of a streamed model run under a tape."""
-    tape = Tape(stream)
+    tape = Tape(stream, served)
     with torch.enable_grad(), stream.visited_by(tape), stream.computing(), tape:
         yield tape
