@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from rksp.batch import Batch
 from rksp.measure.first_update import PROBE_RATE, clipping
+from rksp.models.streaming.scales import square_sum
 from rksp.objective import cross_entropy, logits_of
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
@@ -89,6 +91,7 @@ def measure_response(
         recipe: Its learning rate is not looked at.
     """
     params = [p for p in model.parameters() if p.requires_grad]
+    same, fresh = without_cache(model, same), without_cache(model, fresh)
     with evaluating(model, params):
         logits, aux = logits_of(model, same)
         loss = cross_entropy(logits, same.labels)
@@ -97,14 +100,14 @@ def measure_response(
         del loss
         present = [p for p in params if p.grad is not None]
         count = sum(p.numel() for p in present)
-        norm = float(torch.stack(torch._foreach_norm([p.grad for p in present])).norm())
+        norm = math.sqrt(sum(square_sum(p.grad) for p in present))
         if not math.isfinite(norm):
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)
         if norm == 0:
             return unmeasured("the gradient is zero", 1.5)
         grad_max = max(float(p.grad.abs().max()) for p in present)
         direction, descent = first_direction(model, recipe, norm, present)
-        update_rms = float(torch.stack(torch._foreach_norm(direction)).norm()) / math.sqrt(count)
+        update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         with torch.no_grad():
             moved = logits_of(model, fresh)[0].float()
             base_fresh = float(cross_entropy(moved, fresh.labels))
@@ -143,6 +146,15 @@ def measure_response(
         forward_passes=1.5 + 0.5 + len(found.points),
         **found.fields(),
     )
+
+
+def without_cache(model: nn.Module, batch: Batch) -> Batch:
+    """The batch for a model that would otherwise keep every key and value for a next token."""
+    if isinstance(batch.inputs, Tensor):
+        return batch
+    if "use_cache" not in inspect.signature(model.forward).parameters:
+        return batch
+    return Batch(inputs=batch.inputs | {"use_cache": False}, labels=batch.labels)
 
 
 def first_direction(

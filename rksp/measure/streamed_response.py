@@ -20,6 +20,7 @@ from rksp.measure.response import (
     measure_response,
     search,
     unmeasured,
+    without_cache,
 )
 from rksp.models.streaming.gradients import Gradients, Key, chunks, part_shape
 from rksp.models.streaming.lanes import Lanes
@@ -85,6 +86,7 @@ def measure_streamed_response(
             large to be held.
     """
     model = stream.model
+    same, fresh = without_cache(model, same), without_cache(model, fresh)
     meter = Meter(progress, _WORK * _size(stream), _plan(stream, same).describe())
     meter.add(0)
     with evaluating(model, []):
@@ -275,5 +277,8 @@ def _joined(same: Batch, fresh: Batch) -> Batch:
     if isinstance(same.inputs, Tensor):
         inputs = torch.cat([same.inputs, fresh.inputs])
     else:
-        inputs = {key: torch.cat([value, fresh.inputs[key]]) for key, value in same.inputs.items()}
+        inputs = {
+            key: torch.cat([value, fresh.inputs[key]]) if isinstance(value, Tensor) else value
+            for key, value in same.inputs.items()
+        }
     return Batch(inputs=inputs, labels=torch.cat([same.labels, fresh.labels]))
