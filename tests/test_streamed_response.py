@@ -30,7 +30,11 @@ from rksp.optimizers import make_optimizer
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 
-CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
+CONFIGS = [
+    path
+    for path in sorted((Path(__file__).parent / "configs").glob("*.json"))
+    if path.stem != "baichuan"  # remote code only
+]
 OPTIMIZERS = ["adamw", "sgd", "lion", "adafactor", "muon"]
 
 

@@ -68,12 +68,7 @@ class FirstUpdate:
         kind, options = self._kinds[key[0]]
         if gradient is None:
             gradient = self.gradient(key, start, stop, tuple(weight.shape))
-        gradient = gradient * self.clip
-        if kind not in _BY_ROWS:
-            return _step(kind, options, weight, gradient)
-        found = _BY_ROWS[kind](gradient, options)
-        decay = options.get("weight_decay", 0.0)
-        return found.sub_(weight, alpha=decay) if decay else found
+        return step_of((kind, options), gradient * self.clip, weight)
 
     def gradient(self, key: Key, start: int, stop: int, shape: tuple[int, ...]) -> Tensor:
         """Rows of a gradient, zero for an expert that no token chose."""
@@ -95,6 +90,22 @@ def kinds_of(model: nn.Module, recipe: Recipe) -> dict[str, Kind]:
         for group in part.param_groups
         for parameter in group["params"]
     }
+
+
+def step_of(kind: Kind, gradient: Tensor, weight: Tensor) -> Tensor:
+    """The update per unit rate of a weight or some rows of one.
+
+    Args:
+        kind: As in `kinds_of`.
+        gradient: Clipped; its memory is used for the result.
+        weight: Its values.
+    """
+    optimizer, options = kind
+    if optimizer not in _BY_ROWS:
+        return _step(optimizer, options, weight, gradient)
+    found = _BY_ROWS[optimizer](gradient, options)
+    decay = options.get("weight_decay", 0.0)
+    return found.sub_(weight, alpha=decay) if decay else found
 
 
 def _adam(gradient: Tensor, options: Mapping[str, object]) -> Tensor:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch
-from rksp.measure.first_update import PROBE_RATE, clipping
+from rksp.measure.first_update import clipping, kinds_of, step_of
 from rksp.models.streaming.scales import square_sum
 from rksp.objective import cross_entropy, logits_of
-from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
@@ -157,13 +156,11 @@ def without_cache(model: nn.Module, batch: Batch) -> Batch:
     return Batch(inputs=batch.inputs | {"use_cache": False}, labels=batch.labels)
 
 
+@torch.no_grad()
 def first_direction(
     model: nn.Module, recipe: Recipe, norm: float, params: list[nn.Parameter]
 ) -> tuple[list[Tensor], float]:
     """The recipe's first update per unit rate, in the place of the gradients, and its descent.
-
-    The optimizer steps through a few parameters at a time, so that neither its moments nor a second
-    copy of the weights are ever there for all of them.
 
     Args:
         norm: Of the gradient, before clipping.
@@ -172,40 +169,15 @@ def first_direction(
     Returns:
         The update by parameter, and −g·u.
     """
-    clip = clipping(recipe, norm)
-    grads = [p.grad for p in params]
+    kinds, clip = kinds_of(model, recipe), clipping(recipe, norm)
+    names = {id(p): name for name, p in model.named_parameters()}
+    direction, descent = [], 0.0
     for p in params:
-        p.grad = None
-    optimizer = make_optimizer(model, recipe.model_copy(update={"learning_rate": PROBE_RATE}))
-    parts = getattr(optimizer, "parts", (optimizer,))
-    descent = 0.0
-    for some in _few_at_a_time(params):
-        start = [params[i].detach().clone() for i in some]
-        for i in some:
-            params[i].grad = grads[i] * clip
-        optimizer.step()
-        for i, p0 in zip(some, start, strict=True):
-            update = params[i].detach().sub(p0).div_(PROBE_RATE)
-            descent -= float((grads[i] * update).sum())
-            grads[i].copy_(update)
-            params[i].data.copy_(p0)
-            params[i].grad = None
-        for part in parts:
-            part.state.clear()
-    return grads, descent
-
-
-def _few_at_a_time(params: list[nn.Parameter]) -> Iterator[list[int]]:
-    """Indices in runs of at most a sixteenth of all entries, or a million, or one parameter."""
-    limit = max(1 << 20, sum(p.numel() for p in params) // 16)
-    some, size = [], 0
-    for i, p in enumerate(params):
-        if some and size + p.numel() > limit:
-            yield some
-            some, size = [], 0
-        some.append(i)
-        size += p.numel()
-    yield some
+        gradient, p.grad = p.grad, None
+        update = step_of(kinds[names[id(p)]], gradient * clip, p.detach())
+        descent -= float(gradient.mul_(update).sum())
+        direction.append(update)
+    return direction, descent
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def measure_streamed_response(
     meter.add(0)
     with evaluating(model, []):
         gradients = _gradients(stream, same, meter)
-        norm = math.sqrt(sum(gradients.squared_norm(k, _shape(model, k)) for k in gradients))
+        norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
         if not math.isfinite(norm):
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)
         if norm == 0:
@@ -145,9 +145,9 @@ def _gradients(stream: Stream, same: Batch, meter: Meter) -> Gradients:
     return tape.gradients
 
 
-def _shape(model: nn.Module, key: Key) -> tuple[int, ...]:
+def _shape(stream: Stream, key: Key) -> tuple[int, ...]:
     name, index = key
-    shape = tuple(model.get_parameter(name).shape)
+    shape = tuple(stream.empty[name].shape)
     return shape if index is None else shape[1:]
 
 
@@ -163,10 +163,10 @@ def _check_whole(stream: Stream, update: FirstUpdate) -> None:
 
 def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
     """Sizes of the gradient and of the update, from one look at every entry of both."""
-    model, gradients = stream.model, update.gradients
+    gradients = update.gradients
     jobs, whole = [], []
     for key in gradients:
-        shape = _shape(model, key)
+        shape = _shape(stream, key)
         if update.needs_values(key[0]):
             whole.append(key)
             continue
@@ -176,7 +176,7 @@ def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
     parts = run_all(stream.products, jobs)
     for key in whole:
         parts += _sums_with_values(stream, update, key)
-    count = sum(model.get_parameter(name).numel() for name in gradients.names)
+    count = sum(stream.empty[name].numel() for name in gradients.names)
     return {
         "count": count,
         "grad_max": max(part[0] for part in parts),

@@ -75,6 +75,7 @@ class Stream:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self.slots = slots_of(model)
+        self.empty = {slot.name: slot.empty for slot in self.slots}  # of no memory, by name
         can_slice = [slot for slot in self.slots if weights.can_slice(slot.name)]
         self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
         on_cpu = self.device.type == "cpu"  # a GPU has no use for less than a whole matrix
