@@ -67,12 +67,15 @@ def assert_equal(found: ResponseProfile, expected: ResponseProfile, rel: float =
     for name in ("loss", "grad_norm", "grad_rms", "grad_max", "update_rms", "output_slope"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=rel), name
     assert found.descent == pytest.approx(expected.descent, rel=rel)
-    assert found.critical_rate == pytest.approx(expected.critical_rate, rel=rel)
-    assert found.overshoot == pytest.approx(expected.overshoot, rel=0.02, abs=1e-3)
+    if expected.critical_rate is None:
+        assert found.critical_rate is found.overshoot is None
+    else:
+        assert found.critical_rate == pytest.approx(expected.critical_rate, rel=rel)
+        assert found.overshoot == pytest.approx(expected.overshoot, rel=0.02, abs=1e-3)
     assert [p.rate for p in found.points] == pytest.approx([p.rate for p in expected.points], rel)
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "mamba2"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "vit"])
 def test_streamed_is_in_memory(family):
     source = resolve_tiny(family)
     assert_equal(streamed(source, Recipe()), in_memory(source, Recipe()))

@@ -87,8 +87,9 @@ def measure_streamed_response(
     """
     model = stream.model
     same, fresh = without_cache(model, same), without_cache(model, fresh)
-    meter = Meter(progress, _WORK * _size(stream), _plan(stream, same).describe())
+    meter = Meter(progress, _WORK * _size(stream), plan_of(stream, same).describe())
     meter.add(0)
+    stream.buffers.limit *= 2  # updates and moved weights besides
     with evaluating(model, []):
         gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
@@ -118,7 +119,7 @@ def _size(stream: Stream) -> int:
     return sum({slot.name: slot.size for slot in stream.slots}.values())
 
 
-def _plan(stream: Stream, same: Batch) -> ResponsePlan:
+def plan_of(stream: Stream, same: Batch) -> ResponsePlan:
     """What it will take.
 
     Raises:

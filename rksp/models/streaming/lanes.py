@@ -87,11 +87,12 @@ class _Lane(threading.Thread):
         self.lanes.back.set()
         self.go.wait()
         self.go.clear()
-        if self.answer is _Stopped:
+        answer, self.answer = self.answer, None  # a weight must not outlive its use
+        if answer is _Stopped:
             raise _Stopped
         for unit, tensors in self.held:  # the others have put theirs there
             unit.place(tensors)
-        return self.answer
+        return answer
 
 
 class Lanes:

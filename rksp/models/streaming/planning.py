@@ -100,9 +100,11 @@ def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
         elif len(shape) > 2:
             kept += slot.empty.numel()
     logits = 2 * tokens * classes
-    largest = max((unit.size for unit in stream.units), default=0)
-    lanes = _LANES * (4 * 2 * stream.widest + 4 * logits) + 3 * max(largest, _slice_size(stream))
-    inside = _KEPT * 4 * kept + max(lanes, 3 * 4 * logits + 2 * largest)
+    largest = max(_slice_size(stream), *(unit.size for unit in stream.units), 0)
+    # The update and one lane's weight, beside the weights that a pass holds anyway.
+    weights = 2 * largest + (0 if stream.plan is None else stream.plan.weights)
+    lanes = _LANES * 4 * 2 * stream.widest + 3 * 4 * logits
+    inside = _KEPT * 4 * kept + weights + lanes
     seconds = None
     if stream.pass_seconds is not None:
         waited = min(stream.waited, stream.pass_seconds)
