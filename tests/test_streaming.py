@@ -551,7 +551,8 @@ def test_a_score_is_the_same_streamed():
     assert part.profile.forward == whole.profile.forward
     assert part.profile.spectra.aggregates == whole.profile.spectra.aggregates
     assert part.response.critical_rate == pytest.approx(whole.response.critical_rate, rel=1e-3)
-    assert part.risk.probability == pytest.approx(whole.risk.probability, abs=1e-4)
+    left, right = whole.risk.failed, part.risk.failed
+    assert left is right is None or right.probability == pytest.approx(left.probability, abs=1e-3)
 
 
 def test_a_streamed_model_is_not_trained():
