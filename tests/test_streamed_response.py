@@ -13,6 +13,7 @@ from test_streaming import FAMILIES, batch_for
 from torch import nn
 
 from rksp.batch import Batch
+from rksp.checks.facts import read_facts
 from rksp.errors import NotCovered
 from rksp.features import extract
 from rksp.measure.first_update import FirstUpdate, kinds_of
@@ -107,7 +108,7 @@ def test_features_are_those_of_the_model_in_memory():
     )
 
 
-@pytest.mark.parametrize("family", ["gemma2", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["gemma2", "llama4_text", "qwen3_moe"])
 def test_weights_that_are_never_whole_give_the_same(family, monkeypatch):
     source = resolve_tiny(family)
     expected = in_memory(source, Recipe(weight_decay=0.1))
@@ -115,7 +116,7 @@ def test_weights_that_are_never_whole_give_the_same(family, monkeypatch):
         monkeypatch.setattr(slices, name, value)
     monkeypatch.setattr(slices, "PIECE", 512)
     with open_stream(source, 0) as stream:
-        assert stream.tall and bool(stream.stacks) == (family == "qwen3_moe")
+        assert stream.tall and bool(stream.stacks) == (family != "gemma2")
     assert_equal(streamed(source, Recipe(weight_decay=0.1)), expected, rel=5e-3)
     with pytest.raises(NotCovered, match=r"needs .* whole"):
         streamed(source, Recipe(optimizer="adafactor"))
@@ -198,6 +199,27 @@ def test_the_direction_in_memory_leaves_the_weights_alone():
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
     assert all(u.abs().median() == pytest.approx(1.0, rel=1e-2) for u in direction)
     assert descent > 0 and all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
+def test_scales_of_weights_are_those_in_memory(family, monkeypatch):
+    source = resolve_tiny(family)
+    batch = batch_for(source)
+    model = source.build(0)
+    chains = collect(model, batch, consume=lambda transition: None).chains
+    expected = read_facts(model, chains, source.config.hidden_size)
+    monkeypatch.setattr(slices, "SLICED_OVER", 0 if family == "gemma2" else 2**28)
+    with open_stream(source, 0) as stream:
+        collect(stream.model, batch, consume=lambda transition: None)
+    found = read_facts(stream.model, chains, source.config.hidden_size, stream.scales)
+    for name in ("input_std", "output_std"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-5), name
+    # Of an embedding that comes by rows only the neighborhood of what was looked up is seen.
+    assert found.embedding_std == pytest.approx(expected.embedding_std, rel=0.02)
+    assert found.not_measured == {}
+    bare = read_facts(stream.model, chains, source.config.hidden_size)
+    assert bare.input_std is None
+    assert "the pass did not load" in bare.not_measured["the scale of the embedding"]
 
 
 def test_several_halvings_at_once_find_the_same():
