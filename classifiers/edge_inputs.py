@@ -11,9 +11,23 @@ Norm = Literal["pre", "post", "none"]
 
 # Optimizers whose update is Adam's or a sign: a warm-up protects these.
 _WARMED = frozenset(
-    ["adamw", "nadamw", "cautious", "mars", "adam_mini", "lion", "sophia", "soap", "mudam", "adafactor", "lamb"]
+    [
+        "adamw",
+        "nadamw",
+        "cautious",
+        "mars",
+        "adam_mini",
+        "lion",
+        "sophia",
+        "soap",
+        "mudam",
+        "adafactor",
+        "lamb",
+    ]
 )
-_MEMORIES = frozenset(["adamw", "nadamw", "cautious", "mars", "adam_mini", "lion", "sophia", "soap", "mudam", "lamb"])
+_MEMORIES = frozenset(
+    ["adamw", "nadamw", "cautious", "mars", "adam_mini", "lion", "sophia", "soap", "mudam", "lamb"]
+)
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 

@@ -86,9 +86,7 @@ def tensors(value: object) -> list[Tensor]:
 
 def rows_of(value: object, size: int, start: int, stop: int) -> object:
     """Return rows of every tensor that has `size` of them, in what holds it."""
-    return mapped(
-        value, lambda t: t[start:stop] if t.dim() and len(t) == size else t
-    )
+    return mapped(value, lambda t: t[start:stop] if t.dim() and len(t) == size else t)
 
 
 def mapped(value: object, change) -> object:

@@ -14,7 +14,7 @@ LAYERS = (
     ("rksp.errors", "rksp.processes", "rksp.text"),
     ("rksp.factory", "rksp.files", "rksp.kernels", "rksp.moment", "rksp.batch", "rksp.outcome"),
     ("rksp.flags", "rksp.sizes", "rksp.optimizers", "rksp.option_lines"),
-    ("rksp.recipe", "rksp.options", "rksp.objective"),
+    ("rksp.recipe", "rksp.options", "rksp.objective", "rksp.given_loss"),
     ("rksp.documents",),
     ("rksp.recipe_files",),
     ("rksp.datasets",),

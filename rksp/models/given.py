@@ -201,4 +201,3 @@ def _task(model: nn.Module, config: object | None) -> Task:
     except InputError:  # a class of the user's own
         return "other"
     return chosen.task
-

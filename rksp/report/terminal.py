@@ -189,7 +189,9 @@ def _forward(seed: SeedReport) -> Table:
         if value is not None:
             table.add_row(name, form.format(value), meaning)
 
-    guess = "" if forward.uniform_loss is None else f"a uniform guess has {forward.uniform_loss:.3g}"
+    guess = (
+        "" if forward.uniform_loss is None else f"a uniform guess has {forward.uniform_loss:.3g}"
+    )
     add("initial loss", forward.loss, guess)
     add("logit std", forward.logit_std, "over the classes")
     add("attention logit std", forward.attention_logit_std, "largest of the layers")
