@@ -105,6 +105,11 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         return Lion(groups, lr=rate, betas=betas)
     if recipe.optimizer == "adafactor":
         return torch.optim.Adafactor(groups, lr=rate)
+    if recipe.optimizer != "muon":
+        raise InputError(
+            f"rksp has no implementation of the optimizer {recipe.optimizer!r}; it can check the "
+            "recipe, but not take a step. Choose adamw to measure the model."
+        )
     if not hasattr(torch.optim, "Muon"):
         raise InputError(
             f"Optimizer 'muon' needs torch 2.9 or newer, this is {torch.__version__}; "

@@ -9,9 +9,38 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rksp.errors import InputError, nearest
 
-Optimizer = Literal["adamw", "sgd", "lion", "adafactor", "muon"]
+Optimizer = Literal[
+    "adamw",
+    "sgd",
+    "lion",
+    "adafactor",
+    "muon",
+    "nadamw",
+    "cautious",
+    "mars",
+    "sophia",
+    "soap",
+    "kron",
+    "scion",
+    "lamb",
+]
 Schedule = Literal["constant", "linear", "cosine"]
-Precision = Literal["fp32", "bf16", "fp16", "bf16-pure", "fp16-pure"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "bf16-pure", "fp16-pure"]
+Peft = Literal["none", "lora", "qlora", "other"]
+Objective = Literal[
+    "lm",
+    "mlm",
+    "seq2seq",
+    "classification",
+    "dpo",
+    "kto",
+    "orpo",
+    "reward",
+    "ppo",
+    "grpo",
+    "distillation",
+    "other",
+]
 
 
 class Recipe(BaseModel):
@@ -42,6 +71,21 @@ class Recipe(BaseModel):
     sequence_length: int = Field(default=256, ge=2)
     gradient_accumulation_steps: int = Field(default=1, ge=1)
     precision: Precision = "fp32"
+    batch_ramp: tuple[tuple[int, int], ...] = Field(
+        default=(),
+        description="Smaller batches before the full one: (step from which, sequences).",
+    )
+    peft: Peft = Field(
+        default="none", description="Adapters that are trained in place of the weights."
+    )
+    lora_rank: int | None = Field(default=None, ge=1, description="Rank of the LoRA adapters.")
+    lora_alpha: float | None = Field(
+        default=None, gt=0, description="LoRA's scale: the update is alpha / rank times the product."
+    )
+    objective: Objective = Field(default="lm", description="What the run minimizes.")
+    z_loss: float | None = Field(
+        default=None, ge=0, description="Coefficient of log²Z in the loss; None: nobody said."
+    )
 
     @classmethod
     def parse(cls, fields: dict[str, object]) -> Recipe:

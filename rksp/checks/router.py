@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.finding import Level
 
 _SPREAD, _WILD_SPREAD = 3.0, 8.0
@@ -77,6 +77,7 @@ CHECKS = (
         failing="router weights N(0, 2²) at width 64",
         stable="router weights N(0, 0.02²)",
         look=_collapse,
+        needs=(Need.FORWARD,),
     ),
     Check(
         code="RKSP802",
@@ -97,6 +98,7 @@ CHECKS = (
         failing="router logits of standard deviation 6 over 8 experts: log-sum-exp near 9",
         stable="router logits of standard deviation 1: log-sum-exp near 2.5",
         look=_logit_scale,
+        needs=(Need.FORWARD,),
     ),
     Check(
         code="RKSP803",
@@ -114,5 +116,6 @@ CHECKS = (
         failing="a router bias that favors one expert of eight by 10",
         stable="no bias",
         look=_dead,
+        needs=(Need.FORWARD,),
     ),
 )

@@ -5,26 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from rksp.checks.registry import blamed_field
 from rksp.report import words
 from rksp.report.schema import ComparisonReport, Report, SeedReport
 
 RISK = "RKSP001"
 UNDECIDED = "RKSP002"
 LEVELS = ("note", "warning", "error")  # in rising order
-# The field of the recipe that an issue is about, where it is about one.
-_FIELDS = {
-    RISK: "learning_rate",
-    "RKSP304": "precision",
-    "RKSP305": "precision",
-    "RKSP306": "precision",
-    "RKSP307": "precision",
-    "RKSP404": "max_grad_norm",
-    "RKSP405": "adam_epsilon",
-    "RKSP501": "learning_rate",
-    "RKSP502": "learning_rate",
-    "RKSP503": "warmup_steps",
-    "RKSP504": "batch_size",
-}
 _ON_DISK = ("config", "checkpoint", "training config")
 
 
@@ -101,12 +88,17 @@ def place(report: Report, issue: Issue) -> tuple[str, int] | None:
 
     None where the recipe was typed and the target is only a name.
     """
-    stands = report.recipe_places.get(_FIELDS.get(issue.code, ""))
+    stands = report.recipe_places.get(_field(issue))
     if stands is not None:
         return stands
     if report.target.kind not in _ON_DISK:
         return None
     return PurePath(report.target.name).as_posix(), 1
+
+
+def _field(issue: Issue) -> str:
+    """The recipe's field that an issue is about; empty where it is about none."""
+    return "learning_rate" if issue.code == RISK else blamed_field(issue.code)
 
 
 def _verdict(report: Report) -> list[Issue]:
