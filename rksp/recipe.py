@@ -80,7 +80,7 @@ class Recipe(BaseModel):
     )
     lora_rank: int | None = Field(default=None, ge=1, description="Rank of the LoRA adapters.")
     lora_alpha: float | None = Field(
-        default=None, gt=0, description="LoRA's scale: the update is alpha / rank times the product."
+        default=None, gt=0, description="LoRA's scale: alpha / rank times the product is added."
     )
     objective: Objective = Field(default="lm", description="What the run minimizes.")
     z_loss: float | None = Field(

@@ -179,8 +179,10 @@ FAMILIES = ("gpt2", "llama", "qwen3", "gemma2", "mixtral", "olmo2", "opt", "bert
 def test_families_at_their_defaults_are_not_accused(family: str):
     source = resolve_tiny(family)
     probe = make_probe(source, num_sequences=4, sequence_length=64)
-    evidence = measured(source.build(0), probe.batch, respond=True, config=source.config)
-    assert {f.name: f.message for f in found(evidence).values()} == {}
+    evidence = measured(
+        source.build(0), probe.batch, respond=True, config=source.config, sequence_length=256
+    )
+    assert set(found(evidence)) == ({"balance-loss-off"} if family == "mixtral" else set())
 
 
 def test_a_terminal_shows_six_findings_and_counts_the_rest():

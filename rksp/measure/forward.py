@@ -26,6 +26,8 @@ _EXPERTS = (
 )
 _GATES = ("gate", "router", "wg", "classifier")  # `gate_proj` of a SwiGLU is no router
 _DEAD = 0.1  # of the mean load
+_CHOSEN = ("num_experts_per_tok", "moe_top_k", "num_experts_per_token", "moe_topk", "top_k")
+_ENOUGH = 20  # choices an expert in the mean: fewer leave one idle by chance
 LOGITS_NOT_FINITE = "the logits are not finite"
 
 
@@ -62,14 +64,15 @@ class RouterStats:
         entropy: Mean entropy over ln E.
         logit_std: Spread over experts, averaged over tokens.
         max_violation: (largest − mean) / mean of the top-1 load (MaxVio).
-        dead_experts: Experts below a tenth of the mean load.
+        dead_experts: Experts below a tenth of the mean load, over all choices of every token;
+            None where the probe has too few tokens to tell.
     """
 
     name: str
     entropy: float
     logit_std: float
     max_violation: float
-    dead_experts: int
+    dead_experts: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,7 @@ class ForwardWatch:
     aligned: dict[str, float] = field(default_factory=dict)
     by_block: dict[int, list[float]] = field(default_factory=dict)
     expert_counts: frozenset[int] = frozenset()
+    choices: int = 1
     absmax: float = 0.0
     absmax_name: str | None = None
     non_finite: str | None = None
@@ -132,7 +136,7 @@ class ForwardWatch:
             yield self
             return
         hooks = []
-        self.expert_counts = _expert_counts(model)
+        self.expert_counts, self.choices = _expert_counts(model), _choices(model)
         for name, module in model.named_modules():
             is_leaf = not list(module.children())
             if is_leaf or (self.expert_counts and name.rsplit(".", 1)[-1] in _GATES):
@@ -170,7 +174,7 @@ class ForwardWatch:
                 return
             is_gate = name.rsplit(".", 1)[-1] in _GATES
             if is_gate and weight.shape[0] in self.expert_counts:
-                self.routers.append(router_stats(name, x, module))
+                self.routers.append(router_stats(name, x, module, self.choices))
             elif out.shape[:-1] == x.shape[:-1] and out.shape[-1] in weight.shape:
                 self._respond(name, x, out)
 
@@ -313,16 +317,29 @@ def _expert_counts(model: nn.Module) -> frozenset[int]:
     config = getattr(model, "config", None)
     if getattr(config, "feed_forward", "moe") != "moe":  # the zoo's dense members
         return frozenset()
+    return frozenset(count for count in _counts(config, _EXPERTS) if count > 1)
+
+
+def _choices(model: nn.Module) -> int:
+    """Experts that each token goes to, by the configuration; one where it does not say."""
+    return max(_counts(getattr(model, "config", None), _CHOSEN), default=1)
+
+
+def _counts(config: object, names: tuple[str, ...]) -> list[int]:
+    """The settings of these names that are whole numbers, in all parts of a configuration."""
     configs = [config, getattr(config, "text_config", None), getattr(config, "ffn_config", None)]
-    counts = [getattr(part, name, None) for part in configs for name in _EXPERTS]
-    return frozenset(count for count in counts if isinstance(count, int) and count > 1)
+    counts = [getattr(part, name, None) for part in configs for name in names]
+    return [count for count in counts if isinstance(count, int)]
 
 
 @torch.no_grad()
-def router_stats(name: str, x: Tensor, router: nn.Module) -> RouterStats:
+def router_stats(name: str, x: Tensor, router: nn.Module, choices: int = 1) -> RouterStats:
     """Statistics of the softmax over all experts, recomputed in float32 from the router's input.
 
     Recomputed because routers return different things from one release to the next.
+
+    Args:
+        choices: Experts that each token goes to.
     """
     bias = getattr(router, "bias", None)
     logits = F.linear(x.reshape(-1, x.shape[-1]).float(), router.weight.float())
@@ -331,10 +348,13 @@ def router_stats(name: str, x: Tensor, router: nn.Module) -> RouterStats:
     experts = logits.shape[-1]
     p = logits.softmax(-1)
     load = torch.bincount(logits.argmax(-1), minlength=experts).float() / len(logits)
+    chosen = logits.topk(min(choices, experts)).indices.flatten()
+    asked = torch.bincount(chosen, minlength=experts)
+    mean = len(chosen) / experts
     return RouterStats(
         name=name,
         entropy=float(torch.special.entr(p).sum(-1).mean()) / math.log(experts),
         logit_std=float(logits.std(-1).mean()),
         max_violation=float(load.max() * experts - 1),
-        dead_experts=int((load < _DEAD / experts).sum()),
+        dead_experts=int((asked < _DEAD * mean).sum()) if mean >= _ENOUGH else None,
     )
