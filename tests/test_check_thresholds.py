@@ -246,9 +246,9 @@ CASES = {
         healthy(recipe={"max_grad_norm": None}),
     ),
     "optimizer-epsilon": (
-        healthy(recipe={"adam_epsilon": 1e-3}),
+        healthy(recipe={"adam_epsilon": 1e-2}),
         Level.WARNING,
-        healthy(recipe={"adam_epsilon": 1e-3, "optimizer": "sgd"}),
+        healthy(recipe={"adam_epsilon": 1e-2, "optimizer": "sgd"}),
     ),
     "optimizer-epsilon, zero": (
         healthy(recipe={"adam_epsilon": 0.0}),

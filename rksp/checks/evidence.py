@@ -176,7 +176,7 @@ class CheckEvidence:
         or a size, for fine-tuning, under μP, and for optimizers that are not of Adam's kind.
         """
         rate, size = self.recipe.learning_rate, self.active_parameters
-        is_comparable = RATES[self.recipe.optimizer].over_adamw in (1.0, 2.0)
+        is_comparable = RATES[self.recipe.optimizer].over_adamw == 1.0
         if rate is None or not size or self.is_fine_tuning or not is_comparable:
             return None
         return None if self.scales_rates_by_width else rate / published_rate(size)

@@ -9,7 +9,7 @@ from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.finding import Level
 from rksp.checks.published import RATES, published_rate, swept_edge
 
-_OF_EDGE = 0.5
+_OF_EDGE = 0.75
 _OVER_PUBLISHED = 2.0  # times the top of what was published
 
 
@@ -22,10 +22,8 @@ def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     edge = swept_edge(recipe.optimizer, evidence.block_parameters or size)
     limits = [_OF_EDGE * edge] if edge is not None else []
-    if known.over_adamw is not None:
+    if known.over_adamw is not None and known.family in ("sign", "layerwise"):
         limits.append(_OVER_PUBLISHED * known.over_adamw * published_rate(size))
-    if known.family in ("adaptive", "orthogonal") and edge is not None:
-        limits = limits[:1]  # measured, where published rates are few
     limit = min(limits, default=None)
     if limit is not None and rate > limit:
         yield Observation(
@@ -46,9 +44,10 @@ CHECKS = (
         level=Level.WARNING,
         title="The learning rate is not one of this optimizer's",
         measures=(
-            "The peak rate of an optimizer other than AdamW against half of where it failed in "
-            f"the Marin sweep, carried to the size as AdamW's edge is, or against "
-            f"{_OVER_PUBLISHED:g} times its published rates. Not for fine-tuning, nor under μP."
+            f"The peak rate of an optimizer other than AdamW against {_OF_EDGE:g} of where it "
+            "failed in the Marin sweep, carried to the size as AdamW's edge is, or against "
+            f"{_OVER_PUBLISHED:g} times the published rates of Lion and LAMB. Not for fine-tuning, "
+            "nor under μP."
         ),
         why=(
             "A rate means something else under each optimizer. Lion moves every weight by the "
@@ -60,7 +59,7 @@ CHECKS = (
             "Chen et al., 2023 (arXiv 2302.06675); You et al., 2020 (arXiv 1904.00962); the Marin "
             "optimizer sweep (arXiv 2509.02046), our reading; rope-vit #16"
         ),
-        healthy="at most half the optimizer's own edge at this size, or its published range",
+        healthy=f"at most {_OF_EDGE:g} of the optimizer's own edge, or its published range",
         fix="Use a rate that was published for this optimizer.",
         failing="--optimizer lion --lr 6e-4 on a GPT-2",
         stable="--optimizer lion --lr 1e-4 on a GPT-2",

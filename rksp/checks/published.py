@@ -29,6 +29,7 @@ class RateRange:
         over_adamw: Published peak rates over AdamW's for the same model, at most; None where the
             rate has a meaning of its own.
         source: Where the numbers come from.
+        needs_warmup: Runs without a warm-up failed; T5 and PaLM had none under Adafactor.
     """
 
     family: Family
@@ -36,6 +37,7 @@ class RateRange:
     failing: float | None
     over_adamw: float | None
     source: str
+    needs_warmup: bool = True
 
 
 _SWEEP = "the Marin optimizer sweep at 130M (arXiv 2509.02046)"
@@ -64,7 +66,12 @@ RATES: dict[str, RateRange] = {
         source=f"{_SWEEP}; Vyas et al., 2024 (arXiv 2409.11321)",
     ),
     "kron": RateRange(
-        family="orthogonal", passing=0.002, failing=0.004, over_adamw=0.34, source=_SWEEP
+        family="orthogonal",
+        passing=0.002,
+        failing=0.004,
+        over_adamw=0.34,
+        source=_SWEEP,
+        needs_warmup=False,
     ),
     "lion": RateRange(
         family="sign",
@@ -79,9 +86,15 @@ RATES: dict[str, RateRange] = {
         failing=0.128,
         over_adamw=None,
         source=f"{_SWEEP}; Jordan et al., 2024: 0.02",
+        needs_warmup=False,
     ),
     "scion": RateRange(
-        family="orthogonal", passing=0.032, failing=0.064, over_adamw=None, source=_SWEEP
+        family="orthogonal",
+        passing=0.032,
+        failing=0.064,
+        over_adamw=None,
+        source=_SWEEP,
+        needs_warmup=False,
     ),
     "lamb": RateRange(
         family="layerwise",
@@ -94,11 +107,17 @@ RATES: dict[str, RateRange] = {
         family="adaptive",
         passing=None,
         failing=None,
-        over_adamw=40.0,
-        source="Raffel et al., 2020: 1e-2 with relative steps, then 1/√t",
+        over_adamw=None,
+        source="Raffel et al., 2020, and PaLM: 1e-2 times the weights' size, then 1/√t",
+        needs_warmup=False,
     ),
     "sgd": RateRange(
-        family="plain", passing=None, failing=None, over_adamw=None, source="none that is common"
+        family="plain",
+        passing=None,
+        failing=None,
+        over_adamw=None,
+        source="none that is common",
+        needs_warmup=False,
     ),
 }
 # The classifier's labelled runs hold these; of the others it says nothing.

@@ -96,18 +96,18 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
     """Steps of warm-up that this recipe should have; 0 where it needs none."""
     recipe = evidence.recipe
     rate = recipe.learning_rate
-    if rate is None or RATES[recipe.optimizer].family in ("plain", "orthogonal"):
+    if rate is None or not RATES[recipe.optimizer].needs_warmup:
         return 0
     gentle = _FINE_TUNING_RATE if recipe.peft == "none" else _ADAPTER_RATE
     if evidence.is_fine_tuning and rate <= gentle:
         return 0
-    edge = evidence.public_edge or swept_edge(
-        recipe.optimizer, evidence.block_parameters or math.inf
-    )
-    if edge and not evidence.is_fine_tuning and rate > _FAST * edge:
-        return min(_FAST_STEPS, math.ceil(_FAST_SHARE * recipe.max_steps))
     if recipe.warmup_steps * evidence.tokens >= _WARMUP_TOKENS:
         return 0
+    size = evidence.block_parameters
+    own = swept_edge(recipe.optimizer, size) if size else None
+    edge = min((e for e in (evidence.public_edge, own) if e is not None), default=None)
+    if edge is not None and not evidence.is_fine_tuning and rate > _FAST * edge:
+        return min(_FAST_STEPS, math.ceil(_FAST_SHARE * recipe.max_steps))
     return min(_WARMUP_STEPS, math.ceil(_WARMUP_SHARE * recipe.max_steps))
 
 
@@ -191,9 +191,10 @@ CHECKS = (
         title="Warm-up is missing or short",
         measures=(
             f"Warm-up against {_WARMUP_SHARE:.0%} of the run, {_WARMUP_STEPS} steps or "
-            f"{_WARMUP_TOKENS / 1e6:g}M tokens, whichever is least; {_FAST_STEPS} steps where the "
-            f"rate is above {_FAST:g} of the public edge. Not for SGD, Muon, Scion and Kron, nor "
-            f"for fine-tuning at {_FINE_TUNING_RATE:g} ({_ADAPTER_RATE:g} with adapters) or less."
+            f"{_WARMUP_TOKENS / 1e6:g}M tokens, whichever is least; {_FAST_STEPS} steps or those "
+            f"tokens where the rate is above {_FAST:g} of a public edge. Not for SGD, Adafactor, "
+            f"Muon, Scion and Kron, nor for fine-tuning at {_FINE_TUNING_RATE:g} "
+            f"({_ADAPTER_RATE:g} with adapters) or less."
         ),
         why=(
             "The first gradients point where curvature is highest, and Adam's second moment is "
