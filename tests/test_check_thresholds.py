@@ -301,9 +301,9 @@ CASES = {
         healthy(recipe={"adam_beta1": 0.8, "optimizer": "mars"}),
     ),
     "batch-memory": (
-        healthy(recipe={"batch_size": 2048, "learning_rate": 2.4e-3}),
+        healthy(recipe={"batch_size": 2048, "learning_rate": 3.6e-3}),
         Level.WARNING,
-        healthy(recipe={"batch_size": 2048, "learning_rate": 2.4e-3, "adam_beta2": 0.95}),
+        healthy(recipe={"batch_size": 2048, "learning_rate": 3.6e-3, "adam_beta2": 0.95}),
     ),
     "batch-memory, usual rate": (
         healthy(recipe={"batch_size": 2048}),

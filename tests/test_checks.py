@@ -22,9 +22,9 @@ from check_evidence import (
 from rich.console import Console
 from torch import nn
 
-from rksp.checks.published import published_rate
 from rksp.checks.facts import read_facts
 from rksp.checks.finding import Level
+from rksp.checks.published import published_rate
 from rksp.checks.registry import CHECKS, find_check, run_checks
 from rksp.cli import main
 from rksp.datasets.probe import make_probe

@@ -9,6 +9,7 @@ import sys
 import pytest
 from check_evidence import found, healthy
 
+from rksp.checks.declared import Settings
 from rksp.checks.evidence import Need
 from rksp.checks.finding import Level
 from rksp.checks.registry import CHECKS, blamed_field, not_run, recipe_findings, run_checks
@@ -109,11 +110,44 @@ def test_a_recipe_is_checked_in_milliseconds_and_without_torch():
     assert float(seconds) < 0.5 and loaded.strip() == "[]"
 
 
-def test_a_configuration_counts_its_parameters():
-    for config, total in ((LLAMA_7B, 6.74e9), (GPT2 | {"vocab_size": 50_257}, 163e6)):
-        seen = recipe_findings(Recipe(**GOOD | {"learning_rate": 0.03}), config).findings
-        said = next(f.message for f in seen if f.code == "RKSP502")
-        assert f"{total / 1e6:,.0f}M" in said.replace("6,738M", "6,740M")
+MIXTRAL = LLAMA_7B | {
+    "model_type": "mixtral",
+    "intermediate_size": 14_336,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "intermediate_size": 18_432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "vocab_size": 129_280,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [
+        (LLAMA_7B, 6.738e9, 6.738e9),
+        (GPT2 | {"vocab_size": 50_257, "tie_word_embeddings": True}, 124.4e6, 124.4e6),
+        (MIXTRAL, 46.7e9, 12.9e9),
+        (DEEPSEEK_V3, 671e9, 37e9),
+    ],
+)
+def test_a_configuration_counts_its_parameters(config: dict, total: float, active: float):
+    """The published counts, within 3 %."""
+    shape = Settings(config).shape()
+    assert shape.parameters == pytest.approx(total, rel=0.03)
+    assert shape.active_parameters == pytest.approx(active, rel=0.03)
 
 
 def test_experts_count_as_far_as_a_token_meets_them():

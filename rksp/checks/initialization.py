@@ -160,6 +160,7 @@ CHECKS = (
         failing="x + f(x) without normalization, gain 1.5 a block, 8 blocks: 5",
         stable="x + f(norm(x)), 8 blocks: 1.4",
         look=_residual,
+        needs=(Need.MODULES,),
     ),
     Check(
         code="RKSP603",
