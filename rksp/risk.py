@@ -205,8 +205,14 @@ def _contributions(
     parts += [
         Contribution(feature=name, log_odds=share, meaning=_MEANINGS[name])
         for name, share in shares.items()
+        if not _names_another_optimizer(name, features)
     ]
     return tuple(sorted(parts, key=lambda part: (-abs(part.log_odds), part.feature)))
+
+
+def _names_another_optimizer(name: str, features: FeatureVector) -> bool:
+    """Whether a feature is an optimizer that this run does not use: no reason for its risk."""
+    return name.startswith("is_") and features[name] == 0
 
 
 def _counterfactual(

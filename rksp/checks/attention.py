@@ -1,4 +1,4 @@
-"""Checks of attention at initialization, and of what keeps its logits from growing."""
+"""Checks of attention before the first step, and of what keeps its logits from growing."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ CHECKS = (
         code="RKSP201",
         name="attention-logit-scale",
         level=Level.ERROR,
-        title="Attention logits are too large before training",
+        title="Attention logits are too large",
         measures=(
             "Standard deviation of scaled query–key products over visible keys, of the worst "
             f"layer; in trained weights the largest logit, against {_CLIPPED_LOGIT:g}."

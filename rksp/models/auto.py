@@ -33,6 +33,11 @@ _TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "AutoModelForImageClassification",
         ("ForImageClassification",),
     ),
+    "text-classification": (
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        "AutoModelForSequenceClassification",
+        ("ForSequenceClassification",),
+    ),
 }
 _BASE = ("MODEL_MAPPING_NAMES", "AutoModel")
 _WHOLE = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextToText")
