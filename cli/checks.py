@@ -95,6 +95,7 @@ def explain(
         ("Trips it", found.failing),
         ("Does not", found.stable),
         ("Source", found.source),
+        ("Needs", ", ".join(["the recipe", *found.needs])),
     ):
         table.add_row(title, text)
     console.print(table)

@@ -32,6 +32,8 @@ _LOOKED_UP = frozenset(
     ]
 )
 _RESERVED = {"roberta": 2, "xlm-roberta": 2}  # rows that positions skip
+_RELATIVE = ("t5", "mt5", "umt5", "longt5", "xlnet", "bloom", "mpt")  # any distance will do
+_UNROTATED = ("nemotron_h", "jamba")  # attention without positions, whatever rope_theta says
 _LONG = 32_768
 
 
@@ -41,7 +43,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
     if limit is None:
         return
     limit -= _RESERVED.get(settings.family, 0)
-    if asked <= limit:
+    if asked <= limit or settings.family in _RELATIVE:
         return
     if settings.family in _LOOKED_UP:
         yield Observation(
@@ -66,7 +68,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
 def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     base, is_scaled = _rope(evidence)
-    if base is None or is_scaled or not settings.positions:
+    if base is None or is_scaled or not settings.positions or settings.family in _UNROTATED:
         return
     context = max(settings.positions, evidence.recipe.sequence_length)
     if settings.positions >= 1e6:  # a sentinel, not a context
