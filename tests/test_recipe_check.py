@@ -12,6 +12,7 @@ from check_evidence import found, healthy
 from rksp.checks.declared import Settings
 from rksp.checks.evidence import Need
 from rksp.checks.finding import Level
+from rksp.checks.places import setting_line
 from rksp.checks.registry import CHECKS, blamed_field, not_run, recipe_findings, run_checks
 from rksp.checks.selection import select_findings
 from rksp.errors import InputError
@@ -180,6 +181,16 @@ def test_every_recipe_check_blames_a_field_of_the_recipe():
     assert all(check.field or check.settings for check in alone if check.code != "RKSP901")
     assert blamed_field("RKSP503") == "warmup_steps"
     assert blamed_field("RKSP101") == blamed_field("RKSP999") == ""
+
+
+def test_a_finding_points_at_its_setting(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{\n "model_type": "gpt2",\n "resid_pdrop" : 0.9\n}\n')
+    assert setting_line(path, "RKSP704") == 3
+    path.write_text('{\n "rope_theta": 10000\n}\n')
+    assert setting_line(path, "RKSP206") == 2
+    assert setting_line(path, "RKSP503") == setting_line(path, "RKSP701") == 1
+    assert setting_line(tmp_path / "absent.json", "RKSP206") == 1
 
 
 def mixed():

@@ -136,6 +136,11 @@ def find_check(wanted: str) -> Check:
     return _BY_KEY[key]
 
 
+def blamed_settings(code: str) -> tuple[str, ...]:
+    """The settings of a configuration that the findings of a code blame, the usual one first."""
+    return _BY_KEY[code].settings if code in _BY_KEY else ()
+
+
 def blamed_field(code: str) -> str:
     """The recipe's field that the findings of a code blame; empty where it is none."""
     return _BY_KEY[code].field if code in _BY_KEY else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
+from rksp.checks.places import setting_line
 from rksp.checks.registry import blamed_field
 from rksp.report import words
 from rksp.report.schema import ComparisonReport, Report, SeedReport
@@ -84,7 +85,7 @@ def state(issue: Issue, since: ComparisonReport | None) -> str | None:
 
 
 def place(report: Report, issue: Issue) -> tuple[str, int] | None:
-    """File, with forward slashes, and line: of the recipe's field, else the start of the target's.
+    """File, with forward slashes, and line: of the recipe's field, else of the model's setting.
 
     None where the recipe was typed and the target is only a name.
     """
@@ -93,7 +94,8 @@ def place(report: Report, issue: Issue) -> tuple[str, int] | None:
         return stands
     if report.target.kind not in _ON_DISK:
         return None
-    return PurePath(report.target.name).as_posix(), 1
+    file = PurePath(report.target.name)
+    return file.as_posix(), setting_line(Path(file), issue.code)
 
 
 def _field(issue: Issue) -> str:
