@@ -59,6 +59,8 @@ class Gathered:
         batch = as_batch(self.probe)
         if self.evidence < Evidence.RESPONSE or batch.labels is None:
             return None
+        if recipe.optimizer not in _FIRST_STEP:
+            return None  # a name that rksp can check, but not a step that it can take
         step = first_step(recipe)
         if step not in self._responses:
             same, fresh = _halves(batch)

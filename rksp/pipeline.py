@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rksp.checks.coverage import not_covered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import read_facts
 from rksp.checks.finding import Finding
@@ -225,7 +226,7 @@ def judge(
                 ),
                 classifier or load_classifier(),
                 **bars,
-                doubts=_doubts(seen, response),
+                doubts=_doubts(seen, response, recipe),
             )
         except ArtifactError as error:
             missing = str(error)
@@ -263,9 +264,10 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
     return None
 
 
-def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:
+def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
     """Why the evidence does not carry an answer, if it does not."""
-    doubts = []
+    unseen = not_covered(recipe)
+    doubts = [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":

@@ -78,3 +78,13 @@ def test_a_classifier_of_texts_is_scored_and_its_rate_judged_as_fine_tuning(fold
     assert status == 1 and seen["RKSP508"] == "error"
     status, seen = scored(capsys, str(folder / "classifier"), *tuned, "--lr", "2e-5")
     assert (status, seen) == (0, {})
+
+
+@pytest.mark.parametrize("change", [["--optimizer", "lamb"], ["--precision", "fp8"]])
+def test_what_the_labelled_runs_do_not_hold_is_not_judged(change, folder, capsys):
+    with pytest.raises(SystemExit):
+        main(["score", str(folder / "gpt2.json"), *GOOD, *change, "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"] == "indeterminate"
+    assert change[1] in " ".join(report["seeds"][0]["risk"]["reasons"])
+    assert "RKSP901" in {finding["code"] for finding in report["findings"]}

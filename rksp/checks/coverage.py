@@ -8,34 +8,33 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.finding import Level
 from rksp.checks.published import MEASURED_OPTIMIZERS
+from rksp.recipe import Recipe
 
 _SEEN_OBJECTIVES = ("lm", "mlm", "seq2seq", "classification")
 
 
+def not_covered(recipe: Recipe) -> tuple[str, ...]:
+    """What of a recipe the classifier's labelled runs do not hold, so that it cannot judge."""
+    parts = {
+        f"optimizer {recipe.optimizer}": recipe.optimizer not in MEASURED_OPTIMIZERS,
+        "fp8": recipe.precision == "fp8",
+        "adapters": recipe.peft != "none",
+        f"objective {recipe.objective}": recipe.objective not in _SEEN_OBJECTIVES,
+        "batch ramp": bool(recipe.batch_ramp),
+    }
+    return tuple(part for part, is_part in parts.items() if is_part)
+
+
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
-    parts = list(_parts(evidence))
+    parts = list(not_covered(evidence.recipe))
+    if evidence.scales_rates_by_width:
+        parts.append("rates scaled by width (μP)")
     if parts:
         yield Observation(
             level=Level.NOTE,
             message=f"The labelled runs behind P(failed) hold no {', no '.join(parts)}.",
             value=float(len(parts)),
         )
-
-
-def _parts(evidence: CheckEvidence) -> Iterator[str]:
-    recipe = evidence.recipe
-    if recipe.optimizer not in MEASURED_OPTIMIZERS:
-        yield f"optimizer {recipe.optimizer}"
-    if recipe.precision == "fp8":
-        yield "fp8"
-    if recipe.peft != "none":
-        yield "adapters"
-    if recipe.objective not in _SEEN_OBJECTIVES:
-        yield f"objective {recipe.objective}"
-    if recipe.batch_ramp:
-        yield "batch ramp"
-    if evidence.scales_rates_by_width:
-        yield "rates scaled by width (μP)"
 
 
 CHECKS = (
