@@ -15,7 +15,7 @@ def setting_line(path: Path, code: str) -> int:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # not text, or no name of a file
         return 1
     for name in blamed_settings(code):
         stated = re.compile(rf'"{re.escape(name)}"\s*:')

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from rksp.grid.axes import canonical
 from rksp.grid.table import is_safe
@@ -24,7 +24,7 @@ MOST_PLACES = 60  # rows of the map on a page
 _MOST_AXES = 8  # more are named in the table alone
 _NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")
 _ANSWERED = {"ok", "risk", "indeterminate", "not assessed"}
-Record = dict[str, str | int | float | bool | None]
+Record = dict[str, JsonValue]
 
 
 class SweepReport(Part):
