@@ -193,7 +193,7 @@ CHECKS = (
             f"Warm-up against {_WARMUP_SHARE:.0%} of the run, {_WARMUP_STEPS} steps or "
             f"{_WARMUP_TOKENS / 1e6:g}M tokens, whichever is least; {_FAST_STEPS} steps or those "
             f"tokens where the rate is above {_FAST:g} of a public edge. Not for SGD, Adafactor, "
-            f"Muon, Scion and Kron, nor for fine-tuning at {_FINE_TUNING_RATE:g} "
+            f"Muon and Scion, nor for fine-tuning at {_FINE_TUNING_RATE:g} "
             f"({_ADAPTER_RATE:g} with adapters) or less."
         ),
         why=(
@@ -201,8 +201,9 @@ CHECKS = (
             "not yet an average. Warm-up takes the model to flatter places before the rate is "
             "full. MPT-125M with 100 warm-up steps (52M tokens) exploded; GPT-3 and OPT warm up "
             "over 375M tokens. Near the edge more is needed: of the Adam-like and Lion runs of "
-            "the Marin sweep, at 0.3 to 0.5 of their edge, 14 of 26 failed with 500 steps instead "
-            "of 2000, 9 of 26 with 1000, and with Muon, Scion and Kron none."
+            "the Marin sweep, at a third to two thirds of their edge, 14 of 26 failed with 500 "
+            "steps instead of 2000 or 4000, and 9 of 26 with 1000; Muon and Scion trained without "
+            "any."
         ),
         source=(
             "the Marin optimizer sweep (arXiv 2509.02046), our count; llm-foundry #232, #759 and "
