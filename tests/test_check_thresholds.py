@@ -33,6 +33,15 @@ MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "router_aux_loss_coe
 TRAINED_SLOWLY = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5}}
 
 
+def unread(std: float) -> dict[str, dict[str, object]]:
+    """A model whose weights were not read, with what its configuration declares."""
+    return {
+        "facts": {"input_std": None, "output_std": None, "width": 11_600},
+        "config": {"hidden_size": 11_600, "initializer_range": std},
+        "recipe": {"precision": "fp16"},
+    }
+
+
 def at_4_8_billion(**recipe: float) -> CheckEvidence:
     return healthy(
         facts={"parameters": 4_800_000_000, "qk_norms": 48},
@@ -442,6 +451,11 @@ CASES = {
         CheckEvidence(recipe=RECIPE, config={"hidden_size": 32_768, "initializer_range": 0.02}),
         Level.WARNING,
         CheckEvidence(recipe=RECIPE, config={"hidden_size": 8192, "initializer_range": 0.02}),
+    ),
+    "init-std, streamed": (
+        healthy(**unread(0.02)),  # BLOOM's 104B, whose weights are never all in memory
+        Level.WARNING,
+        healthy(**unread(0.006)),
     ),
     "init-std, small": (
         healthy(facts={"width": 4096, "input_std": 0.006}),  # DeepSeek-LLM 7B
