@@ -74,6 +74,8 @@ class Evidence:
         batch = self.probe.batch
         if self.tier < Tier.RESPONSE or not batch.is_judged:
             return None
+        if optimizer_spec(recipe.optimizer).make is None:
+            return None  # rksp can check this recipe, but not take its steps
         step = first_step(recipe)
         if step not in self._responses:
             same, fresh = _halves(batch)

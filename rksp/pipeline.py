@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rksp.checks.coverage import not_covered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
 from rksp.classifiers.classifier import load_classifier
@@ -170,7 +171,7 @@ def _assess(
         learning_rate=rate,
         diverged=rate and load_classifier().predict(features, "diverged").probability,
         **bars,
-        doubts=_doubts(seen, response),
+        doubts=_doubts(seen, response, recipe),
     )
 
 
@@ -198,9 +199,10 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
     return None
 
 
-def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:
+def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
     """Why the evidence does not carry an answer, if it does not."""
-    doubts = []
+    unseen = not_covered(recipe)
+    doubts = [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":

@@ -33,6 +33,11 @@ _TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "AutoModelForImageClassification",
         ("ForImageClassification",),
     ),
+    "text-classification": (
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        "AutoModelForSequenceClassification",
+        ("ForSequenceClassification",),
+    ),
 }
 _OTHER_HEADS = (
     "ForSequenceClassification",

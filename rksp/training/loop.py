@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.batch import Batch
+from rksp.errors import InputError
 from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
@@ -80,6 +81,8 @@ def train(
         recorded and not applied. In fp16 a step whose scaled gradient overflows is computed again
         at half the scale, down to a scale of one.
     """
+    if recipe.precision == "fp8":
+        raise InputError("rksp does not train in fp8; choose bf16 (--precision bf16).")
     optimizer = make_optimizer(model, recipe)
     beside = companion or Companion()
     beside.bind(model, optimizer)  # may add parameters
