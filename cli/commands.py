@@ -16,7 +16,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "score",
         "rksp.cli.score:score",
-        "Say how likely the run is to fail, why, and which learning rate is safe.",
+        "Say how likely the run is to fail, why, and at which learning rate to start.",
     ),
     (
         "grid",
@@ -51,8 +51,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "explain",
-        "rksp.cli.checks:explain",
-        "Teach one check: what it measures, why it matters, what is healthy, how to fix it.",
+        "rksp.cli.explain:explain",
+        "Explain any word of the output: what it measures, what is healthy, how to fix it.",
     ),
     (
         "explain-config",

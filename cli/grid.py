@@ -113,9 +113,9 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
     if work.store is None:
         raise InputError("rksp grid keeps its results in a file; give -o STORE, such as grid.db.")
     if options.classifier is not None:
-        from rksp.classifiers.classifier import load_classifier
+        from rksp.classifiers.edge_model import load_edge_model
 
-        load_classifier(options.classifier)  # say that it cannot be read before the work
+        load_edge_model(options.classifier)  # say that it cannot be read before the work
     start = time.monotonic()
     return run_grid(
         plan,

@@ -141,13 +141,34 @@ def measure(
         typer.echo(f"{pack_measurements(output, pack_to, base=known)} measurements in {pack_to}.")
 
 
+_REAL = typer.Option(help="Files of public ladders and runs, a JSON object a line; repeatable.")
+
+
 @app.command()
 def fit(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model to write.")],
+    real: Annotated[list[Path] | None, _REAL] = None,
+    collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
+    measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
+) -> None:
+    """Fit a model of the edge for `--classifier`; the same data give the same bytes."""
+    from rksp.classifiers.edge_fit import fit_edge_model
+    from rksp.lab.edge_ladders import edge_ladders
+
+    check_writable(output)
+    model = fit_edge_model(edge_ladders(collection, measurements, real or []))
+    atomic_write(output, model.to_json())
+    counts = ", ".join(f"{count} {source}" for source, count in model.card["ladders"].items())
+    typer.echo(f"Fitted on ladders of {counts}: {output}.")
+
+
+@app.command("fit-divergence")
+def fit_divergence(
     output: Annotated[Path, typer.Option("--output", "-o", help="The classifier to write.")],
     collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
 ) -> None:
-    """Fit and calibrate a classifier for `--classifier`; the same data give the same bytes."""
+    """Fit and calibrate the classifier of divergence; the same data give the same bytes."""
     from rksp.classifiers.fit import fit_classifier
 
     check_writable(output)

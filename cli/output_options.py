@@ -33,14 +33,21 @@ class GateOptions(_Options):
 
 
 class RiskOptions(_Options):
-    """How evidence becomes a probability and a safe rate."""
+    """How evidence becomes a probability and three rates."""
 
     risk: Annotated[
-        float, Flag("--risk", "Upper bound of P(failed) at the safe rate.", unit="probability")
+        float,
+        Flag(
+            "--risk",
+            "Share of the edges that may lie below the rate not to exceed.",
+            unit="probability",
+        ),
     ] = Field(default=0.05, gt=0, lt=1)
     classifier: Annotated[
         Path | None,
-        Flag("--classifier", "A classifier that rksp lab fit wrote; default the shipped one."),
+        Flag(
+            "--classifier", "A model of the edge that rksp lab fit wrote; default the shipped one."
+        ),
     ] = None
 
 

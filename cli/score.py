@@ -53,7 +53,7 @@ def score(
     devices: Devices = None,
     seeds: Seeds = 1,
 ) -> int:
-    """Say how likely the run is to fail, why, and which learning rate is safe."""
+    """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
@@ -114,6 +114,6 @@ def _scored(
 
 def _classifier(file: Path | None):
     """Return the classifier of a file; None stands for the shipped one."""
-    from rksp.classifiers.classifier import load_classifier
+    from rksp.classifiers.edge_model import load_edge_model
 
-    return None if file is None else load_classifier(file)
+    return None if file is None else load_edge_model(file)

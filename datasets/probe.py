@@ -125,6 +125,8 @@ def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -
             "decoder_input_ids": tokens.clone(),
             "decoder_attention_mask": torch.ones_like(tokens),
         }
+    if task == "text-classification":  # as good as any: the model has not seen the task's texts
+        labels = torch.arange(count) % max(2, getattr(config, "num_labels", 2))
     if task == "other":
         labels = None
     described = "; ".join([f"{name}, {how}, {count} × {length} tokens", *notes])

@@ -17,16 +17,23 @@ from rksp.datasets.probe import Probe, make_probe
 from rksp.errors import InputError
 from rksp.features import Tier
 from rksp.measure.lr_range import STEPS, RangeTest, range_test
-from rksp.measure.response import ResponseProfile, measure_response
+from rksp.measure.response import ResponseProfile
+from rksp.measure.streamed_response import respond
 from rksp.models.given import given_probe
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming.stream import Stream
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile, profile
 
+_THREE_COPIES = (
+    "it holds three copies of the weights in memory, for which there is no room; "
+    "the evidence is forward; use --stream auto"
+)
+_IN_MEMORY_ONLY = "it trains the model, which a streamed model cannot be"
 _RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
 
 Progress = Callable[[str], None]
@@ -46,6 +53,7 @@ class Evidence:
         facts: What the checks read off the model.
         weights: How the weights were held, a sentence.
         seconds: Cost by step.
+        stream: What fed the model, closed, if it was streamed.
     """
 
     source: ModelSource
@@ -57,6 +65,7 @@ class Evidence:
     facts: ModelFacts
     weights: str
     seconds: dict[str, float]
+    stream: Stream | None = None
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
     _range_tests: dict[Recipe, RangeTest] = field(default_factory=dict)
 
@@ -65,11 +74,13 @@ class Evidence:
         batch = self.probe.batch
         if self.tier < Tier.RESPONSE or not batch.is_judged:
             return None
+        if optimizer_spec(recipe.optimizer).make is None:
+            return None  # rksp can check this recipe, but not take its steps
         step = first_step(recipe)
         if step not in self._responses:
             same, fresh = _halves(batch)
             with _timed(self.seconds, "response", progress):
-                self._responses[step] = measure_response(self.model, same, fresh, step)
+                self._responses[step] = respond(self.model, self.stream, same, fresh, step)
         return self._responses[step]
 
     def range_test(
@@ -108,11 +119,15 @@ def gather(
     source = source.at(options.seed)
     probe = _probe(source, options)
     seconds: dict[str, float] = {}
+    tier = Tier.parse(options.evidence)
+    responds = tier > Tier.FORWARD
     with ExitStack() as stack:
         with _timed(seconds, "build", progress):
             stream = None
             is_there = source.model is not None and options.streaming != "always"
-            if not is_there and should_stream(source, options.streaming, options.max_memory):
+            if not is_there and should_stream(
+                source, options.streaming, options.max_memory, with_response=responds
+            ):
                 stream = stack.enter_context(
                     open_stream(
                         source,
@@ -139,9 +154,10 @@ def gather(
                 needs_chain=source.batch is None,
             )
         weights = "in memory" if stream is None else stream.describe()
-    tier = Tier.parse(options.evidence)
-    if tier > Tier.FORWARD and (stream or not response_fits(source, options.max_memory)):
-        tier, seen = Tier.FORWARD, _without_response(seen)
+    if stream is not None and tier > Tier.RESPONSE:
+        tier, seen = Tier.RESPONSE, _without(seen, "range test", _IN_MEMORY_ONLY)
+    if responds and stream is None and not response_fits(source, options.max_memory):
+        tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
     return Evidence(
         source=source,
         options=options,
@@ -149,7 +165,8 @@ def gather(
         model=model,
         probe=probe,
         profile=seen,
-        facts=read_facts(model, seen.chains, seen.width),
+        facts=read_facts(model, seen.chains, seen.width, stream and stream.scales),
+        stream=stream,
         weights=weights,
         seconds=seconds,
     )
@@ -208,10 +225,9 @@ def _micro_batches(source: ModelSource, recipe: Recipe, file: Path | None) -> li
     return [batch.rows(start, start + size) for start in starts]
 
 
-def _without_response(seen: Profile) -> Profile:
-    """Return the profile with the reason why its evidence ends here."""
-    reason = "it needs six copies of the weights in memory; the evidence is forward"
-    missing = seen.forward.not_measured | {"response": reason}
+def _without(seen: Profile, name: str, reason: str) -> Profile:
+    """Return the profile with the reason why something is not measured."""
+    missing = seen.forward.not_measured | {name: reason}
     return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
 

@@ -107,7 +107,7 @@ FEATURES: tuple[Feature, ...] = (
     _response("same_rise_rate", "the rise on the step's own batch", follows_rate=True),
     _response("best_step_rate", "the rate at which one step helps most", follows_rate=True),
     _response("output_rate", "how far the first step moves the output", follows_rate=True),
-    _response("grad_norm", "the gradient norm at initialization"),
+    _response("grad_norm", "the gradient norm before the first step"),
     _response("grad_rms", "the gradient's typical size"),
     _response("overshoot", "the damage of one step far too large"),
     _micro("lowest_rate", "the best rate of the range test", follows_rate=True),

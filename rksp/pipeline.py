@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rksp.checks.coverage import not_covered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
-from rksp.classifiers.classifier import DivergenceClassifier, load_classifier
+from rksp.classifiers.classifier import load_classifier
+from rksp.classifiers.edge_inputs import Norm
+from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.datasets.probe import Probe
 from rksp.documents.finding import Finding
 from rksp.documents.score import RiskAssessment
 from rksp.errors import ArtifactError
 from rksp.evidence import Evidence, Progress, gather
 from rksp.features import extract
-from rksp.measure.forward import LOGITS_NOT_FINITE
+from rksp.measure.forward import LOGITS_NOT_FINITE, ForwardStats
 from rksp.measure.lr_range import RangeTest
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.risk import assess, certain_failure
+from rksp.risk import assess, certain_failure, edge_inputs
 from rksp.spectra.model_profile import Profile
+
+_VOCABULARY = 50_000  # of a model that has no classes
+_SAME_SIZE = 1.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +53,7 @@ def evaluate(
     *,
     threshold: float = 0.5,
     risk: float = 0.05,
-    classifier: DivergenceClassifier | None = None,
+    classifier: EdgeModel | None = None,
     progress: Progress = lambda step: None,
 ) -> tuple[Evaluation, Probe]:
     """Gather the evidence for one target and recipe at one seed, and assess it.
@@ -80,7 +87,7 @@ def judge(
     *,
     threshold: float = 0.5,
     risk: float = 0.05,
-    classifier: DivergenceClassifier | None = None,
+    classifier: EdgeModel | None = None,
     progress: Progress = lambda step: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe shared.
@@ -116,7 +123,8 @@ def judge(
                 facts=evidence.facts,
                 forward=evidence.profile.forward,
                 response=response,
-                safe_learning_rate=trusted and trusted.safe_learning_rate,
+                start_here=trusted and trusted.start_here,
+                do_not_exceed=trusted and trusted.do_not_exceed,
                 likely_edge=trusted and trusted.likely_edge,
                 is_pretrained=evidence.source.is_pretrained,
             )
@@ -131,28 +139,55 @@ def _assess(
     recipe: Recipe,
     response: ResponseProfile | None,
     rising: RangeTest | None,
-    classifier: DivergenceClassifier | None,
+    classifier: EdgeModel | None,
     **bars: float,
 ) -> RiskAssessment:
-    """Return the answer of the classifier, or a certain failure where a number is not finite."""
+    """Return the answer of the model of the edge, or a certain failure without finite numbers."""
     seen, rate = evidence.profile, recipe.learning_rate
     broken = _not_finite(seen, response)
     if broken is not None:
-        return certain_failure(broken, evidence.tier, learning_rate=rate, **bars)
-    return assess(
-        extract(
-            recipe.model_copy(update={"learning_rate": rate or 1.0}),
-            depth=sum(length for _, length in seen.chains),
-            forward=seen.forward,
-            spectra=seen.spectra,
-            response=response,
-            range_test=rising,
-        ),
-        classifier or load_classifier(),
-        learning_rate=rate,
-        **bars,
-        doubts=_doubts(seen, response),
+        return certain_failure(
+            broken, evidence.tier, steps=recipe.max_steps, learning_rate=rate, **bars
+        )
+    depth = sum(length for _, length in seen.chains)
+    features = extract(
+        recipe.model_copy(update={"learning_rate": rate or 1.0}),
+        depth=depth,
+        forward=seen.forward,
+        spectra=seen.spectra,
+        response=response,
+        range_test=rising,
     )
+    return assess(
+        features,
+        edge_inputs(
+            recipe,
+            width=seen.width,
+            depth=depth,
+            vocabulary=_classes(seen.forward),
+            norm=_norm(evidence),
+        ),
+        classifier or load_edge_model(),
+        learning_rate=rate,
+        diverged=rate and load_classifier().predict(features, "diverged").probability,
+        **bars,
+        doubts=_doubts(seen, response, recipe),
+    )
+
+
+def _classes(forward: ForwardStats) -> int:
+    """How many tokens or classes the model tells apart."""
+    loss = forward.uniform_loss
+    return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
+
+
+def _norm(evidence: Evidence) -> Norm:
+    """Where the blocks normalize: after the sum, every block leaves states of the same size."""
+    if not evidence.facts.block_norms:
+        return "none"
+    sizes = [block.rms_out for block in evidence.profile.forward.blocks]
+    is_post = len(sizes) > 1 and min(sizes) > 0 and max(sizes) < min(sizes) * _SAME_SIZE
+    return "post" if is_post else "pre"
 
 
 def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
@@ -164,9 +199,10 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
     return None
 
 
-def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:
+def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
     """Why the evidence does not carry an answer, if it does not."""
-    doubts = []
+    unseen = not_covered(recipe)
+    doubts = [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":

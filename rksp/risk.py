@@ -1,84 +1,118 @@
-"""From features to an answer: how likely, why, and which learning rate is safe."""
+"""From evidence to an answer: three rates, how likely failure is, why, and what it costs."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 
-from rksp.classifiers.classifier import DivergenceClassifier, Prediction
+from rksp.classifiers.edge_inputs import (
+    CONFIG_COLUMNS,
+    MEASURED_COLUMNS,
+    OPTIMIZERS,
+    EdgeInputs,
+    Norm,
+)
+from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
-from rksp.features import FEATURES, FeatureVector, Tier
+from rksp.features import FEATURE_NAMES, FeatureVector, Tier, at_unit_rate
+from rksp.recipe import Recipe
 
-HORIZON_STEPS = 200  # the longest runs of the collection
 # Rates looked at; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
-_MEANINGS = {feature.name: feature.meaning for feature in FEATURES}
+_MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
+_FAR = 0.7  # decades (or units of a flag) beyond the data from which rksp cannot tell
+_COSTLY = 0.05  # nats more than at the start from which a low rate is told what it costs
+_LONG_STEPS = 1000  # of a run without normalization, of which the public sources have one
+
+
+def edge_inputs(
+    recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm
+) -> EdgeInputs:
+    """Return what the model of the edge reads of a recipe and a model."""
+    return EdgeInputs(
+        width=width,
+        depth=depth,
+        vocabulary=vocabulary,
+        sequence_length=recipe.sequence_length,
+        batch_tokens=recipe.batch_size * recipe.sequence_length,
+        steps=recipe.max_steps,
+        warmup_steps=recipe.warmup_steps,
+        optimizer=recipe.optimizer,
+        final_share=1.0 if recipe.schedule == "constant" else recipe.min_lr_ratio,
+        beta1=recipe.adam_beta1,
+        beta2=recipe.adam_beta2,
+        norm=norm,
+    )
 
 
 def assess(
     features: FeatureVector,
-    classifier: DivergenceClassifier,
+    inputs: EdgeInputs,
+    model: EdgeModel,
     *,
     learning_rate: float | None,
+    diverged: float | None = None,
     threshold: float = 0.5,
     risk: float = 0.05,
     doubts: tuple[str, ...] = (),
 ) -> RiskAssessment:
-    """Reads the classifier at every rate, and at the recipe's own if it has one.
+    """Read the three rates, and the risk at every rate and at the recipe's own if it has one.
 
     Args:
-        features: At any rate: what follows the rate is moved along.
-        learning_rate: The recipe's peak rate; None asks only for the safe rate.
+        features: At any rate; only what was measured of the model is read.
+        inputs: The configuration.
+        model: The model of the edge.
+        learning_rate: The recipe's peak rate; None asks only for the three rates.
+        diverged: P(diverged) at that rate, where another model has one.
         threshold: Probability at which the verdict becomes `RISK`.
-        risk: Upper bound on the probability at the safe rate.
-        doubts: Reasons from the evidence to answer "cannot tell", for example a degenerate
-            spectrum when nothing better was measured.
+        risk: Share of the edges that may lie below `do_not_exceed`.
+        doubts: Reasons from the evidence to answer "cannot tell".
     """
-    asked = [] if learning_rate is None else [learning_rate]
-    predictions = classifier.predict_at(features, np.log10([*_RATES, *asked]) - features["rate"])
-    curve = [
-        CurvePoint(learning_rate=rate, probability=p.probability, low=p.low, high=p.high)
-        for rate, p in zip(_RATES, predictions, strict=False)  # the asked one comes after
-    ]
-    safe = [point.learning_rate for point in curve if point.high <= risk]
-    edge = _crossing(curve, 0.5)
-    outside = classifier.outside(features)
-    reasons = list(doubts)
-    distance = classifier.distance(features)
-    if distance > 3:
-        worst = max(outside, key=outside.get)
-        reasons.append(
-            f"{_MEANINGS[worst]} lies {outside[worst]:.1f} ranges outside the labelled runs"
-        )
-    failed = diverged = None
-    verdict, contributions, counterfactual = Verdict.INDETERMINATE, [], None
+    measured = zip(FEATURE_NAMES, at_unit_rate(features.values).tolist(), strict=True)
+    estimate = model.predict(inputs, dict(measured))
+    ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
+    reasons = [*doubts, *_beyond(estimate, inputs)]
+    failed = low = high = excess = None
+    verdict = Verdict.CANNOT_TELL if reasons else Verdict.OK
     if learning_rate is not None:
-        here = features.at(learning_rate)
-        failed = predictions[-1]
-        diverged = classifier.predict(here, "diverged")
-        contributions = _contributions(classifier, here)
+        failed = estimate.failed(learning_rate)
+        low, high = estimate.interval(learning_rate)
+        excess = estimate.expected_excess(learning_rate)
         if not reasons:
-            verdict = Verdict.RISK if failed.probability >= threshold else Verdict.OK
-        counterfactual = _counterfactual(curve, learning_rate, failed.probability, threshold)
-    elif not reasons:
-        verdict = Verdict.OK
+            verdict = _verdict(failed, high, learning_rate > ceiling, threshold)
     return RiskAssessment(
         verdict=verdict,
         reasons=reasons,
         evidence=str(features.tier),
-        horizon_steps=HORIZON_STEPS,
-        **_probabilities(failed, diverged),
-        safe_learning_rate=max(safe, default=None),
-        likely_edge=edge,
+        horizon_steps=inputs.steps,
+        probability_failed=failed,
+        probability_failed_low=low,
+        probability_failed_high=high,
+        probability_diverged=diverged
+        if failed is None or diverged is None
+        else min(failed, diverged),
+        start_here=_shown(start),
+        start_excess=estimate.expected_excess(start),
+        start_failed=estimate.failed(start),
+        likely_edge=_shown(estimate.likely_edge),
+        do_not_exceed=_shown(ceiling),
+        expected_excess=excess,
         risk=risk,
         threshold=threshold,
-        curve=curve,
-        contributions=contributions,
-        outside=outside,
-        counterfactual=counterfactual,
-        classifier_data=classifier.card.get("data"),
+        curve=[
+            CurvePoint(
+                learning_rate=rate,
+                probability=estimate.failed(rate),
+                low=estimate.interval(rate)[0],
+                high=estimate.interval(rate)[1],
+            )
+            for rate in _RATES
+        ],
+        contributions=_contributions(estimate) if learning_rate is not None else [],
+        outside=dict(estimate.outside),
+        counterfactual=_advice(estimate, learning_rate, threshold),
+        classifier_data=str(model.card["digest"]),
     )
 
 
@@ -86,25 +120,36 @@ def certain_failure(
     cause: str,
     tier: Tier,
     *,
+    steps: int,
     learning_rate: float | None,
     threshold: float = 0.5,
     risk: float = 0.05,
 ) -> RiskAssessment:
-    """The answer where no classifier is needed: values are not finite before the first step.
+    """Return the answer where no model is needed: values are not finite before the first step.
 
     Args:
         cause: What is not finite, a clause.
+        tier: How much evidence was gathered.
+        steps: Of the run.
+        learning_rate: The recipe's rate, if it has one.
+        threshold, risk: See `assess`.
     """
-    sure = Prediction(probability=1.0, low=1.0, high=1.0)
-    here = None if learning_rate is None else sure
+    here = None if learning_rate is None else 1.0
     return RiskAssessment(
         verdict=Verdict.RISK,
         reasons=[],
         evidence=str(tier),
-        horizon_steps=HORIZON_STEPS,
-        **_probabilities(here, here),
-        safe_learning_rate=None,
+        horizon_steps=steps,
+        probability_failed=here,
+        probability_failed_low=here,
+        probability_failed_high=here,
+        probability_diverged=here,
+        start_here=None,
+        start_excess=None,
+        start_failed=None,
         likely_edge=None,
+        do_not_exceed=None,
+        expected_excess=None,
         risk=risk,
         threshold=threshold,
         curve=[
@@ -117,58 +162,60 @@ def certain_failure(
     )
 
 
-def _probabilities(
-    failed: Prediction | None, diverged: Prediction | None
-) -> dict[str, float | None]:
-    """The fields of an assessment that need a learning rate; all None without one."""
-    return {
-        "probability_failed": failed and failed.probability,
-        "probability_failed_low": failed and failed.low,
-        "probability_failed_high": failed and failed.high,
-        "probability_diverged": diverged and diverged.probability,
-    }
+def _verdict(failed: float, high: float, is_above: bool, threshold: float) -> Verdict:
+    """Risk at the bar; caution where the interval reaches it, or the rate is above the ceiling."""
+    if failed >= threshold:
+        return Verdict.RISK
+    return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
 
 
-def _crossing(curve: list[CurvePoint], level: float) -> float | None:
-    """Where the probability passes a level, interpolated in the logarithm of the rate."""
-    for left, right in pairwise(curve):
-        if left.probability < level <= right.probability:
-            share = (level - left.probability) / (right.probability - left.probability)
-            low, high = math.log10(left.learning_rate), math.log10(right.learning_rate)
-            return float(f"{10 ** (low + share * (high - low)):.3g}")
-    return None
-
-
-def _contributions(classifier: DivergenceClassifier, features: FeatureVector) -> list[Contribution]:
-    """Shares of the log-odds; all that follows the rate is one reason: the rate is too high."""
-    shares = classifier.contributions(features)
-    following = [f.name for f in FEATURES if f.follows_rate and f.name in shares]
-    rate = sum(shares.pop(name) for name in following)
-    parts = [
-        Contribution(
-            feature="learning_rate",
-            log_odds=rate,
-            meaning="the learning rate against what this model reacts to",
+def _beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
+    """Why the data do not reach this model and recipe, if they do not."""
+    found = [
+        f"{_MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
+        for name, over in estimate.outside.items()
+        if over > _FAR and name not in OPTIMIZERS
+    ]
+    if inputs.optimizer not in ("adamw", *OPTIMIZERS):
+        found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
+    if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
+        found.append(
+            "the blocks normalize nothing, and labelled runs without normalization are "
+            f"shorter than {_LONG_STEPS} steps but for one ladder"
         )
-    ]
-    parts += [
-        Contribution(feature=name, log_odds=share, meaning=_MEANINGS[name])
-        for name, share in shares.items()
-    ]
-    return sorted(parts, key=lambda part: (-abs(part.log_odds), part.feature))
+    return found
 
 
-def _counterfactual(
-    curve: list[CurvePoint], rate: float, probability: float, threshold: float
-) -> str | None:
-    if probability < threshold:
+def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
+    """What moves the edge from that of the average run, largest first."""
+    parts = [
+        Contribution(meaning=_MEANINGS[name], decades=decades, feature=name)
+        for name, decades in estimate.contributions.items()
+    ]
+    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+
+
+def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str | None:
+    """The rate to start with instead, and what it saves; None where the recipe's is as good."""
+    if rate is None:
         return None
-    below = [p.learning_rate for p in curve if p.probability < threshold and p.learning_rate < rate]
-    if not below:
-        return "No learning rate alone brings the risk under the threshold."
-    best = max(below)
-    lower = rate / best
+    start = estimate.start_here
+    lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
+    if estimate.failed(rate) >= threshold:
+        return (
+            f"Start at {start:.2g}, {rate / start:.1f} times lower: "
+            f"P(failed) is {estimate.failed(start):.1%} there."
+        )
+    if lost - least < _COSTLY:
+        return None
+    side = "lower" if rate < start else "higher"
+    factor = start / rate if rate < start else rate / start
     return (
-        f"A learning rate of {best:.2g} ({lower:.1f} times lower) would bring it under "
-        f"{threshold:.0%}."
+        f"The rate is {factor:.1f} times {side} than the one to start with, {start:.2g}, and is "
+        f"expected to cost {lost - least:.2f} nats more."
     )
+
+
+def _shown(rate: float) -> float:
+    """Three digits: far more than is known."""
+    return float(f"{rate:.3g}") if math.isfinite(rate) else rate

@@ -23,7 +23,7 @@ from rksp.models.source import ModelSource
 from rksp.pipeline import Evaluation
 from rksp.recipe import Recipe
 
-_CONCERN = ("risk", "indeterminate", "not assessed", "ok")  # worst first
+_CONCERN = ("risk", "cannot tell", "not assessed", "caution", "ok")  # worst first
 
 
 def score_report(
@@ -96,7 +96,8 @@ def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
     values = {
         "published_score": [s.spectra.published_score for s in seeds],
         "probability_failed": [s.risk.probability_failed if s.risk else None for s in seeds],
-        "safe_learning_rate": [s.risk.safe_learning_rate if s.risk else None for s in seeds],
+        "start_here": [s.risk.start_here if s.risk else None for s in seeds],
+        "do_not_exceed": [s.risk.do_not_exceed if s.risk else None for s in seeds],
         "likely_edge": [s.risk.likely_edge if s.risk else None for s in seeds],
     }
     return {

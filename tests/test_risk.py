@@ -51,6 +51,9 @@ def test_contributions_are_the_log_odds_above_the_average():
     answer = _assess("zoo_pre_ln", 3.0)
     assert answer.contributions[0].feature == "learning_rate"
     assert answer.contributions[0].log_odds > 1
+    named = {part.feature for part in answer.contributions}
+    assert not {"is_sgd", "is_lion", "is_adafactor", "is_muon"} & named  # the run is AdamW's
+    assert "depth" in named
 
 
 def test_zero_initialized_branches_are_not_called_risky_for_their_spectrum():

@@ -298,7 +298,7 @@ def _rehearse(
         if arm.interventions:
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
-                intervention.bind(model, optimizer, recipe)
+                intervention.bind(model, optimizer)
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

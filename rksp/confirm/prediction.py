@@ -22,20 +22,21 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
             probability_failed=None,
             low=None,
             high=None,
-            verdict="not assessed" if is_missing else "indeterminate",
+            verdict="not assessed" if is_missing else "cannot tell",
             reasons=reasons,
-            safe_learning_rate=None,
+            do_not_exceed=None,
             threshold=threshold,
         )
     probability = statistics.fmean(risk.probability_failed for risk in risks)
-    verdict = "risk" if probability >= threshold else "ok"
-    safe = [risk.safe_learning_rate for risk in risks if risk.safe_learning_rate is not None]
+    is_sure = all(risk.verdict in ("ok", "risk") for risk in risks)
+    verdict = "risk" if probability >= threshold else "ok" if is_sure else "caution"
+    ceilings = [risk.do_not_exceed for risk in risks if risk.do_not_exceed is not None]
     return PredictionReport(
         probability_failed=probability,
         low=statistics.fmean(risk.probability_failed_low for risk in risks),
         high=statistics.fmean(risk.probability_failed_high for risk in risks),
-        verdict="indeterminate" if reasons else verdict,
+        verdict="cannot tell" if reasons else verdict,
         reasons=reasons,
-        safe_learning_rate=min(safe) if len(safe) == len(risks) else None,
+        do_not_exceed=min(ceilings) if len(ceilings) == len(risks) else None,
         threshold=threshold,
     )

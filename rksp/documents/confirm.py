@@ -14,9 +14,9 @@ class PredictionReport(Part):
     probability_failed: float | None
     low: float | None
     high: float | None
-    verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
+    verdict: Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
     reasons: list[str]
-    safe_learning_rate: float | None
+    do_not_exceed: float | None
     threshold: float
 
 

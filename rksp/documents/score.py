@@ -16,8 +16,9 @@ class Verdict(StrEnum):
     """What to do with the answer."""
 
     OK = "ok"
+    CAUTION = "caution"
     RISK = "risk"
-    INDETERMINATE = "indeterminate"
+    CANNOT_TELL = "cannot tell"
 
 
 def _pairs(values: object) -> object:
@@ -119,10 +120,10 @@ class CurvePoint(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """One feature's share of the log-odds: positive raises the risk above the average run's."""
+    """What one fact does to the edge, in decades: negative lowers it below the average run's."""
 
     meaning: str
-    log_odds: float
+    decades: float
     feature: str
 
 
@@ -130,25 +131,27 @@ class RiskAssessment(Part):
     """The answer for one model and recipe. Probabilities lie between 0 and 1.
 
     Attributes:
-        verdict: `risk` if the point estimate is at or above `threshold`.
-        reasons: Why the verdict is indeterminate; empty otherwise.
+        verdict: `risk` if the point estimate is at or above `threshold`; `caution` if the interval
+            reaches it, or the rate is above `do_not_exceed`.
+        reasons: Why rksp cannot tell; empty otherwise.
         evidence: Name of the tier of evidence behind the answer.
-        horizon_steps: The longest of the runs that the classifier learned from.
+        horizon_steps: Steps of the run that the answer is about.
         probability_failed: At the recipe's rate: a lower rate would train better, or nothing does;
             None without a rate. `probability_failed_low` and `probability_failed_high` are the ends
             of its interval.
         probability_diverged: At the recipe's rate: non-finite, or the published thresholds.
-        safe_learning_rate: Largest rate whose upper bound stays under `risk`; None if no rate's
-            does.
-        likely_edge: Rate at which P(failed) crosses one half, the best guess of the edge; None if
-            it does not cross within the rates looked at.
-        risk: Upper bound on the probability at the safe rate.
+        start_here: The rate of the least expected loss; `start_excess` is that loss, in nats above
+            the best rate, and `start_failed` the chance that a run at it fails.
+        likely_edge: The median of the edge: at this rate failure is as likely as not.
+        do_not_exceed: The rate below which a share `risk` of the edges lies.
+        expected_excess: Nats that the recipe's rate is expected to lose; None without a rate.
+        risk: Share of the edges below `do_not_exceed`.
         threshold: Probability at which the verdict becomes `risk`.
         curve: P(failed) against the rate, by rising rate.
-        contributions: What moves this run's log-odds from the average, largest first.
-        outside: Features beyond the fitted range, in widths of it.
-        counterfactual: A sentence: the rate that would bring the probability under the threshold,
-            or why none does.
+        contributions: What moves this run's edge from the average, largest first.
+        outside: Facts beyond the labelled runs, in decades.
+        counterfactual: A sentence: the rate to start with instead, and what it saves; None where
+            the recipe's is as good.
         classifier_data: Digest of the data that the classifier was fitted on; None where no
             classifier was asked.
     """
@@ -161,8 +164,12 @@ class RiskAssessment(Part):
     probability_failed_low: float | None
     probability_failed_high: float | None
     probability_diverged: float | None
-    safe_learning_rate: float | None
+    start_here: float | None
+    start_excess: float | None
+    start_failed: float | None
     likely_edge: float | None
+    do_not_exceed: float | None
+    expected_excess: float | None
     risk: float
     threshold: float
     curve: list[CurvePoint]
@@ -233,7 +240,7 @@ class ScoreReport(Document):
     kind: Literal["score"] = "score"
     target: ScoredTarget
     recipe: Recipe
-    verdict: Literal["ok", "risk", "indeterminate", "not assessed"]
+    verdict: Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
     findings: list[Finding]
     seeds: list[SeedReport]
     spread: dict[str, dict[str, float]]

@@ -22,7 +22,7 @@ class Options(MeasureOptions):
 
     Attributes:
         threshold: P(failed) at which a cell's verdict is `risk`.
-        risk: Upper bound of P(failed) at the safe rate.
+        risk: Share of the edges that may lie below the rate not to exceed.
         classifier: File of the classifier; None is the shipped one.
         max_params: Larger models are refused.
         allow_hub: Let a Hub id download.

@@ -23,8 +23,10 @@ _KEPT = {
     "probability_failed_low",
     "probability_failed_high",
     "probability_diverged",
-    "safe_learning_rate",
+    "start_here",
     "likely_edge",
+    "do_not_exceed",
+    "expected_excess",
     "evidence",
 }
 EVALUATOR = "rksp.grid.evaluate:evaluate_task"
@@ -58,7 +60,7 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     """
     import torch
 
-    from rksp.classifiers.classifier import load_classifier
+    from rksp.classifiers.edge_model import load_edge_model
     from rksp.models.refusals import refusals
     from rksp.pipeline import judge
 
@@ -67,7 +69,7 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
-        classifier = load_classifier(options.classifier) if options.classifier else None
+        classifier = load_edge_model(options.classifier) if options.classifier else None
         evidence = gather_cell(task["target"], task["overrides"], task["seed"], options)
     except expected as error:
         yield _failed(error)

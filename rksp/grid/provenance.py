@@ -14,7 +14,7 @@ def made_by(classifier: Path | None = None) -> dict[str, str]:
     Args:
         classifier: Its file; default the shipped one.
     """
-    source = classifier or files("rksp.classifiers") / "fitted" / "default.json"
+    source = classifier or files("rksp.classifiers") / "fitted" / "edge.json"
     content = source.read_bytes() if source.is_file() else b""
     return {
         "rksp": version("rksp"),

@@ -1,4 +1,4 @@
-"""The results of a grid: ranking, filters, best safe setting, trade-off."""
+"""The results of a grid: ranking, filters, best setting, trade-off."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rksp.grid.store import Row
 from rksp.recipe_files.document import parse_yaml
 
 Record = dict[str, object]
+ANSWERS = ("ok", "caution", "risk")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
 _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "<": operator.lt,
@@ -25,20 +26,22 @@ _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-_ROUNDED = 1.001  # safe rates have four digits
+_ROUNDED = 1.01  # rates are shown with three digits
 _ANSWER = (
     "verdict",
     "probability_failed",
     "probability_failed_low",
     "probability_failed_high",
     "probability_diverged",
-    "safe_learning_rate",
+    "start_here",
     "likely_edge",
+    "do_not_exceed",
+    "expected_excess",
 )
 
 
 def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
-    """One flat record a cell, ranked: the least likely to fail first, faster rates before slower.
+    """One flat record a cell, ranked: the least expected loss first, faster rates before slower.
 
     Cells without an answer come last, and among them those that could not run. Where rksp cannot
     tell, the classifier's numbers are left out: they are no basis to rank by. The order and the
@@ -52,7 +55,7 @@ def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
 
 def _record(row: Row, bar: float) -> Record:
     result, verdict = row.result or {}, _verdict(row, bar)
-    answer = {} if verdict == "indeterminate" else result
+    answer = {} if verdict == "cannot tell" else result
     findings = result.get("findings", [])
     head = {
         "position": row.position,
@@ -75,18 +78,23 @@ def _record(row: Row, bar: float) -> Record:
 
 
 def _verdict(row: Row, bar: float) -> str:
-    """The stored one, with `ok` and `risk` by this bar; for a cell without a result, its state."""
+    """The stored one by this bar; for a cell without a result, its state."""
     if row.result is None:
         return "could not run" if row.state == "failed" else row.state
-    if row.result["verdict"] in ("ok", "risk") and row.result["probability_failed"] is not None:
-        return "risk" if row.result["probability_failed"] >= bar else "ok"
-    return row.result["verdict"]
+    result = row.result
+    if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
+        return result["verdict"]
+    if result["probability_failed"] >= bar:
+        return "risk"
+    rate, ceiling = row.recipe.get("learning_rate"), result.get("do_not_exceed")
+    is_above = bool(rate and ceiling and rate > ceiling * _ROUNDED)
+    return "caution" if is_above or result["probability_failed_high"] >= bar else "ok"
 
 
 def _rank(record: Record) -> tuple[float, bool, float, int]:
-    probability, rate = record["probability_failed"], record.get("learning_rate")
+    excess, rate = record["expected_excess"], record.get("learning_rate")
     return (
-        math.inf if probability is None else probability,
+        math.inf if excess is None else excess,
         record["failure"] is not None,
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
@@ -150,15 +158,12 @@ def _meets(found: object, compare: Callable, value: object) -> bool:
 
 
 def is_safe(record: Record) -> bool:
-    """Whether the rate is at or below the largest one whose upper bound of the risk is accepted."""
-    rate, safe = record.get("learning_rate"), record.get("safe_learning_rate")
-    if record["verdict"] != "ok" or rate is None or safe is None:
-        return False
-    return rate <= safe * _ROUNDED
+    """Whether the answer is ok, which a rate above the one not to exceed never is."""
+    return record["verdict"] == "ok" and record["expected_excess"] is not None
 
 
 def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
-    """For each model its safe cell of the highest rate, then the lowest risk; None without one."""
+    """For each model its cell of the least expected loss among the safe ones; None without one."""
     best: dict[str, Record | None] = {}
     for record in sorted(found, key=lambda record: record["position"]):
         name = str(record["model"])
@@ -169,7 +174,7 @@ def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
 
 
 def _gain(record: Record) -> tuple[float, float]:
-    return record["learning_rate"], -record["probability_failed"]
+    return -record["expected_excess"], -record["probability_failed"]
 
 
 def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:

@@ -18,6 +18,7 @@ from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
 from rksp.models.configuration import (
     ALIASES,
+    depth_notes,
     known_type,
     make_config,
     model_types,
@@ -211,7 +212,11 @@ def _from_settings(
         settings, renamed = known_type(target, settings, needs_code)
         notes += renamed
         config = make_config(target, settings, overrides)
-    chosen = choose_class(target, config, settings.get("architectures"), task)
+        notes += depth_notes(target, config, overrides)
+    has_weights = folder is not None
+    chosen = choose_class(
+        target, config, settings.get("architectures"), task, has_weights=has_weights
+    )
     notes += chosen.notes
 
     def construct() -> nn.Module:

@@ -18,7 +18,9 @@ from rksp.models.checkpoint import check_finite
 from rksp.models.refusals import refusals, refused
 
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory", "module"]
-Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification", "other"]
+Task = Literal[
+    "causal-lm", "masked-lm", "seq2seq", "image-classification", "text-classification", "other"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,8 +67,9 @@ def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height
     marks = [
         (name, css, value)
         for name, css, value in (
-            ("safe", "safe", risk.safe_learning_rate),
+            ("start here", "safe", risk.start_here),
             ("recipe", "recipe", rate),
+            ("do not exceed", "edge", risk.do_not_exceed),
             ("likely edge", "edge", risk.likely_edge),
         )
         if value is not None
@@ -82,7 +83,7 @@ def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height
     at = [[(x, up(point[i])) for x, point in zip(place, points, strict=True)] for i in (1, 2, 3)]
     bar = up(risk.threshold)
     parts = [
-        _safe_zone(across, up, risk.safe_learning_rate),
+        _safe_zone(across, up, risk.do_not_exceed),
         svg.axes(across, up, "learning rate", ".0%", most=9 if width > 600 else 5),
         svg.band(at[2], at[1], "band"),
         svg.line(across.start, bar, across.end, bar, "bar"),
@@ -99,7 +100,7 @@ def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height
 
 
 def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
-    """Tints the rates up to the safe one."""
+    """Tint the rates up to the one not to exceed."""
     if safe is None:
         return ""
     left, right = across.start, across(safe)

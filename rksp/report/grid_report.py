@@ -57,7 +57,7 @@ def _verdict(everything: Sequence[Record]) -> str | None:
 
 def _undone(everything: Sequence[Record]) -> int:
     """Counts the cells whose state stands for a verdict, as there is no result yet."""
-    answered = ("ok", "risk", "indeterminate", "not assessed", FAILED)
+    answered = ("ok", "caution", "risk", "cannot tell", "not assessed", FAILED)
     return sum(record["verdict"] not in answered for record in everything)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.grid.export import to_csv
+from rksp.grid.table import ANSWERS
 from rksp.report.grid_settings import Settings
 from rksp.report.junit import Case, suite
 from rksp.report.markdown import code, plain, table
@@ -12,7 +13,8 @@ _MOST_ROWS = 200  # GitHub drops a summary of more than 1 MiB whole
 
 _REST = {
     "risk": "at or above it",
-    "indeterminate": "indeterminate",
+    "caution": "caution",
+    "cannot tell": "cannot tell",
     "not assessed": "not assessed",
     FAILED: FAILED,
 }
@@ -64,7 +66,7 @@ def csv(report: GridReport) -> str:
 def _case(report: GridReport, cell: Record, name: str) -> Case:
     verdict = str(cell["verdict"])
     message = str(cell["message"] or cell["reasons"] or f"P(failed) {_percent(cell)}")
-    outcome = "passed" if verdict in ("ok", "risk") else "skipped"
+    outcome = "passed" if verdict in ANSWERS else "skipped"
     if verdict == FAILED:
         outcome = "error"
     elif report.fails(cell):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rksp.documents.grid import GridReport, Record
 from rksp.grid.axes import canonical
 from rksp.grid.heat import heat_map
+from rksp.grid.table import ANSWERS
 
 _SHADES = "·░▒▓█"
 
@@ -43,15 +44,16 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
     varied = [axis for axis in axes if axis not in ("learning_rate",)]
     has_seeds = len({record["seed"] for record in found}) > 1 and "seed" not in varied
-    columns = ["rank", "P(failed)", "interval", "verdict", *varied]
+    columns = ["rank", "excess", "P(failed)", "interval", "verdict", *varied]
     columns += ["seed"] if has_seeds else []
-    columns += ["safe rate", "findings"]
+    columns += ["start here", "do not exceed", "findings"]
     rows = [columns]
     for number, record in enumerate(found, start=1):
-        cells = [str(number), _percent(record["probability_failed"]), _interval(record)]
+        cells = [str(number), _nats(record), _percent(record["probability_failed"])]
+        cells += [_interval(record)]
         cells += [str(record["verdict"]), *(_word(record.get(axis)) for axis in varied)]
         cells += [str(record["seed"])] if has_seeds else []
-        cells += [_word(record["safe_learning_rate"])]
+        cells += [_word(record["start_here"]), _word(record["do_not_exceed"])]
         cells += [str(record["message"] or record["reasons"] or record["findings"])]
         rows.append(cells)
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns) - 1)]
@@ -89,17 +91,22 @@ def _setting(record: Record, axes: Sequence[str]) -> str:
 def _no_setting(model: str, everything: Sequence[Record]) -> str:
     """Why a model has no safe cell, and what would be safe."""
     own = [record for record in everything if record["model"] == model]
-    if all(record["verdict"] not in ("ok", "risk") for record in own):
+    if all(record["verdict"] not in ANSWERS for record in own):
         return "no answer"
-    safe = [r["safe_learning_rate"] for r in own if r["safe_learning_rate"] is not None]
-    if not safe:
-        return "no rate is safe"
-    return f"none of these rates; safe up to {max(safe):.3g}"
+    ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
+    if not ceilings:
+        return "no rate trains it"
+    return f"none of these rates; do not exceed {max(ceilings):.3g}"
 
 
 def _interval(record: Record) -> str:
     low, high = record["probability_failed_low"], record["probability_failed_high"]
     return "" if low is None or high is None else f"{_percent(low)}–{_percent(high)}"
+
+
+def _nats(record: Record) -> str:
+    value = record["expected_excess"]
+    return "" if value is None else f"{value:.3f}"
 
 
 def _percent(value: object) -> str:

@@ -64,7 +64,7 @@ def render(report: ScoreReport) -> str:
         at=f"seeds/{report.seeds.index(seed)}",
         version=report.provenance.get("rksp", ""),
         headline=_headline(report, seed.risk),
-        gauge=None if report.verdict == "indeterminate" else _gauge(seed.risk),
+        gauge=None if report.verdict == "cannot tell" else _gauge(seed.risk),
         curves=_curves(report, seed.risk),
         variant=variant,
         frame=frame,
@@ -111,10 +111,10 @@ def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
     if risk is None:
         return "The risk was not assessed"
     if report.recipe.learning_rate is None or risk.probability_failed is None:
-        if risk.safe_learning_rate is None:
-            return "No learning rate looked at is safe"
-        return f"Safe up to a learning rate of {short(risk.safe_learning_rate, 2)}"
-    if report.verdict == "indeterminate":
+        if risk.start_here is None:
+            return "No learning rate trains this model"
+        return f"Start at a learning rate of {short(risk.start_here, 2)}"
+    if report.verdict == "cannot tell":
         return "rksp cannot tell"
     return f"{likelihood(risk.probability_failed).capitalize()} to fail"
 
@@ -140,14 +140,14 @@ def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str,
 def _reasons(
     report: ScoreReport, risk: RiskAssessment | None
 ) -> list[tuple[int, str, float, float]]:
-    """Index, meaning, log-odds and share of the longest bar, for those that matter."""
+    """Index, meaning, decades and share of the longest bar, for those that matter."""
     if risk is None or report.recipe.learning_rate is None:
         return []
-    longest = max((abs(c.log_odds) for c in risk.contributions), default=0.0)
+    longest = max((abs(c.decades) for c in risk.contributions), default=0.0)
     return [
-        (index, c.meaning, c.log_odds, abs(c.log_odds) / longest)
+        (index, c.meaning, c.decades, abs(c.decades) / longest)
         for index, c in enumerate(risk.contributions)
-        if abs(c.log_odds) >= 0.05
+        if abs(c.decades) >= 0.05
     ][:12]
 
 

@@ -108,7 +108,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
     risk = seed.risk
     if risk is None:
         return [f"Not assessed: {plain(seed.risk_missing)}"]
-    if risk.verdict == "indeterminate":
+    if risk.verdict == "cannot tell":
         why = f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"
         return [why, f"({words.alone(report, risk)})"]
     parts = [f"**{words.answer(report, risk)}**"]

@@ -25,7 +25,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 _MOST_FINDINGS = 6
 _QUARTERS = range(-24, 4)  # of decades, from 1e-6 to 6
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-_STYLES = {"ok": "bold green", "risk": "bold red", "indeterminate": "bold yellow"}
+_STYLES = {
+    "ok": "bold green",
+    "caution": "bold yellow",
+    "risk": "bold red",
+    "cannot tell": "bold yellow",
+}
 
 
 def render(report: ScoreReport) -> Group:
@@ -76,16 +81,17 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
     if risk is None:
         return Group(Text(f"not assessed: {seed.risk_missing}", style="bold yellow"))
     title = (risk.verdict.upper(), _STYLES[risk.verdict])
-    if risk.verdict == "indeterminate":
-        why = f"  rksp cannot tell: {'; '.join(risk.reasons)}"
+    if risk.verdict == "cannot tell":
+        why = f"  {'; '.join(risk.reasons)}"
         return Group(Text.assemble(title, why), Text(f"  {words.alone(report, risk)}", "dim"))
     lines = [Text.assemble(title, "  ", words.answer(report, risk))]
     lines.append(Text(f"  {words.rates(risk)}"))
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
-            if abs(c.log_odds) >= 0.05:
-                word = "raises" if c.log_odds > 0 else "lowers"
-                lines.append(Text(f"  {c.meaning} {word} the log-odds by {abs(c.log_odds):.1f}"))
+            if abs(c.decades) >= 0.05:
+                word = "raises" if c.decades > 0 else "lowers"
+                factor = 10 ** abs(c.decades)
+                lines.append(Text(f"  {c.meaning} {word} the edge by a factor of {factor:.2g}"))
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         lines.append(Text(f"  {sentence}", style="bold"))
     if risk.curve:

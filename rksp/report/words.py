@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
-from rksp.features import FEATURES
 from rksp.spectra.status import Status
 
 TITLES = {
     "ok": "OK",
+    "caution": "CAUTION",
     "risk": "RISK",
-    "indeterminate": "INDETERMINATE",
+    "cannot tell": "CANNOT TELL",
     "not assessed": "NOT ASSESSED",
 }
 
-_MEANINGS = {feature.name: feature.meaning for feature in FEATURES}
+_MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 
 
@@ -52,39 +53,34 @@ def stream(report: ScoreReport) -> str:
 
 
 def answer(report: ScoreReport, risk: RiskAssessment) -> str:
-    """The probabilities in one line, or the question when the recipe has no rate."""
+    """The probability in one line, or the question when the recipe has no rate."""
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
-        return "which learning rate is safe?"
+        return "which learning rate is right?"
+    diverges = ""
+    if risk.probability_diverged is not None:
+        diverges = f", P(diverged) {risk.probability_diverged:.1%}"
     return (
         f"P(failed) {risk.probability_failed:.1%} "
-        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}], "
-        f"P(diverged) {risk.probability_diverged:.1%} at learning rate {rate:g}, "
-        f"within {risk.horizon_steps} steps"
+        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}]{diverges} "
+        f"at learning rate {rate:g}, over {risk.horizon_steps} steps"
     )
 
 
-def safe_rate(risk: RiskAssessment) -> str:
-    """The safe rate, or why there is none."""
-    return (
-        "no rate looked at" if risk.safe_learning_rate is None else f"{risk.safe_learning_rate:.2g}"
-    )
-
-
-def edge(risk: RiskAssessment) -> str:
-    """The likely edge, or where it must lie instead."""
-    return "beyond the rates looked at" if risk.likely_edge is None else f"{risk.likely_edge:.2g}"
+def rate(value: float | None) -> str:
+    """A rate to two digits, or that there is none."""
+    return "none" if value is None else f"{value:.2g}"
 
 
 def rates(risk: RiskAssessment) -> str:
-    """The safe rate and the likely edge, a line."""
-    bound = f"(upper bound of the risk {risk.risk:.0%})"
-    if risk.safe_learning_rate is None:
-        safe = f"no learning rate looked at is safe {bound}"
-    else:
-        safe = f"safe learning rate {safe_rate(risk)} {bound}"
-    near = "" if risk.likely_edge is None else "most likely near "
-    return f"{safe}; edge {near}{edge(risk)}"
+    """The three rates in a line: start here, likely edge, do not exceed."""
+    if risk.start_here is None:
+        return "no learning rate trains this model"
+    return (
+        f"start here {rate(risk.start_here)} (expected loss {risk.start_excess:.2f} nats, "
+        f"P(failed) {risk.start_failed:.1%}); likely edge {rate(risk.likely_edge)}; "
+        f"do not exceed {rate(risk.do_not_exceed)}"
+    )
 
 
 def sentence(text: str) -> str:
@@ -93,21 +89,19 @@ def sentence(text: str) -> str:
 
 
 def margin(report: ScoreReport, risk: RiskAssessment) -> str:
-    """What an accepted rate above the safe one means; nothing elsewhere."""
-    rate, safe = report.recipe.learning_rate, risk.safe_learning_rate
-    if report.verdict != "ok" or rate is None or safe is None or rate <= safe:
+    """Why the answer is caution; nothing elsewhere."""
+    own, ceiling = report.recipe.learning_rate, risk.do_not_exceed
+    if report.verdict != "caution" or own is None or ceiling is None:
         return ""
-    return (
-        f"Below the bar, but {rate / safe:.1f} times the safe rate: the risk may be as high as "
-        f"{risk.probability_failed_high:.1%}."
-    )
+    if own > ceiling:
+        return f"Below the bar, but {own / ceiling:.1f} times the rate not to exceed."
+    return f"Below the bar, but the risk may be as high as {risk.probability_failed_high:.1%}."
 
 
 def alone(report: ScoreReport, risk: RiskAssessment) -> str:
-    """What the classifier says where rksp cannot tell."""
-    rate = [] if report.recipe.learning_rate is None else [answer(report, risk)]
-    said = [*rate, f"safe learning rate {safe_rate(risk)}", f"likely edge {edge(risk)}"]
-    return f"the classifier alone, not to be relied on: {'; '.join(said)}"
+    """What the model of the edge says where rksp cannot tell."""
+    own = [] if report.recipe.learning_rate is None else [answer(report, risk)]
+    return f"the fitted model alone, not to be relied on: {'; '.join([*own, rates(risk)])}"
 
 
 def states(numbers: Mapping[str, int]) -> str:
@@ -135,9 +129,13 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     found += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
     if seed.risk is not None and seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
-        listed = [f"{_MEANINGS.get(n, n)} by {over:.0%}" for n, over in worst if over >= 0.01]
+        listed = [
+            f"{_MEANINGS.get(n, n)} by a factor of {10**over:.2g}"
+            for n, over in worst
+            if over >= 0.05
+        ]
         if listed:
-            found.append(f"beyond the labelled runs, in shares of their range: {', '.join(listed)}")
+            found.append(f"beyond the labelled runs: {', '.join(listed)}")
     for name, values in report.spread.items():
         found.append(
             f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "

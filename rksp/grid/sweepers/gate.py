@@ -21,16 +21,18 @@ class Look:
 
     Attributes:
         prune: Whether P(failed) is at or above the bar; never where rksp cannot tell.
-        verdict: `ok`, `risk`, `indeterminate` or `not assessed`.
+        verdict: `ok`, `caution`, `risk`, `cannot tell` or `not assessed`.
         probability_failed: At the trial's rate; None where rksp cannot tell.
-        safe_learning_rate: The largest rate that would be safe for it, or None.
+        start_here: The rate of the least expected loss, or None.
+        do_not_exceed: The rate below which few edges lie, or None.
         reason: One sentence.
     """
 
     prune: bool
     verdict: str
     probability_failed: float | None
-    safe_learning_rate: float | None
+    start_here: float | None
+    do_not_exceed: float | None
     reason: str
 
 
@@ -81,15 +83,17 @@ class RiskGate:
                 prune=False,
                 verdict="not assessed",
                 probability_failed=None,
-                safe_learning_rate=None,
+                start_here=None,
+                do_not_exceed=None,
                 reason=evaluation.risk_missing or "",
             )
-        can_tell = risk.verdict != "indeterminate"
+        can_tell = risk.verdict != "cannot tell"
         return Look(
             prune=risk.verdict == "risk",
             verdict=risk.verdict.value,
             probability_failed=risk.probability_failed if can_tell else None,
-            safe_learning_rate=risk.safe_learning_rate if can_tell else None,
+            start_here=risk.start_here if can_tell else None,
+            do_not_exceed=risk.do_not_exceed if can_tell else None,
             reason="; ".join(risk.reasons) or risk.counterfactual or "",
         )
 

@@ -8,7 +8,7 @@
         return train(lr)
 
 The study sees a pruned trial, as it would after a bad start, and samplers learn from it; the
-risk and the safe rate stay with the trial as user attributes.
+risk and the three rates stay with the trial as user attributes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def prune_by_risk(trial, gate: RiskGate, parameters: Mapping[str, object] | None
     for name, value in (
         ("verdict", look.verdict),
         ("probability_failed", look.probability_failed),
-        ("safe_learning_rate", look.safe_learning_rate),
+        ("start_here", look.start_here),
+        ("do_not_exceed", look.do_not_exceed),
     ):
         trial.set_user_attr(f"rksp/{name}", value)
     if look.prune:

@@ -1,0 +1,157 @@
+"""What the model of the edge looks at: the recipe and the shape, then what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Norm = Literal["pre", "post", "none"]
+
+# Optimizers whose update is Adam's or a sign: a warm-up protects these.
+_WARMED = frozenset(
+    [
+        "adamw",
+        "nadamw",
+        "cautious",
+        "mars",
+        "adam_mini",
+        "lion",
+        "sophia",
+        "soap",
+        "mudam",
+        "adafactor",
+        "lamb",
+    ]
+)
+_MEMORIES = frozenset(
+    ["adamw", "nadamw", "cautious", "mars", "adam_mini", "lion", "sophia", "soap", "mudam", "lamb"]
+)
+_UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
+_ADAM_BETAS = (0.9, 0.98)  # where a source does not say
+
+# These differ from AdamW by a fraction of a decade, which the public ladders give.
+ADAM_FAMILY = ("adamw", "nadamw", "cautious", "mars", "adam_mini")
+# Names other than adamw get a column each, which is 0 or 1.
+OPTIMIZERS = (
+    "lion",
+    "sgd",
+    "adafactor",
+    "muon",
+    "nadamw",
+    "cautious",
+    "mars",
+    "adam_mini",
+    "sophia",
+    "soap",
+    "kron",
+    "scion",
+    "mudam",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeInputs:
+    """The facts of a model and its recipe that the edge depends on.
+
+    Attributes:
+        width, depth: Of the residual stream, and the number of blocks.
+        vocabulary: Number of tokens (or classes).
+        norm: Where the blocks normalize: before a branch, after the sum, or nowhere.
+        steps, warmup_steps: Optimizer steps in all, and those of the warm-up.
+        batch_tokens: Tokens an optimizer step.
+        final_share: The rate at the end over the peak rate; 1 for a constant schedule.
+        beta1, beta2: Of Adam and its kin; None where the optimizer has none.
+    """
+
+    width: int
+    depth: int
+    vocabulary: int
+    sequence_length: int
+    batch_tokens: float
+    steps: int
+    warmup_steps: int
+    optimizer: str = "adamw"
+    final_share: float = 0.1
+    beta1: float | None = 0.9
+    beta2: float | None = 0.98
+    norm: Norm = "pre"
+
+    @property
+    def peak_share(self) -> float:
+        """The highest rate that is reached, over the nominal one: below 1 where the warm-up is
+        longer than the run."""
+        return min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
+
+
+def config_features(inputs: EdgeInputs) -> dict[str, float]:
+    """The columns that need no measurement; logarithms are decimal.
+
+    The warm-up counts in steps, up to half of the run, since what follows it must decay. A
+    schedule that does not decay costs more the longer the run is, and one that ends at a tenth of
+    its peak hardly anything. The memories of Adam's moments
+    count where they are short (β₁ < 0.9), long (β₁ > 0.95), or the first outlasts the second.
+    """
+    is_warmed = inputs.optimizer in _WARMED
+    warmup = min(inputs.warmup_steps if is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
+    first = second = None
+    if inputs.optimizer in _MEMORIES:
+        first = -math.log10(1 - (inputs.beta1 if inputs.beta1 is not None else _ADAM_BETAS[0]))
+        second = -math.log10(1 - (inputs.beta2 if inputs.beta2 is not None else _ADAM_BETAS[1]))
+    features = {
+        "width": math.log10(inputs.width),
+        "depth": math.log10(inputs.depth),
+        "warmup": math.log10(100 + warmup),
+        "final_share": inputs.final_share**2,
+        "undecayed_steps": inputs.final_share**2 * math.log10(max(inputs.steps, 100) / 100),
+        "batch_tokens": math.log10(inputs.batch_tokens),
+        "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
+        "post_norm": float(inputs.norm == "post"),
+        "no_norm": float(inputs.norm == "none"),
+        "short_memory": max(0.0, 1 - first) if first is not None else 0.0,
+        "long_memory": max(0.0, first - 1.3) if first is not None else 0.0,
+        "memory_excess": max(0.0, first - second) if first is not None else 0.0,
+    }
+    return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of the model.
+
+    Attributes:
+        sign: The edge may only rise (1) or only fall (-1) with it; 0 leaves it free.
+        of_edge: The edge depends on it; every column serves the best rate.
+    """
+
+    name: str
+    meaning: str
+    sign: int = 0
+    of_edge: bool = True
+
+
+CONFIG_COLUMNS: tuple[Column, ...] = (
+    Column(name="width", meaning="the width"),
+    Column(name="depth", meaning="the number of blocks"),
+    Column(name="warmup", meaning="the warm-up", sign=1),
+    Column(name="final_share", meaning="where the schedule ends"),
+    Column(name="undecayed_steps", meaning="a schedule that does not decay", sign=-1),
+    Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
+    Column(name="vocabulary", meaning="a small vocabulary"),
+    Column(name="post_norm", meaning="normalization after the sum", sign=-1),
+    Column(name="no_norm", meaning="no normalization", sign=-1),
+    Column(name="short_memory", meaning="a low beta1", sign=-1),
+    Column(name="long_memory", meaning="a high beta1", sign=-1),
+    Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
+    *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
+)
+# Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
+MEASURED_COLUMNS: tuple[Column, ...] = (
+    Column(name="nonlinearity", meaning="how nonlinear the blocks are"),
+)
+
+
+def measured_features(at_unit_rate: Mapping[str, float]) -> dict[str, float]:
+    """The measured columns of a feature vector at rate 1; NaN where not measured."""
+    return {c.name: float(at_unit_rate.get(c.name, math.nan)) for c in MEASURED_COLUMNS}

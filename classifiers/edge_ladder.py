@@ -1,0 +1,81 @@
+"""A ladder of learning rates as the model of the edge sees it, from the lab or from elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rksp.classifiers.edge_inputs import EdgeInputs
+
+LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
+MARGIN = 0.25  # nats above the best from which a run above the best rate has failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeLadder:
+    """One model and recipe at several rates; or one run, which bounds the edge from one side.
+
+    Rates are decimal logarithms of the highest rate that a run reaches.
+
+    Attributes:
+        source: Whose runs these are; sources are left out whole.
+        group: What is left out inside a source: the family in the lab, the repository's group.
+        shape: Model shapes with one name are left out together.
+        low, high: The edge lies between; -inf and inf where a side is open.
+        best: The rate of the lowest final loss; None for a single run.
+        rates, excess: Of every run, `[runs]`: nats above the best, at most `cap`.
+        measured: Features at rate 1; empty where nothing was measured.
+        changed: For a single run, the setting that it changes; else "".
+    """
+
+    name: str
+    source: str
+    group: str
+    shape: str
+    inputs: EdgeInputs
+    low: float
+    high: float
+    best: float | None
+    rates: np.ndarray
+    excess: np.ndarray
+    failed: np.ndarray
+    measured: Mapping[str, float] = field(default_factory=dict)
+    changed: str = ""
+
+    @property
+    def has_edge(self) -> bool:
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def edge(self) -> float:
+        """The geometric middle of the edge, as a logarithm."""
+        return (self.low + self.high) / 2
+
+    def excess_at(self, log_rate: float | np.ndarray) -> float | np.ndarray:
+        """Nats lost at a rate, linear between the runs and constant beyond them."""
+        return np.interp(log_rate, self.rates, self.excess)
+
+
+def bracket(
+    rates: Sequence[float], losses: np.ndarray, diverged: np.ndarray
+) -> tuple[float, float, int, np.ndarray]:
+    """The edge of a ladder from its final losses.
+
+    Args:
+        rates: Ascending, `[runs]`.
+        losses: Final losses in nats, NaN where there is none, `[runs]`.
+        diverged: `[runs]` bool.
+
+    Returns:
+        log10 of the last rate that passes from the best one up and of the first that fails (inf
+        if none), the index of the best, and which runs failed, `[runs]`.
+    """
+    usable = np.where(diverged | ~np.isfinite(losses), np.inf, losses)
+    best = int(np.argmin(usable))
+    failed = (usable > usable[best] + MARGIN) & (np.arange(len(rates)) > best)
+    first = int(np.argmax(failed)) if failed.any() else len(rates)
+    high = math.log10(rates[first]) if failed.any() else math.inf
+    return math.log10(rates[first - 1]), high, best, failed

@@ -1,0 +1,300 @@
+"""The model of the edge: from a recipe and a model to three rates and a probability."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+
+from rksp.classifiers.edge_inputs import EdgeInputs, config_features
+from rksp.errors import ArtifactError
+
+ARTIFACT_SCHEMA = "rksp-edge-1"
+DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
+SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
+_LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
+_NORMAL = NormalDist()
+_QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / 41) for i in range(41)])
+_OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A linear prediction of a logarithm of a rate.
+
+    A measured column enters as its value less `expected[name]`, a line in the columns of the
+    configuration, clipped to `reach[name]`; not measured, it contributes nothing.
+    """
+
+    intercept: float
+    weights: Mapping[str, float]
+    centers: Mapping[str, float]
+
+    def contributions(self, features: Mapping[str, float]) -> dict[str, float]:
+        """What each column adds, in decades."""
+        return {
+            name: weight * (features[name] - self.centers[name])
+            for name, weight in self.weights.items()
+        }
+
+    def at(self, features: Mapping[str, float]) -> float:
+        return self.intercept + sum(self.contributions(features).values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the configuration lets a measured column be, and how far it may lie from that."""
+
+    line: Line
+    reach: float
+
+    def surplus(self, value: float, features: Mapping[str, float]) -> float:
+        if not math.isfinite(value):
+            return 0.0
+        return float(np.clip(value - self.line.at(features), -self.reach, self.reach))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Horizon:
+    """What is learned of runs of one length.
+
+    Attributes:
+        edge_spread, best_spread: Standard deviation, in decades, of the error for a source that
+            was not in the data.
+        edge_noise: The same of the edge within a source.
+        below: Nats lost by a rate below the best one, at each of `EdgeModel.knots`.
+        above: The same by a rate above the best one, at its distance from the edge.
+    """
+
+    edge_spread: float
+    edge_noise: float
+    best_spread: float
+    below: Sequence[float]
+    above: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeEstimate:
+    """What the model says of one model and recipe; rates are nominal peak rates.
+
+    Attributes:
+        log_edge, edge_spread: The distribution of log10 of the edge: normal.
+        edge_noise: The part of `edge_spread` that remains within one source.
+        log_best, best_spread: The same of the best rate.
+        contributions: What each column adds to log10 of the edge, in decades.
+        outside: Columns beyond the range of the data, each with by how much, in decades.
+    """
+
+    log_edge: float
+    edge_spread: float
+    edge_noise: float
+    log_best: float
+    best_spread: float
+    contributions: Mapping[str, float]
+    outside: Mapping[str, float]
+    knots: np.ndarray
+    below: np.ndarray
+    above: np.ndarray
+
+    def failed(self, rate: float) -> float:
+        """The chance that a run at this rate fails: that its edge lies below the rate."""
+        return _NORMAL.cdf((math.log10(rate) - self.log_edge) / self.edge_spread)
+
+    def quantile(self, share: float) -> float:
+        """The rate below which this share of the edges lies."""
+        return 10 ** (self.log_edge + self.edge_spread * _NORMAL.inv_cdf(share))
+
+    @property
+    def likely_edge(self) -> float:
+        return self.quantile(0.5)
+
+    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
+        """The rate below which this share of the edges lies, or `start_here` if that is higher.
+
+        It can be in short runs, where too low a rate costs as much as a failure.
+        """
+        return max(self.quantile(share), self.start_here)
+
+    def interval(self, rate: float) -> tuple[float, float]:
+        """P(failed) if the source's edges lie higher, or lower, than those of nine in ten do."""
+        shift = 1.2816 * math.sqrt(max(self.edge_spread**2 - self.edge_noise**2, 0.0))
+        distance = math.log10(rate) - self.log_edge
+        low, high = ((distance + d) / self.edge_noise for d in (-shift, shift))
+        return _NORMAL.cdf(low), _NORMAL.cdf(high)
+
+    def expected_excess(self, rate: float) -> float:
+        """Nats that a run at this rate is expected to lose against the best rate."""
+        return float(self._excess(np.array([math.log10(rate)]))[0])
+
+    @property
+    def start_here(self) -> float:
+        """The rate of the least expected loss."""
+        rates = self.log_best + _OFFSETS
+        return 10 ** float(rates[int(np.argmin(self._excess(rates)))])
+
+    def _excess(self, log_rates: np.ndarray) -> np.ndarray:
+        rates = log_rates[:, None]
+        low = rates - self.log_best - self.best_spread * _QUANTILES
+        high = rates - self.log_edge - self.edge_spread * _QUANTILES
+        lost = np.interp(low, self.knots, self.below) + np.interp(high, self.knots, self.above)
+        return lost.mean(axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeModel:
+    """Two lines, one of the edge and one of the best rate, and what is known of their errors.
+
+    Attributes:
+        edge, best: Of the highest rate that is reached.
+        expected: Of every measured column.
+        short, long: What holds up to `SHORT` steps and from `LONG` on; between, in proportion to
+            the logarithm of the steps.
+        knots: Decades, of the curves of `Horizon`.
+        ranges: Least and largest value of every column in the data.
+        card: What it was fitted on.
+    """
+
+    edge: Line
+    best: Line
+    expected: Mapping[str, Expected]
+    short: Horizon
+    long: Horizon
+    knots: Sequence[float]
+    ranges: Mapping[str, tuple[float, float]]
+    card: Mapping[str, object]
+
+    def features(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """Every column, measured ones as surplus over what the configuration lets expect."""
+        features = config_features(inputs)
+        measured = measured or {}
+        return features | {
+            name: expected.surplus(measured.get(name, math.nan), features)
+            for name, expected in self.expected.items()
+        }
+
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """The distribution of the edge and of the best rate.
+
+        Args:
+            measured: Features at learning rate 1 by name (`rksp.features`); None or NaN where
+                nothing was measured.
+        """
+        features = self.features(inputs, measured)
+        unreached = -math.log10(inputs.peak_share)
+        long = horizon_share(inputs.steps)
+        blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
+        return EdgeEstimate(
+            log_edge=self.edge.at(features) + unreached,
+            edge_spread=float(blend(self.short.edge_spread, self.long.edge_spread)),
+            edge_noise=float(blend(self.short.edge_noise, self.long.edge_noise)),
+            log_best=self.best.at(features) + unreached,
+            best_spread=float(blend(self.short.best_spread, self.long.best_spread)),
+            contributions=self.edge.contributions(features),
+            outside=self._outside(features),
+            knots=np.asarray(self.knots),
+            below=blend(self.short.below, self.long.below),
+            above=blend(self.short.above, self.long.above),
+        )
+
+    def _outside(self, features: Mapping[str, float]) -> dict[str, float]:
+        found = {}
+        for name, (low, high) in self.ranges.items():
+            distance = max(low - features[name], features[name] - high)
+            if distance > 1e-9:
+                found[name] = round(distance, 4)
+        return found
+
+    def to_json(self) -> str:
+        """The artifact; the same model, the same bytes."""
+        document = {"schema": ARTIFACT_SCHEMA} | asdict(self)
+        return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> EdgeModel:
+        """Rebuilds a model.
+
+        Raises:
+            ArtifactError: The text is not an artifact of this schema, or a number is damaged.
+        """
+        try:
+            stored = json.loads(text)
+            if stored["schema"] != ARTIFACT_SCHEMA:
+                raise ArtifactError(
+                    f"The model of the edge has schema {stored['schema']!r}, not "
+                    f"{ARTIFACT_SCHEMA!r}; fit it again with rksp lab fit."
+                )
+            expected = {
+                name: Expected(line=_line(parts["line"]), reach=_number(parts["reach"]))
+                for name, parts in stored["expected"].items()
+            }
+            return cls(
+                edge=_line(stored["edge"]),
+                best=_line(stored["best"]),
+                expected=expected,
+                short=_horizon(stored["short"]),
+                long=_horizon(stored["long"]),
+                knots=[_number(x) for x in stored["knots"]],
+                ranges={k: (_number(a), _number(b)) for k, (a, b) in stored["ranges"].items()},
+                card=stored["card"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(f"The model of the edge is damaged: {error!r}.") from error
+
+
+def horizon_share(steps: float) -> float:
+    """0 for runs as short as the lab's, 1 for runs as long as the real ones."""
+    share = math.log(steps / SHORT) / math.log(LONG / SHORT)
+    return min(1.0, max(0.0, share))
+
+
+@cache
+def load_edge_model(path: Path | None = None) -> EdgeModel:
+    """The model of a file; `path` None loads the shipped one.
+
+    Raises:
+        ArtifactError: There is no such file, or it is not a model.
+    """
+    path = path or Path(str(files("rksp.classifiers") / "fitted" / "edge.json"))
+    try:
+        if path.stat().st_size > _LARGEST_ARTIFACT:
+            raise ArtifactError(f"{path.name} is too large for a model of the edge.")
+        return EdgeModel.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"The model of the edge {path.name} cannot be read: {error}.") from None
+
+
+def _line(stored: Mapping[str, object]) -> Line:
+    weights = {name: _number(x) for name, x in stored["weights"].items()}
+    centers = {name: _number(stored["centers"][name]) for name in weights}
+    return Line(intercept=_number(stored["intercept"]), weights=weights, centers=centers)
+
+
+def _horizon(stored: Mapping[str, object]) -> Horizon:
+    spreads = [_number(stored[name]) for name in ("edge_spread", "edge_noise", "best_spread")]
+    if min(spreads) <= 0:
+        raise ValueError("a spread is not positive")
+    return Horizon(
+        edge_spread=spreads[0],
+        edge_noise=spreads[1],
+        best_spread=spreads[2],
+        below=[_number(x) for x in stored["below"]],
+        above=[_number(x) for x in stored["above"]],
+    )
+
+
+def _number(value: object) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("a number is not finite")
+    return number

@@ -1,0 +1,110 @@
+"""The lab's ladders as the model of the edge sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from rksp.classifiers.edge_inputs import EdgeInputs, measured_features
+from rksp.classifiers.edge_ladder import LAB, EdgeLadder
+from rksp.classifiers.real_ladders import read_measured, read_real_ladders
+from rksp.lab.collection import read_collection, trivial_loss
+from rksp.lab.ladder import LadderRun
+from rksp.lab.plan import LadderSpec
+from rksp.lab.training_table import unpack_measurements
+from rksp.outcome import OutcomePolicy
+
+
+def edge_ladders(
+    collection: Path | None = None,
+    measurements: Path | None = None,
+    real: Sequence[Path] = (),
+) -> list[EdgeLadder]:
+    """All ladders that the model of the edge is fitted on.
+
+    Args:
+        collection, measurements: Of the lab; default the shipped ones.
+        real: Files of public ladders and runs; those that rksp may ship are always read.
+    """
+    measured = unpack_measurements(measurements)
+    runs = [run for run in read_collection(collection) if run.spec.id in measured]
+    shipped = Path(str(files("rksp.datasets") / "real"))
+    public = read_real_ladders(
+        [shipped / "published.jsonl", *real], read_measured(shipped / "features.jsonl")
+    )
+    return [*lab_ladders(runs, measured), *public]
+
+
+_POST_NORM = ("opt_post", "zoo_post_ln")
+
+
+def lab_ladders(
+    runs: Iterable[LadderRun],
+    measurements: Mapping[str, Mapping[str, object]],
+    policy: OutcomePolicy | None = None,
+) -> list[EdgeLadder]:
+    """The ladders that learned and of which a run was finite, sorted by name.
+
+    Args:
+        measurements: By ladder id, as `rksp.lab.measure.read_measurement` returns them; a ladder
+            without one keeps its configuration.
+    """
+    policy = policy or OutcomePolicy()
+    found = [_ladder(run, measurements.get(run.spec.id), policy) for run in runs]
+    return sorted((x for x in found if x is not None), key=lambda x: x.name)
+
+
+def _ladder(
+    run: LadderRun, measured: Mapping[str, object] | None, policy: OutcomePolicy
+) -> EdgeLadder | None:
+    judged = run.judge(policy)
+    finals = [policy.final_loss(curves) for curves in run.curves]
+    trivial = trivial_loss(run.spec)
+    if judged.edge is None or judged.best_rate is None:
+        return None
+    if trivial is not None and min(finals) >= trivial - policy.margin:
+        return None
+    low, high = judged.edge
+    start = float(run.curves[0].loss[0])
+    cap = max(start - min(finals), 0.3) if math.isfinite(start) else 5.0
+    spec = run.spec
+    stored = {} if measured is None else measured["features"]
+    values = {name: math.nan if x is None else float(x) for name, x in stored.items()}
+    return EdgeLadder(
+        name=spec.id,
+        source=LAB,
+        group=spec.family,
+        shape=f"{spec.shape['hidden_size']}x{spec.shape['num_hidden_layers']}",
+        inputs=lab_inputs(spec),
+        low=math.log10(low),
+        high=math.inf if high is None else math.log10(high),
+        best=math.log10(judged.best_rate),
+        rates=np.log10(run.rates),
+        excess=np.minimum(np.array(judged.excess), cap),
+        failed=np.array([outcome.is_failure for outcome in judged.outcomes]),
+        measured=measured_features(values) if values else {},
+    )
+
+
+def lab_inputs(spec: LadderSpec) -> EdgeInputs:
+    """A lab ladder's configuration."""
+    recipe = spec.recipe
+    norm = "post" if spec.family in _POST_NORM else "pre"
+    return EdgeInputs(
+        width=spec.shape["hidden_size"],
+        depth=spec.shape["num_hidden_layers"],
+        vocabulary=spec.shape["vocab_size"],
+        sequence_length=recipe.sequence_length,
+        batch_tokens=recipe.batch_size * recipe.sequence_length,
+        steps=recipe.max_steps,
+        warmup_steps=recipe.warmup_steps,
+        optimizer=recipe.optimizer,
+        final_share=1.0 if recipe.schedule == "constant" else recipe.min_lr_ratio,
+        beta1=recipe.adam_beta1,
+        beta2=recipe.adam_beta2,
+        norm="none" if spec.family == "zoo_no_norm" else norm,
+    )
