@@ -132,6 +132,7 @@ class _Group:
             definition = self.model.model_fields[name]
             annotation = str | None if flag.is_text else definition.annotation
             default = self.panel.defaults.get(name, definition.default)
+            default = None if default == () else default
             option = typer.Option(
                 flag.name,
                 *flag.aliases,
