@@ -145,12 +145,15 @@ def test_every_real_file_yields_a_recipe_with_origins_or_one_sentence(path):
     assert [f.name for f in read.fields] == list(Recipe.model_fields)
     assert isinstance(read.recipe(), Recipe)
     for field in read.fields:
-        assert bool(field.keys) == (field.origin == "file"), field
+        kind, origin = field.origin.kind, field.origin
+        assert kind != "file" or origin.keys, field
+        assert (kind == "assumed") == bool(origin.assumes), field
+        assert origin.text, field
     assert read.target is not None or read.target_missing.endswith(".")
     lines = path.read_text().splitlines()
     rate = read.field("learning_rate")
-    if rate.origin == "file":
-        assert rate.keys[0].split(".")[-1] in lines[rate.line - 1]
+    if rate.origin.kind == "file":
+        assert rate.origin.keys[0].split(".")[-1] in lines[rate.origin.line - 1]
 
 
 def test_the_committed_table_is_what_the_readers_find():
@@ -210,8 +213,8 @@ def test_hugging_face_batches_warm_up_and_clipping(tmp_path):
     assert recipe.min_lr_ratio == pytest.approx(0.1)
     alone = read_recipe_file(path)
     assert alone.recipe().batch_size == 32
-    assert "assumed" in alone.field("batch_size").note
-    assert alone.field("adam_beta2").origin == "trainer"
+    assert alone.field("batch_size").origin.assumes == ("devices",)
+    assert alone.field("adam_beta2").origin.kind == "trainer"
 
 
 def test_what_hugging_face_itself_writes_is_read_back(tmp_path):
@@ -228,7 +231,7 @@ def test_what_hugging_face_itself_writes_is_read_back(tmp_path):
     assert (recipe.learning_rate, recipe.max_steps, recipe.warmup_steps) == (3e-4, 500, 50)
     assert (recipe.batch_size, recipe.schedule, recipe.max_grad_norm) == (4, "cosine", 0.5)
     assert recipe.adam_beta2 == given.adam_beta2
-    line = path.read_text().splitlines()[read.field("learning_rate").line - 1]
+    line = path.read_text().splitlines()[read.field("learning_rate").origin.line - 1]
     assert '"learning_rate"' in line  # JSON has lines too
 
 
@@ -250,7 +253,7 @@ def test_a_clipping_norm_of_zero_is_none(trainer, tmp_path):
     rest, off = CLIPS[trainer]
     path = write(tmp_path, "a.yaml", rest + off)
     field = read_recipe_file(path, trainer=trainer).field("max_grad_norm")
-    assert (field.value, field.origin) == (None, "file")
+    assert (field.value, field.origin.kind) == (None, "file")
     on = write(tmp_path, "b.yaml", rest + off.replace("0", "0.25"))
     assert read_recipe_file(on, trainer=trainer).field("max_grad_norm").value == 0.25
 
@@ -266,7 +269,7 @@ def test_a_clipping_norm_of_zero_is_none(trainer, tmp_path):
 def test_a_json_target_is_a_run_file_or_a_model(content, is_run, tmp_path):
     from rksp.cli.recipe_source import _is_run_file
 
-    assert _is_run_file(write(tmp_path, "a.json", json.dumps(content))) == is_run
+    assert _is_run_file(str(write(tmp_path, "a.json", json.dumps(content)))) == is_run
 
 
 def test_data_parallel_replicas_exclude_the_parallel_parts_of_one_model():
@@ -276,8 +279,8 @@ def test_data_parallel_replicas_exclude_the_parallel_parts_of_one_model():
 
 def test_epochs_cannot_be_counted_and_say_so():
     read = read_recipe_file(CONFIGS / "llm-foundry" / "7b_dolly_sft.yaml")
-    assert read.field("max_steps").origin == "assumed"
-    assert "size of the data set" in read.field("max_steps").note
+    assert read.field("max_steps").origin.kind == "assumed"
+    assert "size of the data set" in read.field("max_steps").origin.text
 
 
 def test_decoupled_weight_decay_is_divided_by_the_rate(tmp_path):
@@ -324,7 +327,9 @@ def test_flags_replace_what_has_no_equivalent(tmp_path):
     read = read_recipe_file(path)
     with pytest.raises(InputError, match=r"came_pytorch.*--optimizer"):
         read.recipe()
-    assert read.recipe({"optimizer": "adafactor"}).optimizer == "adafactor"
+    typed = read_recipe_file(path, given={"optimizer": "adafactor"})
+    assert typed.recipe().optimizer == "adafactor"
+    assert typed.field("optimizer").origin.kind == "flag"
 
 
 def test_references_are_followed_and_cycles_end(tmp_path):
@@ -347,7 +352,9 @@ def test_references_are_followed_and_cycles_end(tmp_path):
         ("a.yaml", "- 1\n- 2\n", "holds a list"),
         ("a.yaml", "color: red\n", "no trainer that rksp reads"),
         ("a.yaml", "method: grid\nparameters: {lr: {values: [1]}}\n", "rksp grid"),
-        ("a.pkl", "", "no kind of file"),
+        ("a.pkl", "", "a pickle.*to_json_string"),
+        ("training_args.bin", "", "a pickle.*to_json_string"),
+        ("a.txt", "", "not a kind of file"),
         ("a.yaml", "learning_rate: fast\noutput_dir: x\n", "'fast', not a number"),
         ("a.yaml", "learning_rate: -1\noutput_dir: x\n", "learning_rate.*greater than 0"),
     ],
@@ -384,7 +391,7 @@ def test_a_forced_reader_gives_a_recipe_or_one_sentence(reader):
 
 
 def test_names_of_readers_are_unique_and_forceable(tmp_path):
-    assert len({reader.name for reader in READERS}) == len(READERS) == 11
+    assert len({reader.name for reader in READERS}) == len(READERS) == 23
     path = write(tmp_path, "a.yaml", "learning_rate: 1e-3\n")
     assert read_recipe_file(path, trainer="hugging-face").recipe().learning_rate == 1e-3
     with pytest.raises(InputError, match="did you mean nanotron"):

@@ -49,6 +49,17 @@ def _precision(draft: Draft) -> None:
         text = "auto: bf16 where the device has it" if found.value == "auto" else ""
         draft.put("precision", f"{short}-pure" if is_pure else short, found, text=text)
         return
+    if draft.false("bf16") is None:
+        draft.default("precision", "bf16" if is_mixed else "bf16-pure", "bf16 is auto")
+
+
+def _objective(draft: Draft) -> None:
+    means("objective", "rl", _OBJECTIVES)(draft)
+    if draft.knows("objective"):
+        loss = draft.value("objective")
+        draft.note(
+            f"It minimizes another loss ({loss}); rksp's estimate is for language modelling."
+        )
 
 
 def _model(draft: Draft) -> None:
@@ -92,7 +103,7 @@ READER = Reader(
         Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
         _precision,
         Row("precision", "", default="fp32"),
-        means("objective", "rl", _OBJECTIVES),
+        _objective,
         _model,
     ),
 )

@@ -355,7 +355,7 @@ def lora(
 
     def step(draft: Draft) -> None:
         found = next((f for key in on if (f := _holds(draft, key)) is not None), None)
-        if found is None:
+        if found is None or draft.knows("peft"):
             return
         draft.put("peft", kind, found)
         if default_rank is not None:

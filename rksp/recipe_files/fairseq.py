@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rksp.recipe_files.convert import (
     betas,
     clip,
@@ -82,6 +84,11 @@ def _batch(draft: Draft) -> None:
         return
     if tokens is None:
         return
+    task = draft.text("task._name", "task")
+    if task is not None and re.search(r"audio|speech|hubert|s2t", task.value):
+        why = f"{tokens.key} counts audio samples, not tokens; give --batch-size"
+        draft.assume("batch_size", why, tokens)
+        return
     length = int(draft.value("sequence_length"))
     count = max(1, int(tokens.value) // length)
     accumulated = int(steps.value) if steps is not None else 1
@@ -104,7 +111,7 @@ def _objective(draft: Draft) -> None:
     if meaning != "lm":
         draft.put("objective", meaning, found)
         draft.note(
-            f"The run minimizes a {meaning} loss; rksp's estimate is for language modelling."
+            f"It minimizes another loss ({meaning}); rksp's estimate is for language modelling."
         )
 
 

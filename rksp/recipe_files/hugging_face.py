@@ -7,7 +7,8 @@ decides what the arguments leave `auto` (transformers/integrations/deepspeed.py)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rksp.errors import InputError
@@ -55,7 +56,7 @@ def arguments(
         Row("adam_epsilon", "adam_epsilon", default=1e-8),
         Row("weight_decay", "weight_decay", default=decay),
         Row("max_grad_norm", "max_grad_norm", clip, 1.0),
-        Row("sequence_length", _LENGTHS, positive, length),
+        Row("sequence_length", _LENGTHS, _length, length),
         batch(
             "per_device_train_batch_size per_gpu_train_batch_size",
             "gradient_accumulation_steps",
@@ -72,6 +73,13 @@ def arguments(
         _precision,
         Row("precision", "", default=precision),
     )
+
+
+def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """The longest sequence; `max_length` beside a model's settings is that of generation."""
+    if draft.document.has("architectures"):
+        keys = [key for key in keys if key != "max_length"]
+    positive(draft, name, keys)
 
 
 def _warmup(draft: Draft) -> None:
@@ -195,6 +203,8 @@ def objective(draft: Draft) -> None:
         ):
             found = Found(key=draft.document.program, value=word)
             draft.put("objective", meaning, found)
+    _by_script(draft)
+    _by_name(draft)
     for keys, meaning in (
         (("num_generations", "max_completion_length"), "grpo"),
         (("max_prompt_length", "rpo_alpha", "precompute_ref_log_probs"), "dpo"),
@@ -214,12 +224,60 @@ def objective(draft: Draft) -> None:
             draft.put("objective", meaning, draft.get(key), text=word)
     if draft.value("objective") != "lm":
         draft.note(
-            f"The run minimizes a {draft.value('objective')} loss; "
+            f"It minimizes another loss ({draft.value('objective')}); "
             "rksp's estimate is for language modelling."
         )
 
 
+_SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "classification",
+            "run_classification": "classification", "run_ner": "classification", "run_qa": "other",
+            "run_xnli": "classification", "run_summarization": "seq2seq", "run_asr": "other",
+            "run_translation": "seq2seq", "run_speech": "other", "run_image": "classification",
+            "run_seq2seq": "seq2seq", "run_swag": "classification"}  # fmt: skip
+
+
+def _by_script(draft: Draft) -> None:
+    """The scripts of transformers/examples say it in their names."""
+    program = draft.document.program
+    for start, meaning in _SCRIPTS.items():
+        if program.startswith(start) and not draft.knows("objective"):
+            draft.put("objective", meaning, Found(key=program, value=meaning))
+
+
+def _by_name(draft: Draft) -> None:
+    """Preference losses share their settings; what the run is called tells them apart."""
+    for key in ("output_dir", "hub_model_id", "run_name"):
+        found = draft.text(key)
+        words = re.split(r"[^a-z]+", found.value.lower()) if found is not None else []
+        for word in ("orpo", "kto", "dpo", "grpo", "ppo", "reward"):
+            if word in words and not draft.knows("objective"):
+                draft.put("objective", _STAGES[word], found, text=f"named {word}")
+
+
+def _logged_adapters(draft: Draft) -> None:
+    """`peft_config` as Transformers logs it to W&B: one entry an adapter."""
+    found = draft.get("peft_config")
+    entries = found.value if found is not None and isinstance(found.value, Mapping) else {}
+    for name, settings in entries.items():
+        if not isinstance(settings, Mapping) or "peft_type" not in settings:
+            continue
+        kind = str(settings["peft_type"]).lower()
+        home = f"peft_config.{name}"
+        draft.put("peft", "lora" if kind == "lora" else "other", draft.get(f"{home}.peft_type"))
+        for field, key in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
+            if isinstance(settings.get(key), int | float):
+                draft.put(field, settings[key], draft.get(f"{home}.{key}"))
+        if isinstance(settings.get("target_modules"), list):
+            modules = tuple(str(part) for part in settings["target_modules"])
+            draft.put("lora_targets", modules, draft.get(f"{home}.target_modules"))
+        if settings.get("task_type") == "SEQ_CLS":
+            draft.put("objective", "classification", draft.get(f"{home}.task_type"))
+        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        return
+
+
 adapters = (
+    _logged_adapters,
     lora(
         "load_in_4bit",
         rank="lora_r lora_rank",
@@ -240,7 +298,9 @@ adapters = (
 
 def model(draft: Draft) -> None:
     """The model: by name, or by settings that stand in the file (W&B logs the whole config)."""
-    base = draft.text("model_name_or_path", "model_id_or_path", "config_name", "model_name")
+    base = draft.text(
+        "model_name_or_path", "model_id_or_path", "config_name", "_name_or_path", "model_name"
+    )
     if base is None and isinstance(getattr(draft.get("model"), "value", None), str):
         base = draft.text("model")
     settings = draft.mapping("model_config", "config", "model")

@@ -7,7 +7,6 @@ from rksp.recipe_files.convert import (
     betas,
     clip,
     devices,
-    lora,
     lowest_rate,
     number,
     precision,
@@ -60,13 +59,10 @@ def _warmup(draft: Draft) -> None:
 
 def _lora(draft: Draft) -> None:
     quantized = draft.text("quantize")
-    is_four = quantized is not None and quantized.value.startswith("bnb.")
+    is_four = quantized is not None and quantized.value.removeprefix("bnb.")[:2] in ("nf", "fp")
     found = draft.number("lora_r")
     if found is None:
         return
-    lora(
-        "lora_r", rank="lora_r", alpha="lora_alpha", targets="", kind="qlora" if is_four else "lora"
-    )
     draft.put("peft", "qlora" if is_four else "lora", found, quantized if is_four else None)
     draft.put("lora_rank", found.value, found)
     number(draft, "lora_alpha", ["lora_alpha"])
@@ -126,12 +122,12 @@ READER = Reader(
         _lora,
         devices("devices", "num_nodes"),
         _optimizer,
-        Row("learning_rate", "optimizer.init_args.lr", default=1e-3),
+        Row("learning_rate", "optimizer.init_args.lr train.learning_rate", default=1e-3),
         betas("optimizer.init_args.betas"),
-        Row("adam_beta1", "", default=0.9),
-        Row("adam_beta2", "", default=0.999),
+        Row("adam_beta1", "train.beta1", default=0.9),
+        Row("adam_beta2", "train.beta2", default=0.999),
         Row("adam_epsilon", "optimizer.init_args.eps", default=1e-8),
-        Row("weight_decay", "optimizer.init_args.weight_decay", default=0.01),
+        Row("weight_decay", "optimizer.init_args.weight_decay train.weight_decay", default=0.01),
         Row("max_grad_norm", "train.max_norm", clip, None),
         Row("sequence_length", "train.max_seq_length"),
         batch("train.micro_batch_size", whole="train.global_batch_size"),

@@ -19,6 +19,8 @@ def _factory(draft: Draft) -> None:
     word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
     draft.put("peft", word, kind, bits)
     draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    if word == "other":
+        return
     number(draft, "lora_rank", ["lora_rank"])
     draft.default("lora_rank", 8)
     number(draft, "lora_alpha", ["lora_alpha"])
@@ -26,6 +28,22 @@ def _factory(draft: Draft) -> None:
     targets = draft.text("lora_target")
     if targets is not None:
         draft.put("lora_targets", tuple(part.strip() for part in targets.value.split(",")), targets)
+
+
+def _optimizer(draft: Draft) -> None:
+    """Switches that take the place of `optim` (llamafactory/train/trainer_utils.py)."""
+    found = draft.true("use_muon")
+    if found is not None:
+        draft.put("optimizer", "muon", found)
+    for key in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
+        found = draft.true(key)
+        if found is not None:
+            name = key.removeprefix("use_")
+            draft.problem(
+                "optimizer",
+                f"{key} trains by {name}, which rksp does not have; pass --optimizer with the "
+                "nearest of adamw, sgd, lion, adafactor and muon.",
+            )
 
 
 READER = Reader(
@@ -48,5 +66,5 @@ READER = Reader(
         ),
         Marks(program=r"^llamafactory-cli"),
     ),
-    steps=(_factory, *arguments(length=2048), objective, model),
+    steps=(_factory, *arguments(length=2048), _optimizer, objective, model),
 )

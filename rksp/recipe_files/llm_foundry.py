@@ -159,9 +159,15 @@ def _composer_model(draft: Draft) -> None:
     starts = draft.get("model.use_pretrained")
     if name is not None and "bert" in name.value:
         draft.put("objective", "mlm", name)
-        draft.note("The run minimizes a mlm loss; rksp's estimate is for language modelling.")
-    if base is not None and (starts is None or starts.value is True):
-        draft.describe(base.value, {})
+        draft.note("It minimizes another loss (mlm); rksp's estimate is for language modelling.")
+    settings = draft.mapping("model.model_config")
+    if base is not None and starts is not None and starts.value is True:
+        draft.describe(base.value, settings)
+    elif name is not None and name.value in ("mosaic_bert", "hf_bert"):
+        notes = ["It starts from random weights."]
+        if name.value == "mosaic_bert":
+            notes.append("MosaicBERT has ALiBi and gated linear units, which bert has not.")
+        draft.describe("bert", settings, *notes)
     elif name is not None:
         draft.no_target(f"{name.value!r} builds its own model; name the same one as TARGET.")
 

@@ -7,12 +7,13 @@ Two YAML forms are known: `MODEL_ARGS` of the functional tests, whose keys are f
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from rksp.recipe_files.convert import (
     batch,
     clip,
     lowest_rate,
     optimizer,
-    put_steps,
     schedule,
     switches,
 )
@@ -61,58 +62,67 @@ def _ramp(start: int, increment: int, samples: int, full: int) -> tuple[tuple[in
     return (*found, (round(step), full))
 
 
+def _counted(draft: Draft, *keys: str) -> tuple[int, Found, str] | None:
+    """Steps from the first of these keys, which count iterations, samples or tokens by their names.
+
+    A growing batch takes more steps for the same samples.
+    """
+    for key in keys:
+        found = draft.number(key)
+        if found is None or found.value <= 0:
+            continue
+        if key.endswith("iters"):
+            return max(1, round(found.value)), found, ""
+        length = int(draft.value("sequence_length")) if key.endswith("tokens") else 1
+        size, ramp = int(draft.value("batch_size")), draft.value("batch_ramp")
+        steps = _steps_of(found.value / length, size, ramp)
+        unit = "tokens" if key.endswith("tokens") else "samples"
+        grown = ", with its ramp" if ramp else ""
+        return max(1, steps), found, f"{found.value} {unit} in batches of {size}{grown}"
+    return None
+
+
+def _steps_of(samples: float, size: int, ramp: tuple[tuple[int, int], ...]) -> int:
+    """Steps that so many samples take."""
+    steps = 0
+    for (start, smaller), (end, _) in pairwise(ramp):
+        taken = (end - start) * smaller
+        if samples < taken:
+            return steps + round(samples / smaller)
+        samples, steps = samples - taken, end
+    return steps + round(samples / size)
+
+
+_RESTS = ("batch_size", "sequence_length")
+
+
 def _steps(draft: Draft) -> None:
-    """Iterations, samples or tokens."""
-    for keys, unit in (
-        (("train_iters",), "ba"),
-        (("train_samples",), "sp"),
-        (("train_tokens",), "tok"),
-    ):
-        found = draft.number(*keys)
-        if found is not None:
-            put_steps(draft, "max_steps", found, unit)
-            return
+    """Iterations, tokens (Megatron-DeepSpeed) or samples."""
+    counted = _counted(draft, "train_iters", "train_tokens", "train_samples")
+    if counted is not None:
+        steps, found, text = counted
+        draft.put("max_steps", steps, found, text=text, after=_RESTS if text else ())
 
 
 def _warmup(draft: Draft) -> None:
-    """By iterations, samples, a share of the decay, or tokens (Megatron-DeepSpeed)."""
-    for key, unit in (
-        ("lr_warmup_iters", "ba"),
-        ("lr_warmup_samples", "sp"),
-        ("lr_warmup_tokens", "tok"),
-    ):
-        found = draft.number(key)
-        if found is not None and found.value > 0:
-            put_steps(draft, "warmup_steps", found, unit)
-            return
+    """By iterations, samples, tokens, or a share of the decay."""
+    counted = _counted(draft, "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens")
     share = draft.number("lr_warmup_fraction", "warmup")
-    if share is not None:
-        total = _decay_end(draft)[0] or int(draft.value("max_steps"))
+    if counted is not None:
+        steps, found, text = counted
+        draft.put("warmup_steps", steps, found, text=text, after=_RESTS if text else ())
+    elif share is not None:
+        end = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
+        total = end[0] if end is not None else int(draft.value("max_steps"))
         text = f"{share.value:g} of {total} steps"
-        draft.put(
-            "warmup_steps", round(share.value * total), share, text=text, after=("max_steps",)
-        )
+        after = () if end is not None else ("max_steps",)
+        draft.put("warmup_steps", round(share.value * total), share, text=text, after=after)
     draft.default("warmup_steps", 0)
-
-
-def _decay_end(draft: Draft) -> tuple[int | None, Found | None]:
-    """The step at which the schedule ends, if the script says so."""
-    batch_size = int(draft.value("batch_size"))
-    tokens = batch_size * int(draft.value("sequence_length"))
-    for key, divisor in (
-        ("lr_decay_iters", 1),
-        ("lr_decay_samples", batch_size),
-        ("lr_decay_tokens", tokens),
-    ):
-        found = draft.number(key)
-        if found is not None:
-            return max(1, round(found.value / divisor)), found
-    return None, None
 
 
 def _fall(draft: Draft) -> None:
     """`lr_decay_*` ends the fall; WSD has its own length and shape (training/arguments.py)."""
-    end, found = _decay_end(draft)
+    counted = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
     if draft.value("schedule") == "wsd":
         last = draft.number("lr_wsd_decay_iters")
@@ -126,7 +136,8 @@ def _fall(draft: Draft) -> None:
         shapes = {"minus_sqrt": "sqrt", "linear": "linear", "cosine": "cosine"}
         name = style.value if style is not None else "exponential"
         draft.put("decay_shape", shapes.get(name, "exponential"), style)
-    elif end is not None and end != total:
+    elif counted is not None and counted[0] != total:
+        end, found, _ = counted
         draft.put("decay_steps", max(1, end - warm), found, text=f"{end} less the warm-up")
 
 
@@ -147,6 +158,9 @@ def _model(draft: Draft) -> None:
     is_llama = draft.true("swiglu") is not None or _is(draft, "normalization", "rmsnorm")
     std = draft.number("init_method_std", "language_model.init_method_std")
     untied = draft.true("untie_embeddings_and_output_weights")
+    if draft.number("decoupled_lr") is not None:
+        rate = draft.number("decoupled_lr").value
+        draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
     note = (
         "Megatron divides the output projections' deviation by √(2 × layers); "
         "transformers' {kind} {does}."
@@ -162,7 +176,10 @@ def _model(draft: Draft) -> None:
         groups = int(pairs.value) if pairs is not None else sizes["num_attention_heads"]
         base = float(theta.value) if theta is not None else None
         extra = {"num_key_value_heads": groups, "rope_parameters.rope_theta": base}
-        draft.describe("llama", sizes | common | extra, note.format(kind="llama", does="does not"))
+        notes = [note.format(kind="llama", does="does not")]
+        if not _is(draft, "normalization", "rmsnorm"):
+            notes.append("Its norm is LayerNorm; transformers' llama has RMSNorm.")
+        draft.describe("llama", sizes | common | extra, *notes)
         return
     names = {
         "num_hidden_layers": "n_layer",

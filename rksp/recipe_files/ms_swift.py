@@ -42,30 +42,20 @@ def _swift_precision(draft: Draft) -> None:
         draft.put("precision", precision_of(found.value) or "bf16", found)
 
 
+_OWN = ("tuner_type", "train_type", "sft_type", "rlhf_type", "model_id_or_path", "swift_version")
+_OTHERS = (
+    "model", "torch_dtype", "template_type", "split_dataset_ratio", "model_author", "lora_rank",
+    "learning_rate", "dataset", "quant_bits", "max_length", "per_device_train_batch_size",
+)  # fmt: skip
+_NOT = ("base_model", "finetuning_type", "stage", "use_peft")
+
 READER = Reader(
     name="ms-swift",
     title="ms-swift",
     version="4.6.0",
     source="modelscope/ms-swift, swift/trainers/arguments.py and swift/arguments",
     marks=(
-        Marks(
-            some=(
-                "tuner_type",
-                "train_type",
-                "sft_type",
-                "rlhf_type",
-                "model_id_or_path",
-                "torch_dtype",
-                "swift_version",
-                "quant_bits",
-                "dataset_num_proc",
-                "split_dataset_ratio",
-                "template_type",
-                "model_author",
-            ),
-            least=2,
-            none=("base_model", "finetuning_type", "stage", "num_hidden_layers", "use_peft"),
-        ),
+        *(Marks(all=(key,), some=_OTHERS, none=_NOT) for key in _OWN),
         Marks(program=r"^swift (sft|pt|rlhf)"),
     ),
     steps=(

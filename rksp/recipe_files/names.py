@@ -22,7 +22,7 @@ _SCHEDULES = (  # the first that the name matches, and what is lost by calling i
     (r"poly", "polynomial", ""),
     (r"exponential", "exponential", ""),
     (r"multi_?step|^step|steplr$", "step", ""),
-    (r"warmupdecaylr", "linear", ""),
+    (r"warmupdecaylr|warmup_?annealing", "linear", ""),
     (r"warmuplr|constant|none|plateau|identity", "constant", ""),
     (r"linear|tri_stage", "linear", ""),
 )

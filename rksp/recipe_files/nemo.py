@@ -70,6 +70,10 @@ def _model(draft: Draft) -> None:
     if layers is None or width is None or heads is None:
         draft.no_target("the file gives no depth, width and heads; name a TARGET.")
         return
+    if any(draft.document.has(key) for key in ("model.encoder_arch", "model.encoder")):
+        draft.put("objective", "seq2seq", draft.get("model.encoder_arch", "model.encoder"))
+        draft.no_target("it is an encoder-decoder of NeMo's own; name a TARGET.")
+        return
     norm, activation = draft.text("model.normalization"), draft.text("model.activation")
     std = draft.number("model.init_method_std")
     inner, length = (
@@ -97,8 +101,6 @@ def _model(draft: Draft) -> None:
             },
             f"{note}; transformers' llama does not.",
         )
-    elif draft.document.has("model.encoder") or draft.document.has("model.decoder"):
-        draft.no_target("it is an encoder-decoder of NeMo's own; name a TARGET.")
     else:
         draft.describe(
             "gpt2",

@@ -180,7 +180,7 @@ def _expand_word(word: Word, variables: Mapping[str, list[Word]]) -> Iterator[Wo
 
 def _split(word: Word) -> Iterator[Word]:
     """Words of what a variable unfolds to; a quoted command line is taken apart as well."""
-    if word.whole and " --" not in word.text:
+    if word.whole and not re.search(r"(^| )--?[A-Za-z][^ ]* ", word.text):
         yield word
         return
     line = word.line
@@ -321,7 +321,7 @@ def _statements(text: str) -> Iterator[list[Word]]:
         if c in "'\"":
             end = _closing(text, i, c)
             inside = text[i + 1 : end].replace("\\\n", "\n") if c == '"' else text[i + 1 : end]
-            current, has, whole = current + inside, True, True
+            current, has, whole = current + inside, True, whole or not has
             line += text.count("\n", i, end)
             i = end + 1
             continue
@@ -350,6 +350,7 @@ def _statements(text: str) -> Iterator[list[Word]]:
             if words:
                 yield words
             words = []
+            i += text.startswith("&&", i)
         else:
             current, has = current + c, True
         line += c == "\n"

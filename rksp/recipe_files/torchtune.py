@@ -63,7 +63,9 @@ def _objective(draft: Draft) -> None:
         found, built = "distillation", kd
     if found is not None:
         draft.put("objective", found, built)
-        draft.note(f"The run minimizes a {found} loss; rksp's estimate is for language modelling.")
+        draft.note(
+            f"It minimizes another loss ({found}); rksp's estimate is for language modelling."
+        )
 
 
 def _model(draft: Draft) -> None:
