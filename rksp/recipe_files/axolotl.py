@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rksp.recipe_files.convert import (
     batch,
     clip,
@@ -26,7 +28,7 @@ def _warmup(draft: Draft) -> None:
     found = draft.number("warmup_steps")
     found = found if found is not None else draft.number("warmup_ratio")
     if found is not None:
-        put_warmup(draft, found)
+        put_warmup(draft, found, math.ceil)
 
 
 def _precision(draft: Draft) -> None:

@@ -158,14 +158,21 @@ def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
         put_warmup(draft, found)
 
 
-def put_warmup(draft: Draft, found: Found) -> None:
-    """Sets the warm-up from a share of the run if below one, from a number of steps otherwise."""
+def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
+    """Sets the warm-up from a share of the run if below one, from a number of steps otherwise.
+
+    Args:
+        draft: To fill.
+        found: The share or the number.
+        rounding: Of a share of the run, as the trainer rounds it.
+    """
     if found.value >= 1 or found.value == 0:
         draft.put("warmup_steps", round(found.value), found)
         return
     total = int(draft.value("max_steps"))
     text = f"{found.value:g} of {total} steps"
-    draft.put("warmup_steps", round(found.value * total), found, text=text, after=("max_steps",))
+    steps = rounding(found.value * total)
+    draft.put("warmup_steps", steps, found, text=text, after=("max_steps",))
 
 
 def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:
@@ -173,7 +180,7 @@ def share_of_run(name: str, share: float, *, most: int | None = None) -> Callabl
 
     def step(draft: Draft) -> None:
         total = int(draft.value("max_steps"))
-        steps = round(share * total)
+        steps = int(share * total)
         value = steps if most is None else min(steps, most)
         draft.default(name, value, f"{share:g} of {total} steps", after=("max_steps",))
 

@@ -7,6 +7,7 @@ decides what the arguments leave `auto` (transformers/integrations/deepspeed.py)
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,7 +88,7 @@ def _warmup(draft: Draft) -> None:
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:
-        put_warmup(draft, found)
+        put_warmup(draft, found, math.ceil)
 
 
 def _shape(draft: Draft) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rksp.recipe_files.convert import clip, optimizer, put_precision, schedule, warmup
+from rksp.recipe_files.convert import clip, optimizer, put_precision, put_warmup, schedule
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
@@ -44,10 +44,17 @@ def _batch(draft: Draft) -> None:
         draft.put("batch_size", ramp[-1][1], found, text="the last of its schedule")
 
 
+def _warmup(draft: Draft) -> None:
+    """A share or a number of steps; `warmup_ratio` is the older word (optim/config.py)."""
+    found = draft.number("optimizer.warmup_ratio", "optimizer.warmup")
+    if found is not None:
+        put_warmup(draft, found, int)
+
+
 def _steady(draft: Draft) -> None:
     """`stable`, a share or a number of steps, keeps the peak before the fall; then it is wsd."""
     found, total = draft.number("optimizer.stable"), int(draft.value("max_steps"))
-    draft.default("warmup_steps", round(0.01 * total), f"0.01 of {total} steps", ("max_steps",))
+    draft.default("warmup_steps", int(0.01 * total), f"0.01 of {total} steps", ("max_steps",))
     if draft.value("schedule") == "inverse_sqrt":
         _inverse_sqrt(draft, total)
     if found is None or found.value == 0 or draft.value("schedule") not in ("linear", "cosine"):
@@ -159,7 +166,7 @@ READER = Reader(
         _batch,
         Row("max_steps", "trainer.num_train_steps", default=400_000),
         Row("schedule", "optimizer.lr_schedule", schedule, "cosine"),
-        Row("warmup_steps", "optimizer.warmup optimizer.warmup_ratio", warmup),
+        _warmup,
         _steady,
         Row("min_lr_ratio", "optimizer.min_lr_ratio", default=0.1),
         _precision,

@@ -43,11 +43,9 @@ def _schedule(draft: Draft) -> None:
     length = int(span.value) if span is not None and span.value > 0 else total
     part = float(share.value) if share is not None else 0.1
     text = f"{part:g} of {length} steps"
-    draft.put("warmup_steps", round(part * length), share, text=text, after=("max_steps",))
+    draft.put("warmup_steps", int(part * length), share, text=text, after=("max_steps",))
     if length != total:
-        draft.put(
-            "decay_steps", max(1, length - round(part * length)), span, text="less the warm-up"
-        )
+        draft.put("decay_steps", max(1, length - int(part * length)), span, text="less the warm-up")
     decay = draft.number("wsd_decay_steps_fraction")
     if draft.value("schedule") == "wsd":
         last = float(decay.value) if decay is not None else 0.1

@@ -26,7 +26,7 @@ def _warmup(draft: Draft) -> None:
     """`warmup_steps`, or `warmup_ratio` of the run (nemo/core/optim/lr_scheduler.py)."""
     found = draft.number(f"{_OPTIM}.sched.warmup_steps", f"{_OPTIM}.sched.warmup_ratio")
     if found is not None:
-        put_warmup(draft, found)
+        put_warmup(draft, found, int)
     draft.default("warmup_steps", 0)
 
 

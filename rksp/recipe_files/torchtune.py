@@ -100,7 +100,7 @@ READER = Reader(
         Row("weight_decay", "optimizer.weight_decay"),
         Row("max_grad_norm", "clip_grad_norm", clip, None),
         Row("sequence_length", "tokenizer.max_seq_len"),
-        batch("batch_size", "gradient_accumulation_steps"),
+        batch("batch_size", "gradient_accumulation_steps", whole="ppo_batch_size"),
         _steps,
         Row("schedule", "lr_scheduler._component_", schedule),
         Row("warmup_steps", "lr_scheduler.num_warmup_steps", default=0),
