@@ -217,7 +217,8 @@ def _of_wandb(document: Document) -> Document:
     for key, line in document.lines.items():
         parts = key.split(".")
         if len(parts) > 1 and parts[1] == "value":
-            lines[".".join((parts[0], *parts[2:]))] = line
+            inner = ".".join((parts[0], *parts[2:]))
+            lines[inner] = line if len(parts) > 2 else document.lines[parts[0]]
     return dataclasses.replace(document, data=data, lines=lines)
 
 

@@ -163,6 +163,15 @@ def _expand_word(word: Word, variables: Mapping[str, list[Word]]) -> Iterator[Wo
             yield from _split(part)
         return
 
+    chunks = word.text.split()
+    if word.whole and len(chunks) > 1 and any(_is_options(chunk, variables) for chunk in chunks):
+        line = word.line  # a command line in quotes: its words keep their own lines
+        for part in re.split(r"(\s+)", word.text):
+            if part.strip():
+                yield from _expand_word(Word(part, line), variables)
+            line += part.count("\n")
+        return
+
     def value(match: re.Match[str]) -> str:
         if match[4] is not None:
             return _arithmetic(_VARIABLE.sub(value, match[4]), variables)
@@ -176,6 +185,13 @@ def _expand_word(word: Word, variables: Mapping[str, list[Word]]) -> Iterator[Wo
         text = _ELSEWHERE
     text = re.sub(r"\$\(.*?\)|`[^`]*`|\$[@*#0-9?]|\$\{[^}]*\}", _ELSEWHERE, text, flags=re.S)
     yield from _split(Word(text, word.line, word.whole and " -" not in text))
+
+
+def _is_options(chunk: str, variables: Mapping[str, list[Word]]) -> bool:
+    """Whether a chunk is a variable that holds several words, some of them flags."""
+    lone = _VARIABLE.fullmatch(chunk)
+    words = variables.get(lone[1] or lone[3], []) if lone else []
+    return len(words) > 1 and any(word.text.startswith("--") for word in words)
 
 
 def _split(word: Word) -> Iterator[Word]:
@@ -321,7 +337,8 @@ def _statements(text: str) -> Iterator[list[Word]]:
         if c in "'\"":
             end = _closing(text, i, c)
             inside = text[i + 1 : end].replace("\\\n", "\n") if c == '"' else text[i + 1 : end]
-            current, has, whole = current + inside, True, whole or not has
+            whole = whole or not has or _ASSIGNMENT.fullmatch(current) is not None
+            current, has = current + inside, True
             line += text.count("\n", i, end)
             i = end + 1
             continue
