@@ -13,6 +13,9 @@ from rksp.recipe_files.origin import FileTarget, Origin, OriginKind, RecipeField
 from rksp.recipe_files.values import Unresolved, read_number
 
 
+_MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
+
+
 class Draft:
     """Fields and their origins, the target and the notes, as a reader fills them in.
 
@@ -218,7 +221,7 @@ class Draft:
 
     def describe(self, name: str, overrides: Mapping[str, object], *notes: str) -> None:
         """Sets the model that the file describes; settings that are None are left out."""
-        kept = {key: value for key, value in overrides.items() if value is not None}
+        kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
         self._target = FileTarget(name=name, overrides=kept, notes=notes)
 
     def no_target(self, sentence: str) -> None:

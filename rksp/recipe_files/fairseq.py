@@ -117,6 +117,11 @@ def _objective(draft: Draft) -> None:
 
 def _model(draft: Draft) -> None:
     found = draft.text("model._name", "arch", "model.arch")
+    if found is not None and found.value in ("roberta", "roberta_base"):
+        longest = draft.number("model.max_positions")
+        positions = int(longest.value) + 2 if longest is not None else None
+        draft.describe("roberta", {"max_position_embeddings": positions})
+        return
     name = f"{found.value!r}" if found is not None else "its model"
     draft.no_target(f"{name} is an architecture of fairseq; name the same one as TARGET.")
 

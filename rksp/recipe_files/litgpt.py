@@ -14,6 +14,7 @@ from rksp.recipe_files.convert import (
     put_steps,
 )
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.known_models import shape_of
 from rksp.recipe_files.table import Marks, Reader, Row
 
 
@@ -85,7 +86,10 @@ def _model(draft: Draft) -> None:
         draft.describe(name, {}, "checkpoint_dir: it starts from those weights.")
         return
     name = draft.text("model_name")
-    if name is not None:
+    known = shape_of(name.value) if name is not None else None
+    if known is not None:
+        draft.describe(*known)
+    elif name is not None:
         draft.no_target(f"{name.value!r} is litgpt's name for its own model; name a TARGET.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rksp.recipe_files.convert import clip, positive, precision, schedule
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.known_models import shape_of
 from rksp.recipe_files.table import Marks, Reader, Row
 
 # Depth of a descriptor such as d12 → width and heads (train_gpt2.cu, gpt2_set_hyperparameters).
@@ -67,8 +68,10 @@ def _warmdown(draft: Draft) -> None:
 def _model(draft: Draft) -> None:
     found = draft.text("e", "model")
     name = found.value if found is not None else ""
-    if name.startswith("gpt3:c") and name[6:].isdigit():
-        draft.no_target(f"{name} is a GPT-3 shape by width; name the same one as TARGET.")
+    known = shape_of(name)
+    if known is not None:
+        length = {"n_positions": int(draft.value("sequence_length"))}
+        draft.describe(known[0], {**known[1], **length})
         return
     if not name.startswith("d") or not name[1:].isdigit() or int(name[1:]) not in _WIDTHS:
         draft.no_target(f"{name or 'no descriptor'} names a file of weights; name a TARGET.")

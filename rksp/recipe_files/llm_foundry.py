@@ -71,6 +71,20 @@ def _fall(draft: Draft) -> None:
     number(draft, "decay_factor", ["scheduler.gamma"])
 
 
+_FRESH = {  # Hub id → model type and settings, for runs with `pretrained: false`
+    "gpt2": ("gpt2", {}),
+    "EleutherAI/gpt-neo-125M": (
+        "gpt_neo",
+        {
+            "hidden_size": 768,
+            "num_layers": 12,
+            "num_heads": 12,
+            "attention_types": [[["global", "local"], 6]],
+        },
+    ),
+}
+
+
 def _model(draft: Draft) -> None:
     name = draft.text("model.name")
     kind = name.value if name is not None else ""
@@ -83,10 +97,10 @@ def _model(draft: Draft) -> None:
             return
         if trained is not None and trained.value is False:
             changes = draft.mapping("model.config_overrides")
-            if base.value in ("gpt2",):
-                draft.describe(
-                    base.value, changes, "pretrained: false: it starts from random weights."
-                )
+            if base.value in _FRESH:
+                kind, shape = _FRESH[base.value]
+                note = "pretrained: false: it starts from random weights."
+                draft.describe(kind, {**shape, **changes}, note)
             else:
                 draft.no_target(
                     f"pretrained: false starts from random weights in the shape of {base.value}; "

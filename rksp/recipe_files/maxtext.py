@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rksp.recipe_files.convert import clip, optimizer, positive, put_batch, schedule
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.known_models import shape_of
 from rksp.recipe_files.names import precision_of
 from rksp.recipe_files.table import Marks, Reader, Row
 
@@ -64,6 +65,10 @@ def _precision(draft: Draft) -> None:
 def _model(draft: Draft) -> None:
     name, block = draft.text("model_name"), draft.text("decoder_block")
     experts = draft.number("num_experts")
+    known = shape_of(name.value) if name is not None else None
+    if known is not None:
+        draft.describe(*known)
+        return
     if name is not None and name.value != "default":
         draft.no_target(
             f"{name.value!r} is MaxText's name for a model; name the same one as TARGET."

@@ -152,6 +152,10 @@ def _model(draft: Draft) -> None:
         draft.no_target(f"it has {experts.value} experts; name the same model as TARGET.")
         return
     program = draft.document.program.lower()
+    if "pretrain_bert" in program:
+        draft.put("objective", "mlm", Found(key=draft.document.program, value="mlm"))
+        draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
+        return
     if any(word in program for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
         draft.no_target(f"{program} trains its own kind of model; name the same one as TARGET.")
         return

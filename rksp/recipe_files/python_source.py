@@ -55,6 +55,8 @@ class _Source:
 
     def function(self, node: ast.FunctionDef) -> None:
         """A configuration that a function returns, with what it changes of another's."""
+        if node.name.startswith("_"):  # a helper, not a configuration to be chosen
+            return
         known: dict[str, object] = {}
         configurations = self.data.get(FUNCTIONS, {})
         prefix = f"{FUNCTIONS}.{node.name}."

@@ -10,6 +10,7 @@ from rksp.errors import InputError, nearest
 from rksp.recipe_files.convert import batch, betas, clip, optimizer, put_precision, schedule
 from rksp.recipe_files.document import Document, Found
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.known_models import hub_id_of, shape_of
 from rksp.recipe_files.python_source import FUNCTIONS
 from rksp.recipe_files.table import Marks, Reader, Row
 
@@ -35,7 +36,9 @@ def choose(document: Document, name: str | None) -> Document:
         for key, line in document.lines.items()
         if key.startswith(prefix)
     }
-    return Document(path=document.path, syntax="python", data=found[name], lines=lines)
+    return Document(
+        path=document.path, syntax="python", data={**found[name], "_name": name}, lines=lines
+    )
 
 
 def is_registry(document: Document) -> bool:
@@ -87,6 +90,15 @@ def _model(draft: Draft) -> None:
     name, flavor = draft.text("model.name"), draft.text("model.flavor")
     flavor = flavor or draft.text("model_spec._0")
     assets = draft.text("hf_assets_path", "model.hf_assets_path")
+    family = name.value if name is not None else str(draft.document.data.get("_name", ""))
+    known = shape_of(f"{family}_{flavor.value}" if name is not None and flavor else family)
+    weights = hub_id_of(assets.value) if assets is not None else None
+    if family.startswith("sft_") and weights is not None:
+        draft.describe(weights, {}, f"It finetunes the weights in {assets.value}.")
+        return
+    if known is not None:
+        draft.describe(*known, "torchtitan cuts initial weights off at three deviations.")
+        return
     model_name = name.value if name is not None else "the model"
     if name is None and flavor is None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rksp.recipe_files.convert import batch, betas, clip, optimizer, put_precision, schedule
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.known_models import hub_id_of
 from rksp.recipe_files.table import Marks, Reader, Row
 
 _OBJECTIVES = {"dpo": "dpo", "ppo": "ppo", "forwardkl": "distillation", "grpo": "grpo"}
@@ -69,8 +70,14 @@ def _objective(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
+    """It starts from a folder of downloaded weights, which bears its repository's name."""
+    folder = draft.text("checkpointer.checkpoint_dir")
+    name = hub_id_of(folder.value) if folder is not None else None
     found = draft.text("model._component_")
-    if found is not None:
+    if name is not None:
+        note = f"checkpoint_dir: {folder.value} is read as the Hub's {name}, with its weights."
+        draft.describe(name, {}, note)
+    elif found is not None:
         draft.no_target(f"{found.value} builds its own model; name the same one as TARGET.")
 
 
