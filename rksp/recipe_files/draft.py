@@ -12,7 +12,6 @@ from rksp.recipe_files.document import Document, Found
 from rksp.recipe_files.origin import FileTarget, Origin, OriginKind, RecipeField, RecipeFile
 from rksp.recipe_files.values import Unresolved, read_number
 
-
 _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
 
 

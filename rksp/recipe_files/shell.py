@@ -31,6 +31,7 @@ _TOOLS = re.compile(
     r"(?:^|/)(swift|llamafactory-cli|litgpt|tune|trl|axolotl|xtuner|composer|opt-baselines)$"
 )
 _MODULE = "-m"
+_PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -261,13 +262,13 @@ def _take_flags(words: list[Word], data: dict[str, object], lines: dict[str, int
         i += 1
         match = re.fullmatch(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", word.text, re.S)
         if match is None:
-            pair = re.fullmatch(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", word.text, re.S)
+            pair = _PAIR.fullmatch(word.text)
             if pair:
                 _place(data, lines, pair[1], _scalar(pair[2]), word.line)
             continue
         values = [match[2]] if match[2] is not None else []
         while match[2] is None and i < len(words) and not _is_flag(words[i]):
-            if _is_end(words[i]):
+            if _is_end(words[i]) or (values and _PAIR.fullmatch(words[i].text)):
                 break
             values.append(words[i].text)
             i += 1
