@@ -28,13 +28,20 @@ PAGE = ROOT / "rksp" / "recipe_files" / "README.md"
 _HEAD = """# Recipes from trainers' own files
 
 `rksp explain-config FILE` shows every field of the recipe that a file means, where it comes from,
-and what was assumed; `rksp score TARGET --recipe FILE` and `rksp grid` read the same way. Readers:
-{readers}. A reader is one table of fields here and one line in `registry.py`.
+and what was assumed; `rksp score TARGET --recipe FILE` and `rksp grid` read the same way. A reader
+is one table of fields here and one line in `registry.py`; `--as NAME` names one.
 
 Files are parsed, never executed: YAML by the rules of YAML 1.2 (`3e-4` is a number), Python as a
 syntax tree of literal assignments, shell scripts as words, `!include` and unknown references as
 "stands elsewhere".
 
+## Readers
+
+Names and defaults were read in these sources, but for what the last column says.
+
+| `--as` | trainer | version | source | from knowledge |
+|---|---|---|---|---|
+{readers}
 ## What is read from {count} real runs of {formats} formats
 
 {read} were read and {refused} refused in one sentence; {checked} were checked by hand against file
@@ -136,7 +143,11 @@ def page(rows: list[Row] | None = None) -> str:
     described = [r for r in read if r.read.target is not None or "describes no" not in _missing(r)]
     scored = [r for r in described if r.read.target is not None]
     head = _HEAD.format(
-        readers=", ".join(reader.title for reader in READERS),
+        readers="".join(
+            f"| {reader.name} | {reader.title} | {reader.version} | {reader.source} "
+            f"| {reader.unverified} |\n"
+            for reader in READERS
+        ),
         count=len(rows),
         formats=len(titles) + any("wandb" in r.name for r in read),
         read=len(read),

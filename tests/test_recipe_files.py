@@ -223,7 +223,7 @@ def test_old_torchtitan_toml(tmp_path):
     assert (recipe.learning_rate, recipe.warmup_steps, recipe.max_steps) == (3e-4, 200, 1000)
     assert (recipe.batch_size, recipe.sequence_length) == (128, 8192)
     assert (recipe.schedule, recipe.min_lr_ratio, recipe.precision) == ("linear", 0.1, "bf16")
-    assert "8B" in read.target_missing
+    assert (read.target.name, read.target.overrides["hidden_size"]) == ("llama", 4096)
 
 
 def test_nanogpt_is_read_as_a_syntax_tree_and_never_run(tmp_path):

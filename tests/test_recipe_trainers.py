@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,9 @@ def test_levanter_without_a_batch_size_is_recognized_and_trains_400000_steps(tmp
 def test_levanter_batch_schedules_ramp(tmp_path):
     read = changed(
         tmp_path, "levanter/gpt2_small_fast_muon.yaml",
-        ("train_batch_size: 256", "train_batch_size: [{start: 0, value: 64}, {start: 1000, value: 256}]"),
+        ("size: 256", "size: [{start: 0, value: 64}, {start: 9, value: 256}]"),
     )  # fmt: skip
-    assert read.recipe().batch_ramp == ((0, 64), (1000, 256))
+    assert read.recipe().batch_ramp == ((0, 64), (9, 256))
     assert read.recipe().batch_size == 256
 
 
@@ -167,9 +168,7 @@ def test_megatron_ramps_take_an_equal_share_of_the_samples():
     ramp = recipe.batch_ramp
     assert ramp[0] == (0, 16)
     assert ramp[-1][1] == 1536
-    taken = sum(
-        (end - start) * size for (start, size), (end, _) in zip(ramp, ramp[1:], strict=False)
-    )
+    taken = sum((end - start) * size for (start, size), (end, _) in pairwise(ramp))
     assert taken == pytest.approx(5_859_375, rel=1e-2)
 
 

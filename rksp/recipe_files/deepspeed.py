@@ -29,8 +29,9 @@ def _stays_open(draft: Draft, name: str, keys: Sequence[str]) -> None:
 READER = Reader(
     name="deepspeed",
     title="DeepSpeed",
-    version="0.18",
-    source="deepspeedai/DeepSpeed, deepspeed/runtime/config.py, constants.py and lr_schedules.py",
+    version="0.3.1",
+    source="deepspeedai/DeepSpeed, deepspeed/runtime/constants.py and lr_schedules.py",
+    unverified="newer releases",
     marks=(
         Marks(
             some=(

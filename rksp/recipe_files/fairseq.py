@@ -130,6 +130,7 @@ READER = Reader(
     name="fairseq",
     title="fairseq",
     version="0.12.2",
+    unverified="all defaults",
     source="facebookresearch/fairseq, fairseq/dataclass/configs.py and fairseq/optim; and metaseq",
     marks=(
         Marks(

@@ -138,6 +138,7 @@ def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
 READER = Reader(
     name="gpt-neox",
     title="GPT-NeoX",
+    unverified="defaults but weight decay and initialization",
     version="ea7aefd8 (2024)",
     source="EleutherAI/gpt-neox, megatron/neox_arguments/neox_args.py",
     marks=(

@@ -62,8 +62,8 @@ READER = Reader(
     name="lingua",
     title="lingua",
     version="2024",
-    source="facebookresearch/lingua, lingua/optim.py and apps/main/train.py (from knowledge; the "
-    "defaults are not verified against the file)",
+    source="facebookresearch/lingua, lingua/optim.py (OptimArgs)",
+    unverified="defaults of steps, data and model_dtype",
     marks=(
         Marks(
             all=("steps", "optim.lr"),

@@ -87,8 +87,9 @@ def _model(draft: Draft) -> None:
 READER = Reader(
     name="llm.c",
     title="llm.c",
+    unverified="defaults of train_gpt2.py, Adam's, and clipping",
     version="f1e2ace6 (2024)",
-    source="karpathy/llm.c, train_gpt2.cu (error_usage and main) and train_gpt2.py",
+    source="karpathy/llm.c, train_gpt2.cu (error_usage)",
     marks=(
         Marks(program=r"^train_gpt2\w*cu$|^train_gpt2$|^train_gpt2_?fp32cu$"),
         Marks(

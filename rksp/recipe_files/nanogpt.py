@@ -68,6 +68,7 @@ def _model(draft: Draft) -> None:
 READER = Reader(
     name="nanogpt",
     title="nanoGPT",
+    unverified="all defaults",
     version="3adf61e1 (2024)",
     source="karpathy/nanoGPT, train.py",
     marks=(

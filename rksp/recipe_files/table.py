@@ -74,6 +74,7 @@ class Reader:
         title: For people.
         version: Of the trainer whose names and defaults these are.
         source: The repository and files that names and defaults were read in.
+        unverified: What was written from knowledge and not compared with the source.
         marks: Alternatives by which a file is recognized.
         steps: What is read, in order: later rows may use what earlier ones set.
     """
@@ -84,6 +85,7 @@ class Reader:
     source: str
     marks: tuple[Marks, ...]
     steps: tuple[Step, ...]
+    unverified: str = ""
 
     def matches(self, document: Document) -> bool:
         """Whether a document looks like this trainer's."""
