@@ -20,7 +20,7 @@ from rksp.classifiers.evaluate import (
 from rksp.classifiers.fit import fit_raw, labels, telling
 from rksp.classifiers.metrics import auroc, ece, reliability
 from rksp.classifiers.table import Table
-from rksp.features import Evidence, columns
+from rksp.features import Tier, columns
 
 EDGE_HEADER = ["| guess | median | 90th percentile | too low | ladders |", "|---|---|---|---|---|"]
 _COLUMNS = ("auroc", "average_precision", "brier", "ece")
@@ -40,7 +40,7 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
         "|---|---|---|---|---|---|---|",
     ]
     lines += [_line(row) for row in evaluate(table, question=question, draws=draws)]
-    p = {tier: predict_held_out(table, question, tier, table.ladder) for tier in Evidence}
+    p = {tier: predict_held_out(table, question, tier, table.ladder) for tier in Tier}
     lines += _gains(table, question, p, draws)
     lines += ["", "Other models on the same features at the response tier:", ""]
     lines += ["| model | unseen ladders | unseen families | ECE |", "|---|---|---|---|"]
@@ -51,12 +51,12 @@ def evaluation_markdown(table: Table, *, question: str = "failed", draws: int = 
         lines += [edge_line(row) for row in edge_table(table)]
     lines += ["", "Reliability at the response tier, unseen ladders, bins of equal count:", ""]
     lines += ["| predicted | observed | runs |", "|---|---|---|"]
-    for predicted, observed, count in reliability(y, p[Evidence.RESPONSE]):
+    for predicted, observed, count in reliability(y, p[Tier.RESPONSE]):
         lines.append(f"| {predicted:.3f} | {observed:.3f} | {count} |")
     return "\n".join(lines) + "\n"
 
 
-def _gains(table: Table, question: str, p: dict[Evidence, np.ndarray], draws: int) -> list[str]:
+def _gains(table: Table, question: str, p: dict[Tier, np.ndarray], draws: int) -> list[str]:
     """What each tier is worth near the edge, against the rate alone, and against the tier below."""
     y, near, rate = labels(table, question), near_edge(table), baselines(table)["LR"]
     families = len(set(table.family))
@@ -90,8 +90,8 @@ def _silent(whole: Table, table: Table, question: str) -> list[str]:
     left = whole.take(~telling(whole, question))
     if not len(left):
         return []
-    model = fit_raw(table, question, Evidence.RESPONSE)
-    score = auroc(labels(left, question), model.log_odds(left.x[:, columns(Evidence.RESPONSE)]))
+    model = fit_raw(table, question, Tier.RESPONSE)
+    score = auroc(labels(left, question), model.log_odds(left.x[:, columns(Tier.RESPONSE)]))
     return [
         f"Left out: {len(left)} runs in {len(set(left.ladder))} ladders that learned nothing; "
         f"there the response tier reaches AUROC {score:.3f} without having seen any of them."
@@ -100,11 +100,9 @@ def _silent(whole: Table, table: Table, question: str) -> list[str]:
 
 def _challenger(table: Table, question: str, name: str) -> str:
     y, fit = labels(table, question), CHALLENGERS[name]
-    seen = predict_held_out(table, question, Evidence.RESPONSE, table.ladder, fit=fit)
+    seen = predict_held_out(table, question, Tier.RESPONSE, table.ladder, fit=fit)
     families = len(set(table.family))
-    new = predict_held_out(
-        table, question, Evidence.RESPONSE, table.family, folds=families, fit=fit
-    )
+    new = predict_held_out(table, question, Tier.RESPONSE, table.family, folds=families, fit=fit)
     return f"| {name} | {auroc(y, seen):.3f} | {auroc(y, new):.3f} | {ece(y, seen):.3f} |"
 
 

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from rksp.classifiers.fit import Fit, fit_raw, labels
 from rksp.classifiers.table import Table
-from rksp.features import FEATURES, Evidence, columns
+from rksp.features import FEATURES, Tier, columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class SklearnModel:
         return self.model.decision_function(x)
 
 
-def fit_logistic(table: Table, question: str, tier: Evidence) -> SklearnModel:
+def fit_logistic(table: Table, question: str, tier: Tier) -> SklearnModel:
     """Logistic regression on standardized features, the median and a flag where one is missing."""
     model = make_pipeline(
         SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True),
@@ -41,7 +41,7 @@ def fit_logistic(table: Table, question: str, tier: Evidence) -> SklearnModel:
     return SklearnModel(model=model)
 
 
-def fit_boosted(table: Table, question: str, tier: Evidence) -> SklearnModel:
+def fit_boosted(table: Table, question: str, tier: Tier) -> SklearnModel:
     """Gradient-boosted trees with interactions, monotone in whatever follows the rate."""
     chosen = columns(tier)
     x = table.x[:, chosen]

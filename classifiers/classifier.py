@@ -14,7 +14,7 @@ import numpy as np
 
 from rksp.classifiers.additive import AdditiveModel
 from rksp.errors import ArtifactError
-from rksp.features import FEATURE_NAMES, SCHEMA, Evidence, FeatureVector, at_unit_rate
+from rksp.features import FEATURE_NAMES, SCHEMA, FeatureVector, Tier, at_unit_rate
 
 ARTIFACT_SCHEMA = "rksp-classifier-2"
 _LARGEST_ARTIFACT = 8_000_000  # bytes; ours is a hundredth of it
@@ -63,7 +63,7 @@ class DivergenceClassifier:
         card: What it was fitted on and how well it does: data digest, families, metrics, limits.
     """
 
-    heads: Mapping[tuple[str, Evidence], Head]
+    heads: Mapping[tuple[str, Tier], Head]
     ranges: Mapping[str, tuple[float, float]]
     card: Mapping[str, object]
 
@@ -178,7 +178,7 @@ class DivergenceClassifier:
                         if name in parts["model"]["features"]
                     }
                 }
-                heads[question, Evidence.parse(tier)] = Head(
+                heads[question, Tier.parse(tier)] = Head(
                     model=AdditiveModel.from_dict(stored),
                     slope=float(parts["slope"]),
                     offset=float(parts["offset"]),

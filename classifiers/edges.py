@@ -8,7 +8,7 @@ import numpy as np
 
 from rksp.classifiers.fit import fit_classifier
 from rksp.classifiers.table import Table
-from rksp.features import Evidence, FeatureVector
+from rksp.features import FeatureVector, Tier
 
 RISK = 0.05  # the default of `rksp score --risk`
 _DECADES = np.arange(-8.0, 2.0, 0.05)
@@ -42,7 +42,7 @@ class EdgeErrors:
         )
 
 
-def edge_table(table: Table, tiers: tuple[Evidence, ...] = tuple(Evidence)) -> list[EdgeErrors]:
+def edge_table(table: Table, tiers: tuple[Tier, ...] = tuple(Tier)) -> list[EdgeErrors]:
     """Errors on unseen ladders of each tier, beside guesses that need no model.
 
     Ours are the rate at which the calibrated probability crosses one half, and the safe rate, which
@@ -72,7 +72,7 @@ def edge_table(table: Table, tiers: tuple[Evidence, ...] = tuple(Evidence)) -> l
 
 
 def read_unseen(
-    table: Table, tier: Evidence, firsts: np.ndarray, *, folds: int = 8, risk: float = RISK
+    table: Table, tier: Tier, firsts: np.ndarray, *, folds: int = 8, risk: float = RISK
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a classifier that did not see a ladder says of it, as log10 of rates.
 

@@ -10,7 +10,7 @@ import numpy as np
 from rksp.classifiers.fit import FOLDS, Fit, calibrate, fit_raw, held_out, labels
 from rksp.classifiers.metrics import METRICS, auroc, bootstrap
 from rksp.classifiers.table import Table
-from rksp.features import FEATURE_NAMES, Evidence, columns
+from rksp.features import FEATURE_NAMES, Tier, columns
 
 NEAR = 0.5  # decades around the edge
 
@@ -58,7 +58,7 @@ def baselines(table: Table) -> dict[str, np.ndarray]:
 def predict_held_out(
     table: Table,
     question: str,
-    tier: Evidence,
+    tier: Tier,
     groups: np.ndarray,
     *,
     folds: int = FOLDS,
@@ -102,7 +102,7 @@ def evaluate(
     table: Table,
     *,
     question: str = "failed",
-    tiers: tuple[Evidence, ...] = tuple(Evidence),
+    tiers: tuple[Tier, ...] = tuple(Tier),
     draws: int = 200,
 ) -> Iterator[Row]:
     """Rows of the evaluation table, split by split: ours at every tier, then the baselines.

@@ -15,7 +15,7 @@ from sklearn.model_selection import GroupKFold
 from rksp.classifiers.additive import AdditiveModel, fit_additive
 from rksp.classifiers.classifier import DivergenceClassifier, Head
 from rksp.classifiers.table import Table
-from rksp.features import FEATURE_NAMES, FEATURES, Evidence, at_unit_rate, columns
+from rksp.features import FEATURE_NAMES, FEATURES, Tier, at_unit_rate, columns
 
 QUESTIONS = ("failed", "diverged")
 FOLDS = 8
@@ -28,7 +28,7 @@ class Raw(Protocol):
     def log_odds(self, x: np.ndarray) -> np.ndarray: ...
 
 
-Fit = Callable[[Table, str, Evidence], Raw]
+Fit = Callable[[Table, str, Tier], Raw]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def telling(table: Table, question: str) -> np.ndarray:
     return table.learned if question == "failed" else np.ones(len(table), dtype=bool)
 
 
-def fit_raw(table: Table, question: str, tier: Evidence) -> AdditiveModel:
+def fit_raw(table: Table, question: str, tier: Tier) -> AdditiveModel:
     """The uncalibrated additive model of one head."""
     chosen = columns(tier)
     return fit_additive(
@@ -71,7 +71,7 @@ def fit_raw(table: Table, question: str, tier: Evidence) -> AdditiveModel:
 def held_out(
     table: Table,
     question: str,
-    tier: Evidence,
+    tier: Tier,
     groups: np.ndarray,
     *,
     folds: int = FOLDS,
@@ -116,7 +116,7 @@ def rate_shift(
     return float(brentq(excess, -MAX_SHIFT, MAX_SHIFT, xtol=1e-3))
 
 
-def fit_head(table: Table, question: str, tier: Evidence) -> Head:
+def fit_head(table: Table, question: str, tier: Tier) -> Head:
     """Model, calibration on unseen ladders, and the spread over unseen families."""
     table = table.take(telling(table, question))
     y = labels(table, question)
@@ -144,7 +144,7 @@ def fit_classifier(
     table: Table,
     card: dict[str, object],
     *,
-    tiers: tuple[Evidence, ...] = tuple(Evidence),
+    tiers: tuple[Tier, ...] = tuple(Tier),
     questions: tuple[str, ...] = QUESTIONS,
 ) -> DivergenceClassifier:
     """Fits every head whose tier was measured; the same table gives the same bytes."""
@@ -165,7 +165,7 @@ def fit_classifier(
     return DivergenceClassifier(heads=heads, ranges=ranges, card=card | {"data": table.digest})
 
 
-def _own(tier: Evidence) -> list[int]:
+def _own(tier: Tier) -> list[int]:
     return [i for i, feature in enumerate(FEATURES) if feature.tier == tier]
 
 

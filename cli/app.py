@@ -10,19 +10,8 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli import (
-    bench,
-    checks,
-    confirm,
-    defaults,
-    diff,
-    explain_config,
-    grid,
-    lab,
-    report,
-    reproduce,
-    score,
-)
+from rksp.cli import defaults
+from rksp.cli.commands import CommandTable
 from rksp.errors import RkspError
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
@@ -30,24 +19,39 @@ _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "Click
 
 app = typer.Typer(
     name="rksp",
+    cls=CommandTable,
     help="The pre-flight check of a training run.\n\n"
     "Exit codes: 0 below the bar, 1 risk at or above the bar, 2 usage or unreadable input, "
     "3 rksp could not finish, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(f"rksp {version('rksp')}")
+        raise typer.Exit
 
 
 @app.callback()
 def root(
     context: typer.Context,
     no_config: Annotated[
-        bool, typer.Option("--no-config", help="Ignore .rksp.toml and [tool.rksp].")
+        bool, typer.Option("--no-config", help="Ignore .rksp.toml and \\[tool.rksp].")
+    ] = False,
+    is_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and stop.", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """Takes the defaults of options from the nearest file of defaults."""
+    """Take the defaults of options from the nearest file of defaults."""
     found = None if no_config else defaults.find_defaults(Path.cwd())
     if found is not None:
         file, tables = found
@@ -55,22 +59,8 @@ def root(
         print(f"rksp: defaults from {file}", file=sys.stderr)
 
 
-app.command("score")(score.score)
-app.command("grid")(grid.grid)
-app.command("confirm")(confirm.confirm)
-app.command("report")(report.report)
-app.command("diff")(diff.diff)
-app.command("reproduce")(reproduce.reproduce)
-app.command("schema")(report.schema)
-app.command("checks")(checks.checks)
-app.command("explain")(checks.explain)
-app.command("explain-config")(explain_config.explain_config)
-app.add_typer(lab.app, name="lab")
-app.add_typer(bench.app, name="bench")
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command and leaves with its exit code; errors are one sentence on stderr."""
+    """Run a command and leave with its exit code; errors are one sentence on stderr."""
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="rksp", standalone_mode=False)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from rksp.cli.options import assignments
 
 app = typer.Typer(
     name="bench",
     help="What rksp costs on this machine, as ratios within one run.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
 
 
@@ -63,7 +67,9 @@ def lab() -> None:
 @app.command()
 def monitors(
     rounds: Annotated[int, typer.Option(help="Steps of every kind.")] = 3,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output_format: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="What to print.")
+    ] = "text",
 ) -> None:
     """Every monitor and intervention as a share of a training step at its default cadence."""
     import json
@@ -127,9 +133,8 @@ def stream(
 ) -> None:
     """A pass over a model that is never whole in memory: peak, cost, and the floors of both."""
     from rksp.bench.stream import run  # not for --help
-    from rksp.models.streaming.memory import parse_size
+    from rksp.sizes import parse_size
 
-    settings = dict(pair.split("=", 1) for pair in overrides or [])
     for row in run(
         target,
         tokens=tokens,
@@ -137,7 +142,7 @@ def stream(
         threads=threads,
         max_memory=None if max_memory is None else parse_size(max_memory),
         spectra=spectra,
-        overrides=settings,
+        overrides=assignments(overrides or []),
     ):
         typer.echo(f"{row['name']}: {row['value']}")
 
@@ -154,6 +159,6 @@ def grid(
     """A grid of rates and warm-ups against the sum of its models' profiles."""
     from rksp.bench.grid import grid_cost  # torch, not for --help
 
-    settings = dict(pair.split("=", 1) for pair in overrides or [])
+    settings = assignments(overrides or [])
     for name, value in grid_cost(target, overrides=settings, models=models, cells=cells).items():
         typer.echo(f"{name}: {value:.4g}")

@@ -14,7 +14,7 @@ from rksp.errors import InputError
 def checks(
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> int:
-    """Lists every check with its code, its worst level and its name."""
+    """List every check with its code, its worst level and its name."""
     from rksp.checks.registry import CHECKS
 
     if output_format not in ("text", "json"):
@@ -34,7 +34,7 @@ def checks(
 def explain(
     check: Annotated[str, typer.Argument(help="A code (RKSP101) or name (initial-loss).")],
 ) -> int:
-    """Teaches one check: what it measures, why it matters, what is healthy, how to fix it."""
+    """Teach one check: what it measures, why it matters, what is healthy, how to fix it."""
     from rich.console import Console
     from rich.table import Table
 

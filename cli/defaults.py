@@ -7,8 +7,8 @@ A table is a command, a key a long option::
     fail-on = "error"
     set = ["n_layer=4"]
 
-What is typed wins. What lets code run or be fetched cannot be set here: the file belongs to the
-repository under test, and on CI that may be a stranger's.
+What is typed wins. What lets code run or be fetched, and the classifier that judges, cannot be set
+here: the file belongs to the repository under test, and on CI that may be a stranger's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from rksp.errors import InputError, nearest
 
 FILE = ".rksp.toml"
-_TYPED_ONLY = ("trust-remote-code", "allow-hub")
+_TYPED_ONLY = ("trust-remote-code", "allow-hub", "classifier")
 
 
 def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:

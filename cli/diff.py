@@ -24,7 +24,7 @@ def diff(
         str, typer.Option("--format", help="text, json or markdown.")
     ] = "text",
 ) -> int:
-    """Shows which issues are new, worse, better, fixed or unchanged."""
+    """Show which issues are new, worse, better, fixed or unchanged."""
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
 

@@ -28,7 +28,7 @@ def explain_config(
     ] = None,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> int:
-    """Every field of the recipe in a file, where it comes from, and what was assumed."""
+    """Show every field of the recipe in a file, where it comes from, and what was assumed."""
     if output_format not in ("text", "json"):
         raise InputError(f"--format {output_format!r} is neither text nor json.")
     from rksp.recipe_files.registry import read_recipe_file

@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.cli.grid_options import EngineOptions, PlanOptions, ViewOptions
+from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
-    AllowHub,
+    AsFormat,
     Devices,
-    ExitZero,
-    ProbeFile,
-    RiskBound,
-    Snapshots,
-    TrustRemoteCode,
+    Given,
+    Panel,
+    flag_names,
+    with_options,
 )
+from rksp.cli.output_options import RiskOptions
 from rksp.cli.rendering import emit
 from rksp.errors import InputError
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.grid.cell import Options
@@ -30,11 +34,16 @@ if TYPE_CHECKING:
     from rksp.grid.table import Record
     from rksp.report.gate import Gate
 
-_FORMATS = ("text", "json", "csv", "html", "markdown", "junit")
-_ENGINES = ("local", "ray", "slurm")
 _STORE_MARK = b"SQLite format 3\x00"
+_MEASURE = Panel(
+    title="Measurement",
+    leave_out=("seed",),
+    defaults={"threads": 1},
+    helps={"threads": "Threads of each worker."},
+)
 
 
+@with_options
 def grid(
     source: Annotated[
         str,
@@ -43,139 +52,113 @@ def grid(
             "file to vary, a target, or a store to look at."
         ),
     ],
-    assignments: Annotated[
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    measure: Annotated[MeasureOptions, _MEASURE],
+    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("overrides",))],
+    risk: Annotated[RiskOptions, Panel(title="Measurement")],
+    cells: Annotated[PlanOptions, Panel(title="Cells")],
+    work: Annotated[EngineOptions, Panel(title="Workers")],
+    view: Annotated[ViewOptions, Panel(title="Output")],
+    axes: Annotated[
         list[str] | None,
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
-    store: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Store; the same grid resumes in it.")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The model, where the file has none.")] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Draw this many cells; needed for ranges.")
-    ] = None,
-    sample_seed: Annotated[int, typer.Option(help="Of the drawing.")] = 0,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="An axis that is neither recipe nor model; repeatable.")
-    ] = None,
     devices: Devices = None,
-    max_cells: Annotated[int, typer.Option(help="Refuse larger grids.")] = 10_000,
-    engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
-    workers: Annotated[int | None, typer.Option(help="Models at work at once.")] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster.")] = None,
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A parameter of submitit: slurm_partition=cpu, timeout_min=60, mem_gb=8."
-        ),
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for one profile or cell.")] = 1800.0,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Open failed cells again.")
-    ] = False,
-    evidence: Annotated[str, typer.Option(help="forward, response or micro.")] = "response",
-    snapshots: Snapshots = 2048,
-    probe: ProbeFile = None,
-    fail_on: Annotated[
-        str, typer.Option(help="P(failed) at which a cell is a risk; or error, warning, never.")
-    ] = "0.5",
-    risk: RiskBound = 0.05,
-    max_params: Annotated[float, typer.Option(help="Refuse larger models.")] = 2e9,
-    threads: Annotated[int, typer.Option(help="Of each worker.")] = 1,
-    top: Annotated[int | None, typer.Option(help="Print only so many cells.")] = None,
-    where: Annotated[
-        list[str] | None, typer.Option(help="Print only such cells: lr<=1e-3; repeatable.")
-    ] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", help="text, json, csv, html, markdown or junit.")
-    ] = "text",
-    export: Annotated[
-        list[Path] | None, typer.Option(help="Also write .csv, .jsonl or .parquet; repeatable.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and stop.")] = False,
-    exit_zero: ExitZero = False,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_hub: AllowHub = False,
+    as_format: AsFormat = None,
 ) -> int:
-    """Ranks a whole sweep by its risk; exit 1 if a cell is at or above the bar."""
+    """Rank a whole sweep by its risk; exit 1 if a cell is at or above the bar."""
     from rksp.grid.cell import Options
-    from rksp.grid.plan import read_plan
-    from rksp.grid.run import read_grid, run_grid
+    from rksp.grid.run import read_grid
     from rksp.report.gate import Gate
 
-    _check(output_format, engine, evidence, workers, top, where or [], export or [])
-    gate = Gate.parse(fail_on)
+    _check(view)
+    gate = Gate.parse(view.fail_on)
     if _is_store(source):
-        return _show(
-            read_grid(Path(source)), gate, output_format, top, where, export, exit_zero=exit_zero
-        )
-    plan = read_plan(
-        source,
-        assignments or [],
-        target=target,
-        samples=samples,
-        seed=sample_seed,
-        ignore=ignore or [],
-        devices=devices,
-        max_cells=max_cells,
-    )
+        return _shown(read_grid(Path(source)), gate, view)
+    plan = _plan(source, axes or [], recipe, cells, devices, as_format)
     options = Options(
-        evidence=evidence,
-        states=snapshots,
-        probe=str(probe) if probe else None,
-        risk=risk,
-        max_params=max_params,
-        threads=threads,
-        allow_hub=allow_hub,
-        trust_remote_code=trust_remote_code,
+        **measure.model_dump(),
+        **model.model_dump(exclude={"overrides"}),
+        **risk.model_dump(),
     )
     groups = _announce(plan, options)
-    if dry_run:
+    if cells.dry_run:
         for cell in plan.cells:
             print(json.dumps({"target": cell.target, "seed": cell.seed, **cell.labels}))
         return 0
-    if store is None:
+    return _shown(_worked(plan, options, work, groups), gate, view)
+
+
+def _plan(
+    source: str,
+    axes: list[str],
+    recipe: Given[Recipe],
+    options: PlanOptions,
+    devices: int | None,
+    as_format: str | None,
+) -> GridPlan:
+    """Read the grid around the recipe of the flags."""
+    from rksp.grid.plan import read_plan
+
+    Recipe.parse(recipe.values, flag_names(Recipe))  # each flag by itself, by its own name
+    return read_plan(
+        source,
+        axes,
+        target=options.target,
+        recipe={name: recipe.values[name] for name in recipe.typed},
+        defaults={name: recipe.values[name] for name in recipe.stated - recipe.typed},
+        samples=options.samples,
+        seed=options.sample_seed,
+        ignore=options.ignore,
+        devices=devices,
+        trainer=as_format,
+        max_cells=options.max_cells,
+    )
+
+
+def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) -> GridResult:
+    """Work the grid off into its store."""
+    from rksp.grid.run import run_grid
+
+    if work.store is None:
         raise InputError("rksp grid keeps its results in a file; give -o STORE, such as grid.db.")
+    if options.classifier is not None:
+        from rksp.classifiers.classifier import load_classifier
+
+        load_classifier(options.classifier)  # say that it cannot be read before the work
     start = time.monotonic()
-    result = run_grid(
+    return run_grid(
         plan,
-        store,
+        work.store,
         options=options,
-        engine=_engine(engine, workers, address, slurm or [], store, groups),
-        timeout=timeout,
-        retry_failed=retry_failed,
+        engine=_engine(work.engine, work.workers, work.address, work.slurm, work.store, groups),
+        timeout=work.timeout,
+        retry_failed=work.retry_failed,
         progress=lambda line: _say(f"{time.monotonic() - start:.0f} s: {line}"),
     )
-    return _show(result, gate, output_format, top, where, export, exit_zero=exit_zero)
 
 
-def _check(
-    output_format: str,
-    engine: str,
-    evidence: str,
-    workers: int | None,
-    top: int | None,
-    where: list[str],
-    exports: list[Path],
-) -> None:
-    """Everything that can be wrong is said before there is any work."""
+def _check(view: ViewOptions) -> None:
+    """Say what is wrong with the conditions and exports before there is any work."""
     from rksp.grid.export import check_export
     from rksp.grid.table import Condition
 
-    for condition in where:
+    for condition in view.where:
         Condition.parse(condition)
-    for path in exports:
+    for path in view.export:
         check_export(path)
-    for option, value, known in (
-        ("--format", output_format, _FORMATS),
-        ("--engine", engine, _ENGINES),
-        ("--evidence", evidence, ("forward", "response", "micro")),
-    ):
-        if value not in known:
-            raise InputError(f"{option} {value!r} is none of {', '.join(known)}.")
-    for option, value in (("--workers", workers), ("--top", top)):
-        if value is not None and value < 1:
-            raise InputError(f"{option} is {value}; give at least 1.")
+
+
+def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
+    return _show(
+        result,
+        gate,
+        view.output_format,
+        view.top,
+        view.where,
+        view.export,
+        exit_zero=view.exit_zero,
+    )
 
 
 def _is_store(source: str) -> bool:

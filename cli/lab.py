@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,8 @@ app = typer.Typer(
     name="lab",
     help="Make labelled training runs, and the collection they form.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
 
 
@@ -144,7 +146,7 @@ def fit(
     collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
 ) -> None:
-    """Fits and calibrates the classifier; the same data give the same bytes."""
+    """Fit and calibrate a classifier for `--classifier`; the same data give the same bytes."""
     from rksp.classifiers.fit import fit_classifier
 
     table = _table(collection, measurements)
@@ -165,7 +167,9 @@ def fit(
 def evaluate(
     collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
-    question: Annotated[str, typer.Option(help="failed or diverged.")] = "failed",
+    question: Annotated[
+        Literal["failed", "diverged"], typer.Option(help="The outcome to predict.")
+    ] = "failed",
     draws: Annotated[int, typer.Option(help="Of the bootstrap.")] = 200,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the reliability diagram here (.svg, .png).")
@@ -198,9 +202,9 @@ def _draw(table, question: str, path: Path) -> None:
     from rksp.classifiers.evaluate import predict_held_out
     from rksp.classifiers.figure import reliability_diagram
     from rksp.classifiers.fit import labels
-    from rksp.features import Evidence
+    from rksp.features import Tier
 
-    tiers = (Evidence.RESPONSE, Evidence.MICRO)
+    tiers = (Tier.RESPONSE, Tier.MICRO)
     predictions = {
         str(tier): predict_held_out(table, question, tier, table.ladder) for tier in tiers
     }

@@ -1,47 +1,183 @@
-"""Options that several commands share: the recipe's and those of every target."""
+"""Options of commands, made from the fields of models that carry a `Flag`."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+from pydantic import BaseModel
 
 from rksp.errors import InputError
+from rksp.flags import Flag, checked, flags_of
+
+Model = TypeVar("Model", bound=BaseModel)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_LARGE = ("max_params",)  # shown as 2e+09
+_TYPED = ("COMMANDLINE", "ENVIRONMENT")
 
 RecipeFile = Annotated[
     Path | None,
-    typer.Option("--recipe", help="A trainer's run file; flags replace what it says."),
+    typer.Option(
+        "--recipe",
+        help="A trainer's run file; flags replace what it says.",
+        rich_help_panel="Recipe",
+    ),
 ]
 Devices = Annotated[
-    int | None, typer.Option(help="Of the run, for batches a recipe file gives per device.")
+    int | None,
+    typer.Option(
+        help="Devices of the run, for batches that a recipe file gives per device.",
+        metavar="DEVICES",
+        rich_help_panel="Recipe",
+    ),
 ]
-OptimizerName = Annotated[str, typer.Option(help="adamw, sgd, lion, adafactor or muon.")]
-WarmupSteps = Annotated[int, typer.Option(help="Linear warm-up.")]
-Schedule = Annotated[str, typer.Option(help="constant, linear or cosine.")]
-BatchSize = Annotated[int, typer.Option(help="Sequences per optimizer step.")]
-SequenceLength = Annotated[int, typer.Option(help="Tokens per sequence.")]
-Clip = Annotated[float, typer.Option(help="Gradient-norm clipping; 0 is off.")]
-WeightDecay = Annotated[float, typer.Option(help="Decoupled where the optimizer has it.")]
-Beta2 = Annotated[float, typer.Option(help="Adam's second beta.")]
-Epsilon = Annotated[float, typer.Option(help="Adam's epsilon.")]
-Precision = Annotated[str, typer.Option(help="fp32, bf16, fp16, bf16-pure, fp16-pure.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
+AsFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="Read the run file as this trainer's; default recognized.",
+        metavar="TRAINER",
+        rich_help_panel="Recipe",
+    ),
 ]
-Snapshots = Annotated[int, typer.Option(help="Token states per block.")]
-ProbeFile = Annotated[Path | None, typer.Option(help="Text to show instead of the bundled.")]
-RiskBound = Annotated[float, typer.Option(help="Upper bound of the risk at the safe rate.")]
-ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")]
-Threads = Annotated[int | None, typer.Option(help="Default half of the cores.")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run the model code of a repository.")
-]
-AllowHub = Annotated[bool, typer.Option("--allow-hub", help="Let a Hub id download.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Which options a command makes of a model, as a marker beside the model's type.
+
+    Attributes:
+        title: Of the panel in `--help`.
+        leave_out: Fields without an option here.
+        helps: Other help than the field's own.
+        defaults: Other defaults than the field's own.
+    """
+
+    title: str
+    leave_out: tuple[str, ...] = ()
+    helps: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given(Generic[Model]):
+    """The fields of a model as the command line has them, before a file is laid under them.
+
+    Attributes:
+        values: By field; an option that was not typed has its default.
+        typed: The fields whose options were typed, or stand in the environment.
+        stated: These, and the fields that a file of defaults (`.rksp.toml`) sets.
+    """
+
+    values: Mapping[str, object]
+    typed: frozenset[str]
+    stated: frozenset[str]
+
+
+def with_options(command: _Command) -> _Command:
+    """Give a command one option for each field of its parameters that are models.
+
+    A parameter `Annotated[SomeModel, Panel(...)]` becomes the options of the model's flags, and
+    the command receives the model; `Annotated[Given[SomeModel], Panel(...)]` receives the values.
+    All other parameters stay as they are.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: _Group.of(hint) for name, hint in hints.items()}
+    groups = {name: group for name, group in groups.items() if group is not None}
+    own = inspect.signature(command).parameters
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.items():
+        if name in groups:
+            parameters += groups[name].parameters()
+        else:
+            parameters.append(
+                parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            )
+    if "context" not in own:
+        parameters.append(_parameter("context", typer.Context, inspect.Parameter.empty))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        context = values["context"] if "context" in own else values.pop("context")
+        models = {name: group.read(values, context) for name, group in groups.items()}
+        return command(**values, **models)
+
+    run.__signature__ = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """The options of one model in one command."""
+
+    model: type[BaseModel]
+    panel: Panel
+    is_given: bool
+
+    @classmethod
+    def of(cls, hint: object) -> _Group | None:
+        if get_origin(hint) is not Annotated:
+            return None
+        kind, *markers = get_args(hint)
+        panel = next((marker for marker in markers if isinstance(marker, Panel)), None)
+        if panel is None:
+            return None
+        is_given = get_origin(kind) is Given
+        return cls(model=get_args(kind)[0] if is_given else kind, panel=panel, is_given=is_given)
+
+    def flags(self) -> Iterator[tuple[str, Flag]]:
+        for name, flag in flags_of(self.model).items():
+            if name not in self.panel.leave_out:
+                yield name, flag
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        for name, flag in self.flags():
+            definition = self.model.model_fields[name]
+            annotation = str | None if flag.is_text else definition.annotation
+            default = self.panel.defaults.get(name, definition.default)
+            option = typer.Option(
+                flag.name,
+                *flag.aliases,
+                help=self.panel.helps.get(name, flag.help),
+                metavar=flag.unit.upper() or None,
+                show_default=f"{default:.0e}" if name in _LARGE else True,
+                rich_help_panel=self.panel.title,
+            )
+            yield _parameter(name, Annotated[annotation, option], default)
+
+    def read(self, values: dict[str, Any], context: typer.Context) -> BaseModel | Given:
+        """Take the model's values out of those of the command."""
+        found, sources = {}, {}
+        for name, flag in self.flags():
+            value = values.pop(name)
+            found[name] = None if flag.zero_is_off and value == 0 else value
+            sources[name] = getattr(context.get_parameter_source(name), "name", "")
+        if self.is_given:
+            typed = {n for n, source in sources.items() if source in _TYPED}
+            stated = {n for n, source in sources.items() if source in (*_TYPED, "DEFAULT_MAP")}
+            return Given(values=found, typed=frozenset(typed), stated=frozenset(stated))
+        return checked(self.model, found, noun="command", sources=flag_names(self.model))
+
+
+def flag_names(model: type[BaseModel]) -> dict[str, str]:
+    """Map the fields of a model to their options: how a command's messages name them."""
+    return {name: flag.name for name, flag in flags_of(model).items()}
+
+
+def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+    )
 
 
 def assignments(pairs: list[str]) -> dict[str, str]:
-    """The pairs of `--set`.
+    """Read the pairs of `--set`.
 
     Raises:
         InputError: One is not key=value.

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from rksp.options import MeasureOptions
+
 
 def default_threads() -> int:
     """Two on CI, otherwise half of the cores: more threads than free cores cost tenfold."""
@@ -14,6 +16,15 @@ def default_threads() -> int:
     if given.isdigit() and int(given) > 0:
         return int(given)
     return 2 if os.environ.get("CI") else max(1, (os.cpu_count() or 2) // 2)
+
+
+def with_threads(options: MeasureOptions) -> MeasureOptions:
+    """Set the threads of torch, and return the options with their number in place."""
+    import torch
+
+    count = options.threads or default_threads()
+    torch.set_num_threads(count)
+    return options.model_copy(update={"threads": count})
 
 
 def quiet_transformers() -> None:

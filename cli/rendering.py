@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -201,8 +201,13 @@ def command_line(context: typer.Context) -> str:
         if parameter.param_type_name == "argument":
             words.append(str(value))
         elif value is True and parameter.is_flag:
-            words.append(parameter.opts[-1])
+            words.append(_long(parameter))
         elif value != parameter.default:
             many = value if isinstance(value, list | tuple) else [value]
-            words += [word for part in many for word in (parameter.opts[-1], str(part))]
+            words += [word for part in many for word in (_long(parameter), str(part))]
     return shlex.join(words)
+
+
+def _long(parameter: Any) -> str:
+    """Return the first long name of an option; aliases follow it."""
+    return next(name for name in parameter.opts if name.startswith("--"))

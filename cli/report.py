@@ -17,7 +17,7 @@ def report(
     output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
     output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
 ) -> int:
-    """Shows a stored report, in any format."""
+    """Show a stored report, in any format."""
     files = outputs(output_format, output)
     emit(load_any(file), output_format, files)
     return 0
@@ -26,7 +26,7 @@ def report(
 def schema(
     command: Annotated[str, typer.Argument(help="score, confirm or grid.")] = "score",
 ) -> int:
-    """Prints the JSON Schema of the report that a command makes."""
+    """Print the JSON Schema of the report that a command makes."""
     content = schema_of(command).model_json_schema()
     sys.stdout.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
     return 0

@@ -39,7 +39,7 @@ def reproduce(
         typer.Option("--stored", help="Train nothing: what --folder holds, or what is shipped."),
     ] = False,
 ) -> None:
-    """Re-runs a published experiment and prints ours beside theirs, as Markdown.
+    """Run a published experiment again and print ours beside theirs, as Markdown.
 
     Alarms of cross-talk are judged anew from the stored readings, by the rules of today.
     """

@@ -4,169 +4,128 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
-    AllowHub,
-    BatchSize,
-    Beta2,
-    Clip,
+    AsFormat,
     Devices,
-    Epsilon,
-    ExitZero,
-    OptimizerName,
-    Overrides,
-    Precision,
-    ProbeFile,
+    Given,
+    Panel,
     RecipeFile,
-    RiskBound,
-    Schedule,
-    SequenceLength,
-    Snapshots,
-    Threads,
-    TrustRemoteCode,
-    WarmupSteps,
-    WeightDecay,
-    assignments,
+    with_options,
 )
-from rksp.cli.process import default_threads, quiet_transformers, stdout_for_us_alone
-from rksp.cli.recipe_source import asked_for
-from rksp.cli.rendering import FORMAT_HELP, OUTPUT_HELP, command_line, emit, load, outputs
-from rksp.errors import InputError
-from rksp.report.diff import compare
-from rksp.report.gate import Gate
+from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
+from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.recipe_source import RequestedRun, requested_run
+from rksp.cli.rendering import command_line, emit, load, outputs
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rksp.report.schema import Report
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="Model type (gpt2), config.json, checkpoint folder, Hub id, module:factory, or a "
+        "trainer's run file that describes its model."
+    ),
+]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Score this many seeds, from --seed on, and report the spread.",
+        metavar="SEEDS",
+        rich_help_panel="Measurement",
+    ),
+]
+_MAX_PARAMS = "Stream larger models; with --stream never, refuse them."
 
 
+@with_options
 def score(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="Model type (gpt2), config.json, checkpoint folder, Hub id, module:factory, or a "
-            "trainer's run file that describes its model."
-        ),
-    ],
+    target: Target,
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    measure: Annotated[MeasureOptions, Panel(title="Measurement")],
+    model: Annotated[ModelOptions, Panel(title="Model", helps={"max_params": _MAX_PARAMS})],
+    risk: Annotated[RiskOptions, Panel(title="Measurement")],
+    gate: Annotated[GateOptions, Panel(title="Output")],
+    output: Annotated[ScoreOutput, Panel(title="Output")],
     recipe_file: RecipeFile = None,
     devices: Devices = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Peak learning rate; without it, which one is safe.")
-    ] = None,
-    optimizer: OptimizerName = "adamw",
-    warmup_steps: WarmupSteps = 0,
-    max_steps: Annotated[int, typer.Option(help="Optimizer steps of the run.")] = 1000,
-    schedule: Schedule = "cosine",
-    batch_size: BatchSize = 32,
-    sequence_length: SequenceLength = 256,
-    clip: Clip = 1.0,
-    weight_decay: WeightDecay = 0.0,
-    beta2: Beta2 = 0.999,
-    epsilon: Epsilon = 1e-8,
-    precision: Precision = "fp32",
-    evidence: Annotated[
-        str, typer.Option(help="How much to spend: forward, response or micro.")
-    ] = "response",
-    overrides: Overrides = None,
-    seed: Annotated[int, typer.Option(help="Of the initialization.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Score this many seeds and report the spread.")] = 1,
-    probe: ProbeFile = None,
-    snapshots: Snapshots = 2048,
-    blocks: Annotated[str | None, typer.Option(help="Module path of the list of blocks.")] = None,
-    variant: Annotated[str, typer.Option(help="Definition of the spectrum.")] = "rksp-1",
-    rank: Annotated[int | None, typer.Option(help="Principal directions kept.")] = None,
-    kreiss: Annotated[bool, typer.Option("--kreiss", help="Kreiss constants (slow).")] = False,
-    fail_on: Annotated[
-        str, typer.Option(help="P(failed) at which the exit code is 1; or error, warning, never.")
-    ] = "0.5",
-    risk: RiskBound = 0.05,
-    exit_zero: ExitZero = False,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Older JSON report: only what is new or worse counts.")
-    ] = None,
-    output_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "text",
-    output: Annotated[list[str] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
-    threads: Threads = None,
-    max_params: Annotated[
-        float, typer.Option(help="Stream larger models; with --stream never, refuse them.")
-    ] = 2e9,
-    stream: Annotated[
-        str, typer.Option(help="Weights come and go block by block: auto, always or never.")
-    ] = "auto",
-    max_memory: Annotated[
-        str | None, typer.Option(help="Refuse what needs more, such as 8GB; default what is free.")
-    ] = None,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_hub: AllowHub = False,
+    as_format: AsFormat = None,
+    seeds: Seeds = 1,
 ) -> int:
-    """How likely the run is to fail, why, and which learning rate is safe."""
-    files = outputs(output_format, output)
-    gate = Gate.parse(fail_on)
-    older = None if baseline is None else load(baseline)
-    if seeds < 1:
-        raise InputError(f"--seeds is {seeds}; give at least 1.")
-    asked = asked_for(context, target, recipe_file, devices)
-    recipe = asked.recipe
+    """Say how likely the run is to fail, why, and which learning rate is safe."""
+    from rksp.report.diff import compare
+    from rksp.report.gate import Gate
+
+    files = outputs(output.output_format, output.output)
+    bar = Gate.parse(gate.fail_on)
+    older = None if gate.baseline is None else load(gate.baseline)
+    run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
-        # Here and not above: --help must not wait for torch.
-        import torch
-
-        from rksp.features import Evidence
-        from rksp.models.resolve import resolve
-        from rksp.models.streaming.memory import parse_size
-        from rksp.pipeline import evaluate
-        from rksp.report.build import build_report
-
-        if evidence.upper() not in Evidence.__members__ or evidence == "config":
-            raise InputError(f"--evidence {evidence!r} is none of forward, response, micro.")
-        count = threads or default_threads()
-        torch.set_num_threads(count)
-        quiet_transformers()
-        source = resolve(
-            asked.target,
-            overrides={**asked.overrides, **assignments(overrides or [])},
-            trust_remote_code=trust_remote_code,
-            allow_hub=allow_hub,
-            max_params=int(max_params),
-        )
-        evaluations = []
-        for number in range(seed, seed + seeds):
-            evaluation, shown = evaluate(
-                source,
-                recipe,
-                seed=number,
-                evidence=Evidence.parse(evidence),
-                probe_file=probe,
-                num_states=snapshots,
-                blocks=blocks,
-                variant=variant,
-                rank=rank,
-                kreiss=kreiss,
-                workers=count,
-                streaming=stream,
-                max_memory=None if max_memory is None else parse_size(max_memory),
-                threshold=gate.bar,
-                risk=risk,
-                progress=lambda step, number=number: _progress(f"{target} seed {number}: {step}"),
-            )
-            evaluations.append(evaluation)
-        result = build_report(source, recipe, evaluations, shown.description)
+        result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
     changed = None if older is None else compare(older, result, strict=True)
-    judged = gate.judge(result, changed)
-    command = {"command": command_line(context)}
+    judged = bar.judge(result, changed)
     result = result.model_copy(
         update={
-            "provenance": result.provenance | command,
+            "provenance": result.provenance | {"command": command_line(context)},
             "gate": judged,
             "baseline": changed,
-            "recipe_places": dict(asked.places),
+            "recipe_places": dict(run.places),
         }
     )
-    emit(result, output_format, files)
+    emit(result, output.output_format, files)
+    code = 1 if judged.failed and not gate.exit_zero else 0
     if judged.failed:
-        print(f"rksp: exit {0 if exit_zero else 1}: {'; '.join(judged.reasons)}", file=sys.stderr)
-    return 1 if judged.failed and not exit_zero else 0
+        print(f"rksp: exit {code}: {'; '.join(judged.reasons)}", file=sys.stderr)
+    return code
 
 
-def _progress(line: str) -> None:
-    print(f"rksp: {line} …", file=sys.stderr)
+def _scored(
+    name: str,
+    run: RequestedRun,
+    measure: MeasureOptions,
+    model: ModelOptions,
+    risk: RiskOptions,
+    *,
+    seeds: int,
+    threshold: float,
+) -> Report:
+    """Measure every seed, and report them together."""
+    # Here and not above: --help must not wait for torch.
+    from rksp.pipeline import evaluate
+    from rksp.report.build import build_report
+
+    classifier = _classifier(risk.classifier)
+    measure = with_threads(measure)
+    quiet_transformers()
+    source = model.resolve(run.target, run.overrides)
+    evaluations = []
+    for seed in range(measure.seed, measure.seed + seeds):
+        evaluation, probe = evaluate(
+            source,
+            run.recipe,
+            measure.model_copy(update={"seed": seed}),
+            threshold=threshold,
+            risk=risk.risk,
+            classifier=classifier,
+            progress=lambda step, seed=seed: print(
+                f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
+            ),
+        )
+        evaluations.append(evaluation)
+    return build_report(source, run.recipe, evaluations, probe.description)
+
+
+def _classifier(file: Path | None):
+    """Return the classifier of a file; None stands for the shipped one."""
+    from rksp.classifiers.classifier import load_classifier
+
+    return None if file is None else load_classifier(file)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rksp.optimizers.table import Family, OptimizerSpec, optimizer_spec
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # the vector outlives the tensors it came from: classifiers need no torch
@@ -21,8 +22,8 @@ if TYPE_CHECKING:  # the vector outlives the tensors it came from: classifiers n
 SCHEMA = "features-1"
 
 
-class Evidence(IntEnum):
-    """How much was spent on an answer; every tier includes the ones below it."""
+class Tier(IntEnum):
+    """A tier of evidence: how much was spent on an answer. Each includes the ones below it."""
 
     CONFIG = 0  # the recipe and the shape: no forward pass
     FORWARD = 1  # one forward pass: spectra, forward statistics, aligned response
@@ -30,7 +31,7 @@ class Evidence(IntEnum):
     MICRO = 3  # forty real steps at rising rates, weights restored
 
     @classmethod
-    def parse(cls, name: str) -> Evidence:
+    def parse(cls, name: str) -> Tier:
         return cls[name.upper()]
 
     def __str__(self) -> str:
@@ -49,25 +50,25 @@ class Feature:
     """
 
     name: str
-    tier: Evidence
+    tier: Tier
     meaning: str
     follows_rate: bool = False
 
 
 def _config(name: str, meaning: str, **more: bool) -> Feature:
-    return Feature(name=name, tier=Evidence.CONFIG, meaning=meaning, **more)
+    return Feature(name=name, tier=Tier.CONFIG, meaning=meaning, **more)
 
 
 def _forward(name: str, meaning: str, **more: bool) -> Feature:
-    return Feature(name=name, tier=Evidence.FORWARD, meaning=meaning, **more)
+    return Feature(name=name, tier=Tier.FORWARD, meaning=meaning, **more)
 
 
 def _response(name: str, meaning: str, **more: bool) -> Feature:
-    return Feature(name=name, tier=Evidence.RESPONSE, meaning=meaning, **more)
+    return Feature(name=name, tier=Tier.RESPONSE, meaning=meaning, **more)
 
 
 def _micro(name: str, meaning: str, **more: bool) -> Feature:
-    return Feature(name=name, tier=Evidence.MICRO, meaning=meaning, **more)
+    return Feature(name=name, tier=Tier.MICRO, meaning=meaning, **more)
 
 
 FEATURES: tuple[Feature, ...] = (
@@ -116,6 +117,14 @@ FEATURES: tuple[Feature, ...] = (
     _micro("range_fall", "how far the range test falls"),
     _micro("range_rise", "how far the range test rises"),
 )
+# A family without a column, the adaptive one, is where the others are zero. The columns keep the
+# names of the optimizers that the shipped classifier was fitted on.
+_FAMILY_COLUMNS: dict[Family, str] = {
+    "plain": "is_sgd",
+    "sign-like": "is_lion",
+    "orthogonal": "is_muon",
+}
+_OPTIMIZER_COLUMNS = ("is_sgd", "is_lion", "is_adafactor", "is_muon")
 FEATURE_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
 _FOLLOWS_RATE = np.array([feature.follows_rate for feature in FEATURES], dtype=float)
 
@@ -128,7 +137,7 @@ class FeatureVector:
     """
 
     values: np.ndarray
-    tier: Evidence
+    tier: Tier
     schema: str = SCHEMA
 
     def at(self, learning_rate: float) -> FeatureVector:
@@ -149,7 +158,7 @@ def at_unit_rate(values: np.ndarray) -> np.ndarray:
     return values - rate[..., None] * _FOLLOWS_RATE
 
 
-def columns(tier: Evidence) -> list[int]:
+def columns(tier: Tier) -> list[int]:
     """Indices of the features that a tier measures."""
     return [i for i, feature in enumerate(FEATURES) if feature.tier <= tier]
 
@@ -174,22 +183,23 @@ def extract(
     """
     rate = math.log10(recipe.learning_rate)
     found: dict[str, float | None] = _of_recipe(recipe, depth) | {"rate": rate}
-    tier = Evidence.CONFIG
+    tier = Tier.CONFIG
     if forward is not None and spectra is not None:
-        tier = Evidence.FORWARD
+        tier = Tier.FORWARD
         found |= _of_spectra(spectra) | _of_forward(forward, rate)
     if response is not None:
-        tier = Evidence.RESPONSE
+        tier = Tier.RESPONSE
         found |= _of_response(response, rate)
     if range_test is not None:
-        tier = Evidence.MICRO
+        tier = Tier.MICRO
         found |= _of_range_test(range_test, rate)
     values = [_number(found.get(name)) for name in FEATURE_NAMES]
     return FeatureVector(values=np.array(values), tier=tier)
 
 
 def _of_recipe(recipe: Recipe, depth: int) -> dict[str, float]:
-    is_adam = recipe.optimizer in ("adamw", "muon")
+    spec = optimizer_spec(recipe.optimizer)
+    is_adam = spec.follow_adam != "none"
     return {
         "warmup_share": min(1.0, recipe.warmup_steps / recipe.max_steps),
         "warmup_steps": math.log10(1 + recipe.warmup_steps),
@@ -199,12 +209,14 @@ def _of_recipe(recipe: Recipe, depth: int) -> dict[str, float]:
         "adam_epsilon": _log(recipe.adam_epsilon) if is_adam else math.nan,
         "weight_decay": recipe.weight_decay,
         "clipping": 0.0 if recipe.max_grad_norm is None else 1.0,
-        "is_sgd": float(recipe.optimizer == "sgd"),
-        "is_lion": float(recipe.optimizer == "lion"),
-        "is_adafactor": float(recipe.optimizer == "adafactor"),
-        "is_muon": float(recipe.optimizer == "muon"),
+        **{name: float(name == _column(spec)) for name in _OPTIMIZER_COLUMNS},
         "depth": math.log10(depth),
     }
+
+
+def _column(spec: OptimizerSpec) -> str | None:
+    """Return the column that says which optimizer it is: its own, or else its family's."""
+    return spec.feature or _FAMILY_COLUMNS.get(spec.family)
 
 
 def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:

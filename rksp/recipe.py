@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from rksp.errors import InputError, nearest
+from rksp.flags import Flag, checked
+from rksp.optimizers.table import OPTIMIZERS
 
-Optimizer = Literal["adamw", "sgd", "lion", "adafactor", "muon"]
+Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]
 Schedule = Literal[
     "constant", "linear", "cosine", "wsd", "inverse_sqrt", "polynomial", "exponential", "step"
 ]
 Precision = Literal["fp32", "bf16", "fp16", "bf16-pure", "fp16-pure"]
+
 DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
 Peft = Literal["none", "lora", "qlora", "other"]
 Objective = Literal[
@@ -39,39 +42,82 @@ class Recipe(BaseModel):
     Rates are per optimizer step; `warmup_steps` and `max_steps` count optimizer steps;
     `batch_size` counts sequences per optimizer step over all devices, `sequence_length` tokens.
     `precision` names the arithmetic of the forward and backward pass; with `-pure` the trainable
-    parameters themselves are kept in that type.
+    parameters themselves are kept in that type. Every field carries the option that sets it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    optimizer: Optimizer = "adamw"
-    learning_rate: float | None = Field(default=None, gt=0)
-    schedule: Schedule = "cosine"
-    warmup_steps: int = Field(default=0, ge=0)
-    max_steps: int = Field(default=1000, ge=1)
-    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
-    adam_epsilon: float = Field(default=1e-8, ge=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
-    batch_size: int = Field(default=32, ge=1)
-    sequence_length: int = Field(default=256, ge=2)
-    gradient_accumulation_steps: int = Field(default=1, ge=1)
-    precision: Precision = "fp32"
-    decay_steps: int | None = Field(
+    optimizer: Annotated[Optimizer, Flag("--optimizer", "What turns gradients into updates.")] = (
+        "adamw"
+    )
+    learning_rate: Annotated[
+        float | None,
+        Flag(
+            "--lr",
+            "Peak learning rate; without it, rksp says which rate is safe.",
+            aliases=("--learning-rate",),
+            unit="rate",
+        ),
+    ] = Field(default=None, gt=0)
+    schedule: Annotated[Schedule, Flag("--schedule", "Shape of the rate after the warm-up.")] = (
+        "cosine"
+    )
+    warmup_steps: Annotated[
+        int, Flag("--warmup-steps", "Optimizer steps of linear warm-up.", unit="steps")
+    ] = Field(default=0, ge=0)
+    max_steps: Annotated[
+        int, Flag("--max-steps", "Optimizer steps of the whole run.", unit="steps")
+    ] = Field(default=1000, ge=1)
+    min_lr_ratio: Annotated[
+        float, Flag("--min-lr-ratio", "Last rate of the schedule over the peak.", unit="ratio")
+    ] = Field(default=0.1, ge=0, le=1)
+    adam_beta1: Annotated[
+        float, Flag("--beta1", "Decay of the first moment (Adam, Lion).", unit="decay")
+    ] = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: Annotated[
+        float, Flag("--beta2", "Decay of the second moment (Adam, Lion).", unit="decay")
+    ] = Field(default=0.999, ge=0, lt=1)
+    adam_epsilon: Annotated[
+        float, Flag("--epsilon", "Added to the root of Adam's second moment.", unit="size")
+    ] = Field(default=1e-8, ge=0)
+    momentum: Annotated[float, Flag("--momentum", "Momentum of SGD.", unit="decay")] = Field(
+        default=0.9, ge=0, lt=1
+    )
+    weight_decay: Annotated[
+        float, Flag("--weight-decay", "Decoupled where the optimizer has it.", unit="decay")
+    ] = Field(default=0.0, ge=0)
+    max_grad_norm: Annotated[
+        float | None,
+        Flag("--clip", "Gradient norm to clip at; 0 is off.", unit="norm", zero_is_off=True),
+    ] = Field(default=1.0, gt=0)
+    batch_size: Annotated[
+        int, Flag("--batch-size", "Sequences per optimizer step.", unit="sequences")
+    ] = Field(default=32, ge=1)
+    sequence_length: Annotated[
+        int, Flag("--sequence-length", "Tokens per sequence.", unit="tokens")
+    ] = Field(default=256, ge=2)
+    gradient_accumulation_steps: Annotated[
+        int, Flag("--accumulate", "Micro-batches per optimizer step.", unit="batches")
+    ] = Field(default=1, ge=1)
+    precision: Annotated[
+        Precision, Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.")
+    ] = "fp32"
+
+    decay_steps: Annotated[
+        int | None,
+        Flag("--decay-steps", "Steps of the fall; of a wsd schedule, the last ones.", unit="steps"),
+    ] = Field(
         default=None,
         ge=1,
         description="Steps of the fall: the last ones of a wsd schedule, those after the warm-up "
         "of a cosine, linear, polynomial or exponential one; the time scale of inverse_sqrt.",
     )
-    decay_shape: DecayShape = Field(
-        default="linear", description="Shape of the fall at the end of a wsd schedule."
-    )
-    decay_power: float = Field(
-        default=1.0, gt=0, description="Exponent of a polynomial schedule; 1 is linear."
-    )
+    decay_shape: Annotated[
+        DecayShape, Flag("--decay-shape", "Shape of the fall at the end of a wsd schedule.")
+    ] = Field(default="linear", description="Shape of the fall at the end of a wsd schedule.")
+    decay_power: Annotated[
+        float, Flag("--decay-power", "Exponent of a polynomial schedule.", unit="exponent")
+    ] = Field(default=1.0, gt=0, description="Exponent of a polynomial schedule; 1 is linear.")
     decay_milestones: tuple[int, ...] = Field(
         default=(), description="Steps at which a step schedule multiplies the rate."
     )
@@ -97,23 +143,19 @@ class Recipe(BaseModel):
     objective: Objective = Field(default="lm", description="What the run minimizes.")
 
     @classmethod
-    def parse(cls, fields: dict[str, object]) -> Recipe:
-        """Builds a recipe from untrusted fields.
+    def parse(
+        cls, fields: Mapping[str, object], sources: Mapping[str, str] | None = None
+    ) -> Recipe:
+        """Build a recipe from untrusted fields.
+
+        Args:
+            fields: Values by name.
+            sources: How the user said a field, for messages: `--clip`, or `run.yaml:3, clip`.
 
         Raises:
             InputError: A field is unknown (the nearest known one is named) or out of range.
         """
-        try:
-            return cls.model_validate(fields)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            if first["type"] == "extra_forbidden":
-                known = nearest(name, cls.model_fields)
-                raise InputError(f"The recipe has no field {name!r}{known}") from None
-            raise InputError(
-                f"Recipe field {name!r}: {first['msg'].lower()}, got {first['input']!r}."
-            ) from None
+        return checked(cls, fields, noun="recipe", sources=sources)
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of optimizer step `step`, counted from zero.

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from rksp.classifiers.classifier import DivergenceClassifier, Prediction
-from rksp.features import FEATURES, Evidence, FeatureVector
+from rksp.features import FEATURES, FeatureVector, Tier
 
 HORIZON_STEPS = 200  # the longest runs of the collection
 # Rates looked at; a twentieth of a decade is 12 %.
@@ -76,7 +76,7 @@ class RiskAssessment:
     contributions: tuple[Contribution, ...]
     outside: dict[str, float]
     counterfactual: str | None
-    tier: Evidence
+    tier: Tier
     threshold: float
     risk: float
 
@@ -147,7 +147,7 @@ def assess(
 
 def certain_failure(
     cause: str,
-    tier: Evidence,
+    tier: Tier,
     *,
     learning_rate: float | None,
     threshold: float = 0.5,

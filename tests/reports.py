@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from rksp.models.resolve import resolve
+from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 from rksp.report.build import build_report
@@ -20,7 +21,7 @@ def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> Report:
     tiny |= {"initializer_range": initial_std}
     source = resolve("gpt2", overrides={key: str(value) for key, value in tiny.items()})
     recipe = Recipe(learning_rate=rate)
-    evaluation, shown = evaluate(source, recipe, num_states=256, workers=1)
+    evaluation, shown = evaluate(source, recipe, MeasureOptions(states=256))
     return build_report(source, recipe, [evaluation], shown.description)
 
 

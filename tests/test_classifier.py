@@ -18,7 +18,7 @@ from rksp.classifiers.fit import calibrate, fit_classifier, rate_shift
 from rksp.classifiers.metrics import auroc, bootstrap, ece
 from rksp.classifiers.table import Table
 from rksp.errors import ArtifactError, InputError
-from rksp.features import FEATURE_NAMES, FEATURES, Evidence, FeatureVector
+from rksp.features import FEATURE_NAMES, FEATURES, FeatureVector, Tier
 
 RATE = FEATURE_NAMES.index("rate")
 CRITICAL = FEATURE_NAMES.index("critical_rate")
@@ -35,7 +35,7 @@ def planted_table(*, ladders: int = 60, seed: int = 0) -> Table:
     ladder = np.repeat(np.arange(ladders), len(decades))
     log_rate = np.tile(decades, ladders)
     x = rng.normal(size=(len(ladder), len(FEATURES)))
-    unused = (Evidence.FORWARD, Evidence.MICRO)
+    unused = (Tier.FORWARD, Tier.MICRO)
     x[:, [i for i, f in enumerate(FEATURES) if f.tier in unused]] = np.nan
     x[:, RATE] = log_rate
     x[:, CRITICAL] = log_rate - (edges + rng.normal(scale=0.1, size=ladders))[ladder]
@@ -71,7 +71,7 @@ def classifier(table) -> DivergenceClassifier:
 
 
 def _vector(table: Table, row: int) -> FeatureVector:
-    return FeatureVector(values=table.x[row], tier=Evidence.RESPONSE)
+    return FeatureVector(values=table.x[row], tier=Tier.RESPONSE)
 
 
 def test_the_fit_is_the_optimum_of_the_penalized_likelihood():
@@ -110,7 +110,7 @@ def test_data_in_which_the_rate_heals_are_refused():
 
 
 def test_contributions_sum_to_the_log_odds_and_average_to_zero(table, classifier):
-    model = classifier.heads["failed", Evidence.RESPONSE].model
+    model = classifier.heads["failed", Tier.RESPONSE].model
     x = table.x[:, [FEATURE_NAMES.index(name) for name in model.names]]
     parts = model.contributions(x)
     assert np.allclose(model.intercept + parts.sum(1), model.log_odds(x), atol=1e-12)
@@ -152,7 +152,7 @@ def test_the_planted_edge_is_found(table, classifier):
 def test_every_challenger_finds_the_planted_edge_too(table, name):
     """The comparison in the model card compares models that work."""
     p = predict_held_out(
-        table, "failed", Evidence.RESPONSE, table.ladder, folds=2, fit=CHALLENGERS[name]
+        table, "failed", Tier.RESPONSE, table.ladder, folds=2, fit=CHALLENGERS[name]
     )
     assert auroc(table.failed, p) > 0.9
     assert ece(table.failed, p) < 0.1
@@ -164,7 +164,7 @@ def test_the_interval_holds_the_estimate_and_widens_off_the_data(table, classifi
     assert near.low < near.probability < near.high
     values = table.x[5].copy()
     values[FEATURE_NAMES.index("grad_norm")] = 40.0
-    odd = FeatureVector(values=values, tier=Evidence.RESPONSE)
+    odd = FeatureVector(values=values, tier=Tier.RESPONSE)
     assert "grad_norm" in classifier.outside(odd)
     assert "grad_norm" not in classifier.outside(inside)
     assert classifier.distance(odd) > classifier.distance(inside)
@@ -207,7 +207,7 @@ def test_a_damaged_artifact_is_refused(classifier, damage):
 
 
 def test_features_of_another_schema_are_refused(table, classifier):
-    other = FeatureVector(values=table.x[0], tier=Evidence.RESPONSE, schema="features-0")
+    other = FeatureVector(values=table.x[0], tier=Tier.RESPONSE, schema="features-0")
     with pytest.raises(ArtifactError, match="features-0"):
         classifier.predict(other)
 

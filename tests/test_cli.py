@@ -119,11 +119,14 @@ BAD = {
     "unknown factory": (["score", "no_such_module:make"], "no_such_module"),
     "unknown key": (["score", "gpt2", "--set", "n_layers=2"], "n_layer"),
     "no value": (["score", "gpt2", "--set", "n_layer"], "key=value"),
-    "negative rate": (["score", "gpt2", "--lr", "-1"], "learning_rate"),
+    "negative rate": (["score", "gpt2", "--lr", "-1"], "--lr is -1.0; it should be greater"),
     "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "optimizer"),
-    "unknown evidence": (["score", "gpt2", "--evidence", "guess"], "forward, response, micro"),
-    "unknown format": (["score", "gpt2", "--format", "xml"], "text, json, markdown"),
-    "unknown option": (["score", "gpt2", "--learning-rate", "1"], "--learning-rate"),
+    "unknown evidence": (
+        ["score", "gpt2", "--evidence", "guess"],
+        "'forward', 'response', 'micro'",
+    ),
+    "unknown format": (["score", "gpt2", "--format", "xml"], "'text', 'json', 'markdown'"),
+    "unknown option": (["score", "gpt2", "--learn-rate", "1"], "--learning-rate"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (
         ["score", "llama", "--stream", "never", "--max-memory", "1GB"],

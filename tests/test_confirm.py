@@ -21,10 +21,10 @@ from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport
 from rksp.errors import InputError
-from rksp.features import Evidence
 from rksp.models.resolve import resolve_tiny
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.sinks import read_log
+from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 
@@ -325,7 +325,7 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
             recipe,
             parse_arms(["rate=0.3"]),
             seeds=(0,),
-            evidence=Evidence.FORWARD,
+            options=MeasureOptions(evidence="forward"),
             monitors=("loss",),
             folder=folder,
             say=listen,

@@ -53,6 +53,7 @@ BAD = {
     "[score]\nseeds = true": "one text or number",
     "[score]\ntrust-remote-code = true": "type --trust-remote-code",
     "[score]\nallow_hub = true": "type --allow-hub",
+    "[score]\nclassifier = 'mine.json'": "type --classifier",
     "[score": "no TOML",
 }
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rksp.features import FEATURE_NAMES, FEATURES, SCHEMA, Evidence, columns, extract
+from rksp.features import FEATURE_NAMES, FEATURES, SCHEMA, Tier, columns, extract
 from rksp.measure.lr_range import summarize
 from rksp.measure.response import ResponsePoint, ResponseProfile
 from rksp.recipe import Recipe
@@ -91,7 +91,7 @@ def test_names_and_order_are_frozen():
 
 
 def test_tiers_nest():
-    sets = [set(columns(tier)) for tier in Evidence]
+    sets = [set(columns(tier)) for tier in Tier]
     assert all(small < large for small, large in pairwise(sets))
     assert sets[-1] == set(range(len(FEATURES)))
 
@@ -110,8 +110,8 @@ def test_the_same_run_at_another_rate_is_a_shift():
 
 def test_what_was_not_measured_is_missing_and_never_zero():
     vector = extract(Recipe(learning_rate=1e-3), depth=4)
-    assert vector.tier is Evidence.CONFIG
-    unmeasured = [f.name for f in FEATURES if f.tier > Evidence.CONFIG]
+    assert vector.tier is Tier.CONFIG
+    unmeasured = [f.name for f in FEATURES if f.tier > Tier.CONFIG]
     assert all(math.isnan(vector[name]) for name in unmeasured)
     assert not math.isnan(vector["depth"])
 
@@ -143,6 +143,6 @@ def test_range_test_features_follow_its_rates():
     vector = extract(
         Recipe(learning_rate=1e-2), depth=4, response=_response(POINTS), range_test=test
     )
-    assert vector.tier is Evidence.MICRO
+    assert vector.tier is Tier.MICRO
     assert abs(vector["lowest_rate"]) < 0.2  # the recipe stands at the turn
     assert vector["late_rise_rate"] < vector["range_rise_rate"] < vector["lowest_rate"]

@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from grid_runs import run_here
 
-from rksp.cli.grid import grid
+from rksp.cli import app
 from rksp.errors import InputError
-from rksp.gathered import first_step
+from rksp.evidence import first_step, gather
 from rksp.grid import table
 from rksp.grid.cell import Cell, Options
 from rksp.grid.engines.local import LocalEngine
@@ -27,7 +28,8 @@ from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore, Row
 from rksp.grid.terminal import render
 from rksp.models.resolve import resolve
-from rksp.pipeline import evaluate, gather, judge
+from rksp.options import MeasureOptions
+from rksp.pipeline import evaluate, judge
 from rksp.recipe import Recipe
 
 TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]
@@ -59,7 +61,8 @@ def test_cells_say_what_score_says(worked):
     rows, _ = worked
     for row in (rows[0], rows[7], rows[14], rows[23]):
         source = resolve(row.target, overrides=row.overrides)
-        alone, _ = evaluate(source, Recipe(**row.recipe), seed=row.seed, num_states=256)
+        options = MeasureOptions(seed=row.seed, states=256)
+        alone, _ = evaluate(source, Recipe(**row.recipe), options)
         assert summarize(alone) == row.result
 
 
@@ -73,10 +76,10 @@ def test_recipes_that_share_a_first_step_share_the_response(optimizer):
     }  # fmt: skip
     other = recipe.model_copy(update=later)
     assert first_step(recipe) == first_step(other)
-    gathered = gather(source, num_states=256)
-    one, two = (judge(gathered, r).response for r in (recipe, other))
+    evidence = gather(source, MeasureOptions(states=256))
+    one, two = (judge(evidence, r).response for r in (recipe, other))
     assert one is two
-    decayed = judge(gathered, recipe.model_copy(update={"weight_decay": 0.5})).response
+    decayed = judge(evidence, recipe.model_copy(update={"weight_decay": 0.5})).response
     assert decayed is not one
     assert decayed.descent != one.descent
 
@@ -193,31 +196,31 @@ def test_exports_hold_every_cell(worked, tmp_path):
 def test_what_cannot_be_exported_is_said_before_the_work(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=f"--export {name}"):
-        grid("gpt2", ["lr=1e-3"], store=Path("g.db"), export=[Path(name)])
+        run("gpt2", "lr=1e-3", "-o", "g.db", "--export", name)
     with pytest.raises(InputError, match="is not NAME<VALUE"):
-        grid("gpt2", ["lr=1e-3"], store=Path("g.db"), where=["lr"])
+        run("gpt2", "lr=1e-3", "-o", "g.db", "--where", "lr")
     with pytest.raises(InputError, match="there is no folder"):
-        grid("gpt2", ["lr=1e-3"], store=Path("nowhere/g.db"))
+        run("gpt2", "lr=1e-3", "-o", "nowhere/g.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
     store = str(tmp_path / "g.db")
-    axes = ["lr=1e-4,1.0", *TINY, "n_layer=1,0"]
-    told = {"store": Path(store), "snapshots": 256, "workers": 1}
-    assert grid("gpt2", axes, **told, output_format="json") == 3
+    told = ["gpt2", "lr=1e-4,1.0", *TINY, "n_layer=1,0", "-o", store, "--snapshots", "256"]
+    told += ["--workers", "1"]
+    assert run(*told, "--format", "json") == 3
     said = capsys.readouterr()
     assert "2 of 4 cells could not run" in said.err
     document = json.loads(said.out)
     assert [c["verdict"] for c in document["cells"]] == ["ok", "risk"] + ["could not run"] * 2
     assert document["profiles_made"] == 1
-    assert grid("gpt2", axes, **told, top=1, where=["lr=1"]) == 3
+    assert run(*told, "--top", "1", "--where", "lr=1") == 3
     said = capsys.readouterr()
     assert "resumes: 2 of 4 cells are done" in said.err
     assert said.out.splitlines()[1].split()[3] == "risk"
     with pytest.raises(InputError, match="holds another grid"):
-        grid("gpt2", axes, **told, risk=0.1)
-    assert grid(store, top=1) == 3  # a store shows itself
+        run(*told, "--risk", "0.1")
+    assert run(store, "--top", "1") == 3  # a store shows itself
     assert capsys.readouterr().out.splitlines()[1].split()[3] == "ok"
 
 
@@ -231,6 +234,12 @@ def test_the_command_is_installed_and_lists_before_it_works(tmp_path):
     assert [json.loads(line)["lr"] for line in listed.stdout.splitlines()] == [1, 2]
     assert "2 cells of 1 distinct initializations" in listed.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def run(*arguments: str) -> int:
+    """The exit code of `rksp grid` in this process; its errors are raised."""
+    command = typer.main.get_command(app)
+    return command.main(args=["grid", *arguments], prog_name="rksp", standalone_mode=False)
 
 
 def fill_store(path: Path, *results: tuple[float, str]) -> None:
@@ -251,35 +260,35 @@ def fill_store(path: Path, *results: tuple[float, str]) -> None:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({}, 1),
-        ({"fail_on": "0.7"}, 0),
-        ({"fail_on": "0.3"}, 1),
-        ({"exit_zero": True}, 0),
-        ({"fail_on": "never"}, 0),
-        ({"fail_on": "0.7", "top": 1, "output_format": "csv"}, 0),
-        ({"top": 1, "output_format": "csv"}, 1),
-        ({"where": ["lr=0"], "output_format": "json"}, 1),
+        ("", 1),
+        ("--fail-on 0.7", 0),
+        ("--fail-on 0.3", 1),
+        ("--exit-zero", 0),
+        ("--fail-on never", 0),
+        ("--fail-on 0.7 --top 1 --format csv", 0),
+        ("--top 1 --format csv", 1),
+        ("--where lr=0 --format json", 1),
     ],
 )
 def test_the_exit_code_is_about_every_cell_in_every_format(options, code, tmp_path, capsys):
     fill_store(tmp_path / "g.db", (0.1, "RKSP503 note"), (0.6, "RKSP501 note"))
-    assert grid(str(tmp_path / "g.db"), **options) == code
+    assert run(str(tmp_path / "g.db"), *options.split()) == code
     said = capsys.readouterr().err
     assert ("1 of 2 cells fail" in said or "2 of 2" in said) == (
-        code == 1 or "exit_zero" in options
+        code == 1 or "exit-zero" in options
     )
 
 
 def test_findings_can_fail_a_grid_too(tmp_path, capsys):
     fill_store(tmp_path / "g.db", (0.1, "RKSP503 note"), (0.2, "RKSP501 warning"))
     store = str(tmp_path / "g.db")
-    assert [grid(store, fail_on=word) for word in ("0.5", "error", "warning")] == [0, 0, 1]
+    assert [run(store, "--fail-on", word) for word in ("0.5", "error", "warning")] == [0, 0, 1]
 
 
 def test_an_unfinished_store_is_no_answer(tmp_path, capsys):
     with GridStore(tmp_path / "g.db") as store:
         store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], STATES)
-    assert grid(str(tmp_path / "g.db")) == 3
+    assert run(str(tmp_path / "g.db")) == 3
     assert "1 of 1 cells are not done" in capsys.readouterr().err
 
 
@@ -299,7 +308,7 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
 
 def test_numbers_of_another_classifier_do_not_join_the_table(tmp_path, monkeypatch):
     fill_store(tmp_path / "g.db", (0.1, ""))
-    monkeypatch.setattr("rksp.grid.store.made_by", lambda: made_by() | {"classifier": "other"})
+    monkeypatch.setattr("rksp.grid.store.made_by", lambda _: made_by() | {"classifier": "other"})
     cells = [Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))]
     with GridStore(tmp_path / "g.db") as store, pytest.raises(InputError, match="with classifier"):
         store.fill(cells, STATES)

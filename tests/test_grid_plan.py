@@ -291,5 +291,25 @@ def test_too_many_cells_are_refused_before_they_are_made():
 def test_a_grid_needs_a_model(tmp_path):
     with pytest.raises(InputError, match="--target"):
         read_plan(write(tmp_path, "a.yaml", "lr: [1e-3]\n"))
-    with pytest.raises(InputError, match="litgpt's name"):
-        read_plan(str(CONFIGS / "litgpt" / "debug.yaml"), ["lr=1e-3"])
+    with pytest.raises(InputError, match="nanotron's own experts"):
+        read_plan(str(CONFIGS / "nanotron" / "config_qwen_with_moe.yaml"), ["lr=1e-3"])
+
+
+def test_options_of_the_recipe_hold_for_every_cell(tmp_path):
+    fixed = {"warmup_steps": 5, "precision": "bf16"}
+    plan = read_plan("gpt2", ["lr=1e-4,1e-3"], recipe=fixed, defaults={"precision": "fp16"})
+    assert {(c.recipe.warmup_steps, c.recipe.precision) for c in plan.cells} == {(5, "bf16")}
+    plan = read_plan("gpt2", ["lr=1e-4", "bs=8"], defaults={"batch_size": 4, "precision": "fp16"})
+    assert (plan.cells[0].recipe.batch_size, plan.cells[0].recipe.precision) == (8, "fp16")
+    with pytest.raises(InputError, match="--lr and the axis lr set the same field"):
+        read_plan("gpt2", ["lr=1e-4"], recipe={"learning_rate": 1e-3})
+
+
+def test_what_changes_an_answer_changes_the_identity_of_a_cell(tmp_path):
+    cell = read_plan("gpt2", ["lr=1e-4"]).cells[0]
+    mine = tmp_path / "mine.json"
+    mine.write_text("{}")
+    plain = Options()
+    assert cell.init_key(plain) != cell.init_key(Options(variant="paper-full-1"))
+    assert cell.key(plain) != cell.key(Options(classifier=mine))
+    assert cell.init_key(plain) == cell.init_key(Options(classifier=mine, threads=2, seed=3))

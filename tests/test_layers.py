@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[1]
 # Each row may import rows above it and its own; the order is that of design.md.
 LAYERS = (
     ("rksp.errors", "rksp.kernels", "rksp.moment", "rksp.batch", "rksp.outcome"),
-    ("rksp.recipe", "rksp.objective"),
-    ("rksp.recipe_files", "rksp.optimizers"),
+    ("rksp.flags", "rksp.sizes", "rksp.optimizers"),
+    ("rksp.recipe", "rksp.options", "rksp.objective"),
+    ("rksp.recipe_files",),
     ("rksp.datasets",),
     ("rksp.models",),
     ("rksp.measure",),
@@ -22,7 +23,7 @@ LAYERS = (
     ("rksp.classifiers",),
     ("rksp.risk",),
     ("rksp.monitors", "rksp.interventions", "rksp.faults"),
-    ("rksp.training", "rksp.gathered", "rksp.pipeline"),
+    ("rksp.training", "rksp.evidence", "rksp.pipeline"),
     ("rksp.lab",),
     ("rksp.grid",),
     ("rksp.report",),

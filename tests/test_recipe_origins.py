@@ -1,14 +1,14 @@
 """Where each field of a recipe comes from, and the one line that says what was assumed."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from rksp.cli.recipe_source import asked_for
+from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.recipe_source import requested_run
 from rksp.recipe import Recipe
 from rksp.recipe_files.assumptions import alternatives, assumed_line, flag_of, origins_of_flags
 from rksp.recipe_files.origin import OriginKind
@@ -117,15 +117,15 @@ def asked(arguments: list[str]) -> tuple[str, object]:
     app, seen = typer.Typer(), {}
 
     @app.command()
+    @with_options
     def command(
-        context: typer.Context, target: str, recipe: Path | None = None,
-        devices: int | None = None, as_format: str | None = None, lr: float | None = None,
-        optimizer: str = "adamw", warmup_steps: int = 0, max_steps: int = 1000,
-        schedule: str = "cosine", batch_size: int = 32, sequence_length: int = 256,
-        clip: float = 1.0, weight_decay: float = 0.0, beta2: float = 0.999,
-        epsilon: float = 1e-8, precision: str = "fp32",
-    ) -> None:  # fmt: skip
-        seen["asked"] = asked_for(context, target, recipe, devices, as_format)
+        target: str,
+        recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+        recipe_file: RecipeFile = None,
+        devices: Devices = None,
+        as_format: AsFormat = None,
+    ) -> None:
+        seen["asked"] = requested_run(target, recipe, recipe_file, devices, as_format)
 
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     return result.output, seen["asked"]
@@ -150,5 +150,5 @@ def test_a_score_without_a_file_says_what_its_flags_left_open():
 def test_a_format_can_be_named_for_a_score(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("base_model: gpt2\nlearning_rate: 1e-3\n", encoding="utf-8")
-    _, found = asked([str(path), "--as-format", "axolotl"])
+    _, found = asked([str(path), "--as", "axolotl"])
     assert (found.target, found.recipe.learning_rate) == ("gpt2", 1e-3)

@@ -7,7 +7,7 @@ import pytest
 from rksp.batch import Batch
 from rksp.classifiers.classifier import load_classifier
 from rksp.datasets.tasks import make_task
-from rksp.features import Evidence, extract
+from rksp.features import Tier, extract
 from rksp.lab.collection import read_collection
 from rksp.lab.training_table import training_table, unpack_measurements
 from rksp.measure.response import measure_response
@@ -70,7 +70,7 @@ def test_doubts_make_the_verdict_indeterminate():
 def test_the_recipe_alone_still_gives_an_answer():
     features = extract(Recipe(learning_rate=1e-4), depth=4)
     answer = assess(features, load_classifier(), learning_rate=1e-4)
-    assert answer.tier is Evidence.CONFIG
+    assert answer.tier is Tier.CONFIG
     assert answer.failed.probability < 0.2
 
 

@@ -14,23 +14,23 @@ from torch import nn
 from rksp.batch import Batch
 from rksp.datasets.probe import make_probe
 from rksp.errors import InputError, NotCovered, RkspError
-from rksp.features import Evidence
 from rksp.kernels import dispatch
 from rksp.measure.snapshots import Collected, collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
 from rksp.models.streaming import memory, opening, slices
 from rksp.models.streaming.buffers import Buffers
-from rksp.models.streaming.memory import parse_size
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
 from rksp.models.streaming.products import SplitProducts, bounds
 from rksp.models.streaming.recording import record_model
 from rksp.models.streaming.seeds import PIECE, piece_seed
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.weights import InitialWeights, build_whole, fill, fill_buffers
+from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 from rksp.report.build import build_report
+from rksp.sizes import parse_size
 from rksp.spectra.model_profile import profile
 
 FAMILIES = [
@@ -404,7 +404,7 @@ def test_a_model_that_must_be_in_memory_and_does_not_fit_is_refused_with_the_num
     with pytest.raises(
         InputError, match=r"needs 2\d\.\d GB .*more than 8\.0 GB; use --stream auto"
     ):
-        evaluate(source, Recipe(), streaming="never", max_memory=8 * 10**9)
+        evaluate(source, Recipe(), MeasureOptions(streaming="never", max_memory=8 * 10**9))
 
 
 def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
@@ -542,9 +542,9 @@ def test_a_factory_cannot_be_streamed(tmp_path, monkeypatch):
 def test_a_score_is_the_same_streamed_but_for_the_response():
     source, recipe = resolve_tiny("llama"), Recipe(learning_rate=1e-3)
     whole, _ = evaluate(
-        source, recipe, num_states=256, evidence=Evidence.FORWARD, streaming="never"
+        source, recipe, MeasureOptions(states=256, evidence="forward", streaming="never")
     )
-    part, _ = evaluate(source, recipe, num_states=256, streaming="always")
+    part, _ = evaluate(source, recipe, MeasureOptions(states=256, streaming="always"))
     missing = part.profile.forward.not_measured
     assert "the evidence is forward" in missing.pop("response")
     assert part.profile.forward == whole.profile.forward
@@ -559,7 +559,7 @@ def test_a_report_is_the_same_on_any_number_of_threads(family):
     reports = []
     for workers in (1, 2, 4):
         evaluation, probe = evaluate(
-            source, recipe, num_states=256, streaming="always", workers=workers
+            source, recipe, MeasureOptions(states=256, streaming="always", threads=workers)
         )
         report = build_report(source, recipe, [evaluation], probe.description)
         reports.append(report.model_dump_json(exclude={"timings"}))

@@ -2,29 +2,87 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib import import_module
+
+import pytest
 import typer
 
 import rksp
 from rksp.cli import app
+from rksp.cli.commands import COMMANDS
 from rksp.report.schema import Report
 
 PUBLIC = (
-    "ArtifactError Incomplete InputError NotCovered Profile Recipe RksPError Status evaluate "
+    "ArtifactError Incomplete InputError NotCovered Profile Recipe RkspError Status evaluate "
     "profile resolve"
-).replace("RksP", "Rksp")
-
-SCORE_OPTIONS = (
-    "--allow-hub --baseline "
-    "--batch-size --beta2 --blocks --clip --devices --epsilon --evidence --exit-zero --fail-on "
-    "--format --kreiss --lr --max-memory --max-params --max-steps --optimizer --output "
-    "--precision --probe --rank --recipe --risk --schedule --seed --seeds --sequence-length --set "
-    "--snapshots --stream --threads --trust-remote-code --variant --warmup-steps --weight-decay"
 )
+
+RECIPE = (
+    "--accumulate --batch-size --beta1 --beta2 --clip --devices --epsilon --learning-rate --lr "
+    "--max-steps --min-lr-ratio --momentum --optimizer --precision --schedule --sequence-length "
+    "--warmup-steps --weight-decay "
+)
+MEASURE = (
+    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --stream --threads "
+    "--variant "
+)
+MODEL = "--allow-hub --max-params --trust-remote-code "
+
+OPTIONS = {
+    "bench": "",
+    "bench alarms": "--densest --seeds --steps",
+    "bench grid": "--cells --models --set",
+    "bench kernels": "",
+    "bench lab": "",
+    "bench monitors": "--format --rounds",
+    "bench score": "--states --width",
+    "bench stream": "--layers --max-memory --set --spectra --threads --tokens",
+    "checks": "--format",
+    "confirm": RECIPE
+    + MODEL
+    + "--arm --device --evidence --exit-zero --fail-on --fault --format --keep --monitor --output "
+    "--recipe --seed --seeds --set --shrink --steps --text --threads",
+    "diff": "--exit-zero --fail-on --format",
+    "explain": "",
+    "explain-config": "--as --devices --format",
+    "grid": RECIPE
+    + MEASURE
+    + MODEL
+    + "--address --classifier --dry-run --engine --exit-zero --export --fail-on --format --ignore "
+    "--max-cells --output --retry-failed --risk --sample-seed --samples --slurm --target "
+    "--timeout --top --where --workers",
+    "lab": "",
+    "lab card": "",
+    "lab eval": "--collection --draws --figure --measurements --question",
+    "lab fit": "--collection --measurements --output",
+    "lab measure": "--known --output --pack --workers",
+    "lab pack": "--output",
+    "lab run": "--device --known --output --workers",
+    "report": "--format --output",
+    "reproduce": "--folder --output --stored --workers",
+    "schema": "",
+    "score": RECIPE
+    + MEASURE
+    + MODEL
+    + "--baseline --classifier --exit-zero --fail-on --format --output --recipe --risk --seed "
+    "--seeds --set",
+}
 
 REPORT_KEYS = (
     "baseline findings gate kernels non_finite provenance recipe recipe_places schema_version "
     "seeds spread target timings verdict"
 )
+
+
+def commands() -> dict[str, object]:
+    """Every command and subcommand by its words."""
+    found = {}
+    for name, command in typer.main.get_command(app).commands.items():
+        found[name] = command
+        for inner, part in getattr(command, "commands", {}).items():
+            found[f"{name} {inner}"] = part
+    return found
 
 
 def test_public_names():
@@ -33,27 +91,26 @@ def test_public_names():
 
 
 def test_commands():
-    command = typer.main.get_command(app)
-    assert sorted(command.commands) == [
-        "bench",
-        "checks",
-        "confirm",
-        "diff",
-        "explain",
-        "explain-config",
-        "grid",
-        "lab",
-        "report",
-        "reproduce",
-        "schema",
-        "score",
-    ]
+    assert sorted(commands()) == sorted(OPTIONS)
 
 
-def test_options_of_score():
-    parameters = typer.main.get_command(app).commands["score"].params
-    options = {name for p in parameters for name in p.opts if name.startswith("--")}
-    assert " ".join(sorted(options)) == SCORE_OPTIONS
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(name):
+    options = {opt for p in commands()[name].params for opt in p.opts if opt.startswith("--")}
+    assert sorted(options) == sorted(OPTIONS[name].split())
+
+
+def test_every_command_is_listed_as_it_describes_itself():
+    for name, where, summary in COMMANDS:
+        module, _, attribute = where.partition(":")
+        found = getattr(import_module(module), attribute)
+        told = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)
+        assert told.splitlines()[0] == summary, name
+
+
+def test_options_of_the_program():
+    options = {opt for p in typer.main.get_command(app).params for opt in p.opts}
+    assert options == {"--no-config", "--version", "--install-completion", "--show-completion"}
 
 
 def test_keys_of_the_report():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
+from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a list of checks must not load torch
@@ -78,7 +79,7 @@ class CheckEvidence:
     @property
     def has_adam(self) -> bool:
         """Whether the update is normalized by a second moment, with an epsilon."""
-        return self.recipe.optimizer == "adamw"
+        return optimizer_spec(self.recipe.optimizer).follow_adam == "all"
 
     @property
     def rate_over_published(self) -> float | None:

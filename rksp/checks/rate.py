@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, published_rate
 from rksp.checks.finding import Level
+from rksp.optimizers.table import optimizer_spec
 
 _OVER_EDGE = 2.0
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
@@ -58,7 +59,7 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
-    if recipe.learning_rate is None or recipe.optimizer == "sgd":
+    if recipe.learning_rate is None or optimizer_spec(recipe.optimizer).family == "plain":
         return
     if evidence.is_pretrained and recipe.learning_rate <= _FINE_TUNING_RATE:
         return

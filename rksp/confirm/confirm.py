@@ -19,13 +19,13 @@ from rksp.confirm.schema import ConfirmReport, PredictionReport
 from rksp.confirm.trial import TrialReport, in_precision, sum_up, train_arm
 from rksp.errors import InputError
 from rksp.faults.registry import make_fault
-from rksp.features import Evidence
 from rksp.models.source import ModelSource
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Reading
 from rksp.monitors.registry import make_monitors
 from rksp.monitors.sinks import Sink, sentence
 from rksp.optimizers import make_optimizer
+from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 
@@ -50,7 +50,7 @@ def confirm(
     seeds: Sequence[int] = (0, 1, 2),
     faults: Sequence[str] = (),
     monitors: Sequence[str] = ("all",),
-    evidence: Evidence = Evidence.RESPONSE,
+    options: MeasureOptions | None = None,
     threshold: float = 0.5,
     text: Path | None = None,
     device: str = "cpu",
@@ -65,7 +65,8 @@ def confirm(
         steps: Of every run; see `shortened`.
         seeds: Of initialization, data order, dropout and faults.
         faults, monitors: Lines for their registries.
-        evidence, threshold: Of the prediction; see `rksp.pipeline.evaluate`.
+        options: How the prediction measures; its seed and probe follow `seeds` and `text`.
+        threshold: Of the prediction; see `rksp.pipeline.evaluate`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, of runs with a
@@ -80,6 +81,7 @@ def confirm(
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     source.check_size()
+    options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
@@ -96,7 +98,7 @@ def confirm(
         "device": device,
     }
     kept = Kept(folder, settings)
-    predictions = Kept(folder, settings | {"of": [evidence.name, threshold, list(seeds)]})
+    predictions = Kept(folder, settings | {"of": _identity(options, threshold, seeds)})
     runs = [(seed, arm) for seed in seeds for arm in arms]
     total = len(runs) * trained.max_steps
     started = time.perf_counter()
@@ -105,8 +107,8 @@ def confirm(
         evaluations = []
         for seed in seeds:
             say(f"predicting seed {seed}", 0, total)
-            shared = {"evidence": evidence, "probe_file": text, "threshold": threshold}
-            evaluations.append(evaluate(source, trained, seed=seed, **shared)[0])
+            at_seed = options.model_copy(update={"seed": seed, "probe": text})
+            evaluations.append(evaluate(source, trained, at_seed, threshold=threshold)[0])
         prediction = mean_prediction(evaluations, threshold)
         predictions.keep_prediction(prediction)
     predicted = time.perf_counter()
@@ -194,6 +196,14 @@ class _Critical(Sink):
                 self._heard.add(alarm.monitor)
                 what = f"{self.name}: alarm at step {alarm.step}, {sentence(alarm)}"
                 self.say(what, self.done + alarm.step, self.total)
+
+
+def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -> list[object]:
+    """Return what a kept prediction depends on besides the runs themselves."""
+    rest = options.model_dump(
+        mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
+    )
+    return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]
 
 
 def _rehearse(

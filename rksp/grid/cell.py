@@ -8,34 +8,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
+_SPECTRUM = {"blocks", "variant", "rank", "kreiss"}  # options that change the profile
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+
+class Options(MeasureOptions):
     """How every cell of a grid is measured and judged.
 
-    What changes an answer is part of every cell's identity; `threshold` only names it.
+    What changes an answer is part of every cell's identity; `threshold` only names it. The seed
+    is that of the cell.
 
     Attributes:
-        evidence: Tier by name.
-        states: Token states per block.
-        probe: Text to show instead of the bundled one.
         threshold: P(failed) at which a cell's verdict is `risk`.
         risk: Upper bound of P(failed) at the safe rate.
+        classifier: File of the classifier; None is the shipped one.
         max_params: Larger models are refused.
-        threads: Of one worker.
         allow_hub: Let a Hub id download.
         trust_remote_code: Run code that comes with a model.
     """
 
-    evidence: str = "response"
-    states: int = 2048
-    probe: str | None = None
     threshold: float = 0.5
     risk: float = 0.05
+    classifier: Path | None = None
     max_params: float = 2e9
-    threads: int = 1
     allow_hub: bool = False
     trust_remote_code: bool = False
 
@@ -76,17 +73,19 @@ class Cell:
                 "states": options.states,
                 "probe": _content(options.probe) if options.probe else None,
             }
+            | options.model_dump(include=_SPECTRUM, exclude_defaults=True)
         )
 
     def key(self, options: Options) -> str:
         """Identity of the cell: the same work has the same key in every run of the grid."""
-        return _digest(
-            {
-                "init": self.init_key(options),
-                "recipe": self.recipe.model_dump(mode="json"),
-                "risk": options.risk,
-            }
-        )
+        content = {
+            "init": self.init_key(options),
+            "recipe": self.recipe.model_dump(mode="json"),
+            "risk": options.risk,
+        }
+        if options.classifier is not None:
+            content["classifier"] = _content(options.classifier)
+        return _digest(content)
 
 
 def model_name(target: str, overrides: Mapping[str, object]) -> str:
@@ -99,7 +98,7 @@ def _digest(content: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _content(target: str) -> str | None:
+def _content(target: str | Path) -> str | None:
     """Digest of a target's file, so that a changed file is another target."""
     path = Path(target)
     file = path / "config.json" if path.is_dir() else path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rksp.errors import InputError, RkspError
@@ -14,7 +13,7 @@ from rksp.grid.events import Event, Failure, Task
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.gathered import Gathered
+    from rksp.evidence import Evidence
     from rksp.pipeline import Evaluation
 
 EVALUATOR = "rksp.grid.evaluate:evaluate_task"
@@ -22,15 +21,14 @@ EVALUATOR = "rksp.grid.evaluate:evaluate_task"
 
 def gather_cell(
     target: str, overrides: Mapping[str, object], seed: int, options: Options
-) -> Gathered:
+) -> Evidence:
     """Resolves a target and profiles one initialization of it: what cells of a group share.
 
     Raises:
         InputError: There is no such model, or it cannot be shown anything.
     """
-    from rksp.features import Evidence
+    from rksp.evidence import gather
     from rksp.models.resolve import resolve
-    from rksp.pipeline import gather
 
     source = resolve(
         target,
@@ -39,14 +37,7 @@ def gather_cell(
         trust_remote_code=options.trust_remote_code,
         max_params=options.max_params,
     )
-    return gather(
-        source,
-        seed=seed,
-        evidence=Evidence.parse(options.evidence),
-        probe_file=Path(options.probe) if options.probe else None,
-        num_states=options.states,
-        workers=options.threads,
-    )
+    return gather(source, options.model_copy(update={"seed": seed}))
 
 
 def evaluate_task(task: Task) -> Iterator[Event]:
@@ -56,15 +47,17 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     """
     import torch
 
+    from rksp.classifiers.classifier import load_classifier
     from rksp.models.refusals import refusals
     from rksp.pipeline import judge
 
     options = Options(**task["options"])
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.workers)
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
-        gathered = gather_cell(task["target"], task["overrides"], task["seed"], options)
+        classifier = load_classifier(options.classifier) if options.classifier else None
+        evidence = gather_cell(task["target"], task["overrides"], task["seed"], options)
     except expected as error:
         yield _failed(error)
         return
@@ -72,10 +65,11 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     for key, fields in task["cells"]:
         try:
             evaluation = judge(
-                gathered,
+                evidence,
                 Recipe.model_validate(fields),
                 threshold=options.threshold,
                 risk=options.risk,
+                classifier=classifier,
             )
         except expected as error:
             yield _failed(error) | {"cell": key}

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rksp.errors import InputError
-from rksp.grid.axes import Axis, Choice, Range, axis_of, read_override, sweep_axis
+from rksp.flags import flags_of
+from rksp.grid.axes import Axis, Choice, Range, axis_of, canonical, read_override, sweep_axis
 from rksp.grid.base import Base, Point, make_cell, seed_of
 from rksp.grid.cell import Cell
 from rksp.grid.rows import ROWS, read_rows
+from rksp.recipe import Recipe
 from rksp.recipe_files.document import Document, load_document, parse_file
 from rksp.recipe_files.registry import recognize
 
@@ -60,6 +62,8 @@ def read_plan(
     assignments: Sequence[str] = (),
     *,
     target: str | None = None,
+    recipe: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
@@ -74,6 +78,8 @@ def read_plan(
             (CSV, JSON Lines, Parquet), a trainer's run file to vary, or a target by name.
         assignments: Hydra-style overrides that add axes or replace the file's.
         target: The model, where the file has none.
+        recipe: Fields that no cell varies; they replace those of the file.
+        defaults: Fields for a grid that stands on no trainer's file, where it is silent.
         samples: Draw this many cells; needed where a range is given.
         seed: Of the drawing.
         ignore: Names of the file that are neither recipe nor model.
@@ -94,7 +100,17 @@ def read_plan(
         raise InputError(f"There is no file {source}.")
     else:
         base = Base(target=source)
-    base = dataclasses.replace(base, target=target or base.target, devices=devices, trainer=trainer)
+    base = dataclasses.replace(
+        base,
+        target=target or base.target,
+        devices=devices,
+        trainer=trainer,
+        recipe={
+            **(defaults if defaults and base.document is None else {}),
+            **_named(base.recipe),
+            **(recipe or {}),
+        },
+    )
     extra = dict(read_override(text) for text in assignments)
     if rows is None:
         blocks = [dict(block) | extra for block in blocks]
@@ -102,7 +118,22 @@ def read_plan(
     else:
         points = [{**row, **added} for row in rows for added in _product(extra, max_cells)]
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
+    _check_fixed(recipe or {}, points)
     return _plan(base, points, source, notes=notes, max_cells=max_cells)
+
+
+def _named(recipe: Mapping[str, object]) -> dict[str, object]:
+    """Replace the short forms of recipe fields by their names."""
+    return {canonical(name)[1] or name: value for name, value in recipe.items()}
+
+
+def _check_fixed(recipe: Mapping[str, object], points: Sequence[Point]) -> None:
+    """Refuse an axis of a field that an option fixes."""
+    for name in points[0] if points else ():
+        kind, field = canonical(name)
+        if kind == "recipe" and field in recipe:
+            flag = flags_of(Recipe)[field].name
+            raise InputError(f"{flag} and the axis {name} set the same field; leave one out.")
 
 
 def _plan(

@@ -109,7 +109,7 @@ class GridStore:
             InputError: The store holds another grid, or another rksp made it.
         """
         keys = [cell.key(options) for cell in cells]
-        maker = made_by()
+        maker = made_by(options.classifier)
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
         with self._transaction():
             stored = self._meta("plan")
@@ -125,7 +125,7 @@ class GridStore:
                 ("schema", SCHEMA),
                 ("plan", plan),
                 ("made_by", json.dumps(maker)),
-                ("options", json.dumps(dataclasses.asdict(options))),
+                ("options", options.model_dump_json()),
             ):
                 self._base.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
             self._base.executemany(

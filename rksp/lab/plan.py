@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rksp.errors import InputError, nearest
 from rksp.models.zoo import FAMILIES
-from rksp.recipe import Recipe
+from rksp.recipe import Optimizer, Recipe
 
 
 class LadderSpec(BaseModel):
@@ -69,8 +69,8 @@ class Plan(BaseModel):
     batch_sizes: list[int] = [4, 8, 16]
     sequence_lengths: list[int] = [16, 32, 64]
     steps: list[int] = [80, 120, 200]
-    optimizers: dict[str, float] = {"adamw": 1.0}
-    first_rates: dict[str, float] = {"adamw": 1e-4}
+    optimizers: dict[Optimizer, float] = {"adamw": 1.0}
+    first_rates: dict[Optimizer, float] = {"adamw": 1e-4}
     budgets: list[float] = [4e9]
 
     @classmethod

@@ -13,7 +13,7 @@ import numpy as np
 
 from rksp.classifiers.table import Table
 from rksp.errors import ArtifactError, Incomplete
-from rksp.features import FEATURE_NAMES, Evidence, FeatureVector
+from rksp.features import FEATURE_NAMES, FeatureVector, Tier
 from rksp.lab.collection import trivial_loss
 from rksp.lab.ladder import LadderRun
 from rksp.lab.measure import read_measurement
@@ -65,7 +65,7 @@ def _rows(
     low, high = judged.edge or (None, None)
     stored = measured["features"]
     values = [math.nan if stored[name] is None else float(stored[name]) for name in FEATURE_NAMES]
-    features = FeatureVector(values=np.array(values), tier=Evidence.parse(measured["tier"]))
+    features = FeatureVector(values=np.array(values), tier=Tier.parse(measured["tier"]))
     points = [
         (float(rate), math.inf if change is None else float(change))
         for rate, change in measured["points"]

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rksp.flags import flags_of
+from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 from rksp.recipe_files.origin import Origin, OriginKind
 
-# Flags whose names differ from their fields.
-_FLAGS = {
-    "learning_rate": "--lr",
-    "max_grad_norm": "--clip",
-    "adam_beta1": "--beta1",
-    "adam_beta2": "--beta2",
-    "adam_epsilon": "--epsilon",
-}
 _PHRASES = {
     "optimizer": "{}",
     "schedule": "a schedule that is {}",
@@ -40,18 +34,19 @@ _DEVICES = (1, 8, 64, 1024)
 
 def flag_of(name: str) -> str:
     """The flag that sets a field of the recipe, or `devices`."""
-    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    flag = flags_of(Recipe).get(name)
+    return flag.name if flag is not None else f"--{name.replace('_', '-')}"
 
 
 def is_used(name: str, values: Mapping[str, object]) -> bool:
     """Whether a field has a meaning beside the others; β₂ of plain SGD has none."""
-    optimizer, schedule = values["optimizer"], values["schedule"]
+    spec, schedule = optimizer_spec(str(values["optimizer"])), values["schedule"]
     meanings = {
         "learning_rate": values["learning_rate"] is not None,
-        "momentum": optimizer == "sgd",
-        "adam_beta1": optimizer in ("adamw", "muon", "lion"),
-        "adam_beta2": optimizer in ("adamw", "muon", "lion"),
-        "adam_epsilon": optimizer in ("adamw", "muon"),
+        "momentum": spec.family == "plain",
+        "adam_beta1": spec.follow_adam != "none" or spec.family == "sign-like",
+        "adam_beta2": spec.follow_adam != "none" or spec.family == "sign-like",
+        "adam_epsilon": spec.follow_adam != "none",
         "min_lr_ratio": schedule != "constant",
         "decay_steps": values["decay_steps"] is not None or schedule == "wsd",
         "decay_shape": schedule == "wsd",

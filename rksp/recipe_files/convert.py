@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from rksp.errors import InputError
+from rksp.optimizers.table import OPTIMIZERS
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.names import optimizer_of, precision_of, schedule_of
@@ -53,7 +54,7 @@ def put_optimizer(draft: Draft, found: Found) -> None:
         draft.problem(
             "optimizer",
             f"{found.key} is {found.value!r}, which rksp does not have; pass --optimizer with the "
-            "nearest of adamw, sgd, lion, adafactor and muon.",
+            f"nearest of {', '.join(spec.name for spec in OPTIMIZERS)}.",
         )
         return
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import re
 
-_OPTIMIZERS = (  # the first part that the name contains, and what is lost by calling it that
-    ("adafactor", "adafactor", ""),
-    ("muon", "muon", ""),
-    ("lion", "lion", ""),
-    ("adamw", "adamw", ""),
-    ("ademamix", None, ""),
-    ("adam", "adamw", "weight decay decoupled"),
-    ("sgd", "sgd", ""),
-)
+from rksp.optimizers.table import optimizer_named
+
 _SCHEDULES = (  # the first that the name matches, and what is lost by calling it that
     (r"stable_decay|wsd|trapez|warmup_stable", "wsd", ""),
     (r"restart", "cosine", "its restarts are left out"),
@@ -37,10 +30,8 @@ _PRECISIONS = (
 
 def optimizer_of(name: str) -> tuple[str | None, str]:
     """rksp's word for an optimizer, or None, and what is lost by calling it that."""
-    plain = name.rsplit(".", 1)[-1].lower()
-    return next(
-        ((optimizer, loss) for part, optimizer, loss in _OPTIMIZERS if part in plain), (None, "")
-    )
+    spec, loss = optimizer_named(name)
+    return (None if spec is None else spec.name), loss
 
 
 def schedule_of(name: str) -> tuple[str | None, str]:

@@ -109,7 +109,13 @@ class RecipeFile:
         """
         for why in self.problems.values():
             raise InputError(f"{self.path}: {why}")
-        try:
-            return Recipe.parse({f.name: f.value for f in self.fields})
-        except InputError as error:
-            raise InputError(f"{self.path}: {error}") from None
+        said = {f.name: self._said(f) for f in self.fields}
+        return Recipe.parse({f.name: f.value for f in self.fields}, said)
+
+    def _said(self, field: RecipeField) -> str:
+        """How a field was said, for messages: the flag, or the file, its line and its keys."""
+        if field.origin.kind is OriginKind.FLAG:
+            return field.origin.text
+        place = f"{self.path}:{field.origin.line}" if field.origin.line else str(self.path)
+        keys = " and ".join(field.origin.keys) or field.name
+        return f"{place}: {keys} (recipe field {field.name})"

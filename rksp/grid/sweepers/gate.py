@@ -12,7 +12,7 @@ from rksp.grid.cell import Cell, Options
 from rksp.grid.evaluate import gather_cell
 
 if TYPE_CHECKING:
-    from rksp.gathered import Gathered
+    from rksp.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class RiskGate:
     ignore: tuple[str, ...] = ()
     keep: int = 2
     profiles: int = 0
-    _gathered: OrderedDict[str, Gathered] = field(default_factory=OrderedDict)
+    _profiled: OrderedDict[str, Evidence] = field(default_factory=OrderedDict)
 
     def look(self, parameters: Mapping[str, object]) -> Look:
         """Judges one trial before it costs anything.
@@ -93,16 +93,16 @@ class RiskGate:
             reason="; ".join(risk.reasons) or risk.counterfactual or "",
         )
 
-    def _of(self, cell: Cell) -> Gathered:
+    def _of(self, cell: Cell) -> Evidence:
         key = cell.init_key(self.options)
-        if key not in self._gathered:
+        if key not in self._profiled:
             found = gather_cell(cell.target, cell.overrides, cell.seed, self.options)
-            self._gathered[key] = found
+            self._profiled[key] = found
             self.profiles += 1
-            while len(self._gathered) > self.keep:
-                self._gathered.popitem(last=False)
-        self._gathered.move_to_end(key)
-        return self._gathered[key]
+            while len(self._profiled) > self.keep:
+                self._profiled.popitem(last=False)
+        self._profiled.move_to_end(key)
+        return self._profiled[key]
 
 
 def _flat(parameters: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from collections.abc import Sequence
@@ -12,8 +11,6 @@ from pathlib import Path
 from rksp.errors import InputError
 from rksp.models.streaming.units import Unit
 
-_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?)i?[bB]?\s*$")
-_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
 _ACTIVATIONS = 4  # of the widest module's output that live at once inside a block
 _SCRATCH = 12  # of it that statistics take and the allocator keeps, ...
@@ -107,18 +104,6 @@ def plan_memory(
         + logits // 2,
         spectra=_PER_STATE * entries * (workers + 1),
     )
-
-
-def parse_size(text: str) -> int:
-    """Bytes from `8GB`, `500 MB` or a plain number; powers of ten.
-
-    Raises:
-        InputError: It is no size.
-    """
-    match = _SIZE.match(text)
-    if not match or not float(match[1]) > 0:
-        raise InputError(f"--max-memory {text!r} is no size; give one such as 8GB.")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def readable(size: int) -> str:

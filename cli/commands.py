@@ -1,0 +1,116 @@
+"""The table of commands, each loaded when it is first needed.
+
+`rksp --help` lists them from this table: it waits neither for torch nor for the options of all.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from typing import Any
+
+import typer
+
+# name, where it is, what it does: the first line of its docstring
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    (
+        "score",
+        "rksp.cli.score:score",
+        "Say how likely the run is to fail, why, and which learning rate is safe.",
+    ),
+    (
+        "grid",
+        "rksp.cli.grid:grid",
+        "Rank a whole sweep by its risk; exit 1 if a cell is at or above the bar.",
+    ),
+    (
+        "confirm",
+        "rksp.cli.confirm:confirm",
+        "Train briefly with every monitor on: did the prediction hold, what would have helped?",
+    ),
+    ("report", "rksp.cli.report:report", "Show a stored report, in any format."),
+    (
+        "diff",
+        "rksp.cli.diff:diff",
+        "Show which issues are new, worse, better, fixed or unchanged.",
+    ),
+    (
+        "reproduce",
+        "rksp.cli.reproduce:reproduce",
+        "Run a published experiment again and print ours beside theirs, as Markdown.",
+    ),
+    (
+        "schema",
+        "rksp.cli.report:schema",
+        "Print the JSON Schema of the report that a command makes.",
+    ),
+    (
+        "checks",
+        "rksp.cli.checks:checks",
+        "List every check with its code, its worst level and its name.",
+    ),
+    (
+        "explain",
+        "rksp.cli.checks:explain",
+        "Teach one check: what it measures, why it matters, what is healthy, how to fix it.",
+    ),
+    (
+        "explain-config",
+        "rksp.cli.explain_config:explain_config",
+        "Show every field of the recipe in a file, where it comes from, and what was assumed.",
+    ),
+    (
+        "lab",
+        "rksp.cli.lab:app",
+        "Make labelled training runs, and the collection they form.",
+    ),
+    (
+        "bench",
+        "rksp.cli.bench:app",
+        "What rksp costs on this machine, as ratios within one run.",
+    ),
+)
+
+
+class DeferredCommand(typer.core.TyperCommand):
+    """A command that is listed by its summary and loaded when it is parsed or looked into."""
+
+    def __init__(self, name: str, where: str, summary: str) -> None:
+        self._where = where
+        super().__init__(name, help=summary, rich_markup_mode="rich")
+
+    @functools.cached_property
+    def loaded(self) -> Any:
+        """The command itself."""
+        module, _, attribute = self._where.partition(":")
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_command(found)
+        single = typer.Typer(
+            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+        )
+        single.command(self.name)(found)
+        return typer.main.get_command(single)
+
+    @property
+    def params(self) -> list[Any]:
+        return self.loaded.params
+
+    @params.setter
+    def params(self, value: list[Any]) -> None:
+        """Ignore the empty list that the base class starts from."""
+
+    @property
+    def commands(self) -> dict[str, Any]:
+        return self.loaded.commands  # a group has some; for others this is an AttributeError
+
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        return self.loaded.make_context(*arguments, **more)
+
+
+class CommandTable(typer.core.TyperGroup):
+    """The group of all commands of `COMMANDS`."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.commands = {name: DeferredCommand(name, *rest) for name, *rest in COMMANDS}

@@ -1,0 +1,94 @@
+"""Options of `rksp grid`: which cells, who works on them, what is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rksp.flags import Flag
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PlanOptions(_Options):
+    """Which cells a grid has."""
+
+    target: Annotated[
+        str | None, Flag("--target", "The model, where the file has none.", unit="target")
+    ] = None
+    samples: Annotated[
+        int | None,
+        Flag("--samples", "Draw this many cells; needed for ranges.", unit="cells"),
+    ] = Field(default=None, ge=1)
+    sample_seed: Annotated[int, Flag("--sample-seed", "Seed of the drawing.", unit="seed")] = 0
+    ignore: Annotated[
+        list[str],
+        Flag("--ignore", "An axis that is neither recipe nor model; repeatable.", unit="axis"),
+    ] = []
+    max_cells: Annotated[int, Flag("--max-cells", "Refuse larger grids.", unit="cells")] = Field(
+        default=10_000, ge=1
+    )
+    dry_run: Annotated[bool, Flag("--dry-run", "Print the cells and stop.")] = False
+
+
+class EngineOptions(_Options):
+    """Who works on the cells."""
+
+    store: Annotated[
+        Path | None,
+        Flag("--output", "Store; the same grid resumes in it.", aliases=("-o",), unit="store"),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray", "slurm"], Flag("--engine", "Where the workers run.")
+    ] = "local"
+    workers: Annotated[
+        int | None, Flag("--workers", "Models measured at the same time.", unit="workers")
+    ] = Field(default=None, ge=1)
+    address: Annotated[
+        str | None, Flag("--address", "Address of a Ray cluster.", unit="address")
+    ] = None
+    slurm: Annotated[
+        list[str],
+        Flag(
+            "--slurm",
+            "A parameter of submitit: slurm_partition=cpu, timeout_min=60, mem_gb=8.",
+            unit="name=value",
+        ),
+    ] = []
+    timeout: Annotated[
+        float, Flag("--timeout", "Seconds for one profile or cell.", unit="seconds")
+    ] = Field(default=1800.0, gt=0)
+    retry_failed: Annotated[bool, Flag("--retry-failed", "Open failed cells again.")] = False
+
+
+class ViewOptions(_Options):
+    """What is shown of a grid, and when it fails a pipeline."""
+
+    fail_on: Annotated[
+        str,
+        Flag(
+            "--fail-on",
+            "P(failed) at which a cell is a risk; or error, warning, never.",
+            unit="bar",
+        ),
+    ] = "0.5"
+    exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
+    output_format: Annotated[
+        Literal["text", "json", "csv", "html", "markdown", "junit"],
+        Flag("--format", "What to print."),
+    ] = "text"
+    top: Annotated[int | None, Flag("--top", "Print only so many cells.", unit="cells")] = Field(
+        default=None, ge=1
+    )
+    where: Annotated[
+        list[str],
+        Flag("--where", "Print only such cells: lr<=1e-3; repeatable.", unit="condition"),
+    ] = []
+    export: Annotated[
+        list[Path],
+        Flag("--export", "Also write .csv, .jsonl or .parquet; repeatable.", unit="file"),
+    ] = []

@@ -1,0 +1,218 @@
+"""The evidence of one initialization, and what recipes share of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torch import nn
+
+from rksp.batch import Batch
+from rksp.checks.facts import ModelFacts, read_facts
+from rksp.datasets.probe import Probe, make_probe
+from rksp.errors import InputError
+from rksp.features import Tier
+from rksp.measure.lr_range import STEPS, RangeTest, range_test
+from rksp.measure.response import ResponseProfile, measure_response
+from rksp.models.source import ModelSource
+from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.optimizers.table import optimizer_spec
+from rksp.options import STATES, MeasureOptions
+from rksp.recipe import Recipe
+from rksp.spectra.model_profile import Profile, profile
+
+_RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one initialization showed; any number of recipes can be judged by it.
+
+    Attributes:
+        source: The target.
+        options: How it was measured; `seed` is that of the initialization.
+        tier: How much may be spent on a recipe, at most what the options allow.
+        model: As initialized; every measurement leaves it so.
+        probe: What the model was shown.
+        profile: Spectra and forward statistics.
+        facts: What the checks read off the model.
+        weights: How the weights were held, a sentence.
+        seconds: Cost by step.
+    """
+
+    source: ModelSource
+    options: MeasureOptions
+    tier: Tier
+    model: nn.Module
+    probe: Probe
+    profile: Profile
+    facts: ModelFacts
+    weights: str
+    seconds: dict[str, float]
+    _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
+    _range_tests: dict[Recipe, RangeTest] = field(default_factory=dict)
+
+    def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
+        """Return the response to the recipe's first update, measured once for all that share it."""
+        batch = self.probe.batch
+        if self.tier < Tier.RESPONSE or batch.labels is None:
+            return None
+        step = first_step(recipe)
+        if step not in self._responses:
+            same, fresh = _halves(batch)
+            with _timed(self.seconds, "response", progress):
+                self._responses[step] = measure_response(self.model, same, fresh, step)
+        return self._responses[step]
+
+    def range_test(
+        self, recipe: Recipe, response: ResponseProfile | None, progress: Progress
+    ) -> RangeTest | None:
+        """Return the range test of the recipe's optimizer, run once for all that share it."""
+        if self.tier < Tier.MICRO or response is None or not response.update_rms:
+            return None
+        shared = _micro_recipe(recipe)
+        if shared not in self._range_tests:
+            batches = _micro_batches(self.source, shared, self.options.probe)
+            with _timed(self.seconds, "range test", progress):
+                self._range_tests[shared] = range_test(
+                    self.model, batches, shared, update_rms=response.update_rms
+                )
+        return self._range_tests[shared]
+
+
+def gather(
+    source: ModelSource,
+    options: MeasureOptions | None = None,
+    *,
+    progress: Progress = lambda step: None,
+) -> Evidence:
+    """Build one initialization and profile it: all that does not depend on the recipe.
+
+    Args:
+        source: The target.
+        options: How to measure it.
+        progress: Told what is about to happen.
+
+    Raises:
+        InputError: An option, the probe or the model cannot be used.
+    """
+    options = options or MeasureOptions()
+    if source.kind == "factory":
+        raise InputError(
+            f"{source.target} is a factory, and rksp cannot know what to show it; "
+            "call rksp.profile(model, inputs) from Python."
+        )
+    sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
+    probe = make_probe(source, num_sequences=sequences, text=options.probe)
+    seconds: dict[str, float] = {}
+    with ExitStack() as stack:
+        with _timed(seconds, "build", progress):
+            stream = None
+            if should_stream(source, options.streaming, options.max_memory):
+                stream = stack.enter_context(
+                    open_stream(
+                        source,
+                        options.seed,
+                        workers=options.workers,
+                        max_memory=options.max_memory,
+                    )
+                )
+            model = source.build(options.seed) if stream is None else stream.model
+        with _timed(seconds, "forward and spectra", progress):
+            seen = profile(
+                model,
+                probe.batch,
+                variant=options.variant,
+                rank=options.rank,
+                kreiss=options.kreiss,
+                num_states=options.states,
+                blocks=options.blocks,
+                workers=options.workers,
+            )
+        weights = "in memory" if stream is None else stream.describe()
+    tier = Tier.parse(options.evidence)
+    if tier > Tier.FORWARD and (stream or not response_fits(source, options.max_memory)):
+        tier, seen = Tier.FORWARD, _without_response(seen)
+    return Evidence(
+        source=source,
+        options=options,
+        tier=tier,
+        model=model,
+        probe=probe,
+        profile=seen,
+        facts=read_facts(model, seen.chains, seen.width),
+        weights=weights,
+        seconds=seconds,
+    )
+
+
+def first_step(recipe: Recipe) -> Recipe:
+    """Reduce a recipe to what its first update depends on, all else at the default.
+
+    Recipes that agree here share one `ResponseProfile`: its algebra is linear in the rate, and
+    the schedule, the batch and the run's length come later.
+    """
+    names = ("optimizer", *optimizer_spec(recipe.optimizer).first_step)
+    return Recipe(**{name: getattr(recipe, name) for name in names})
+
+
+def _micro_recipe(recipe: Recipe) -> Recipe:
+    """Reduce a recipe to what its range test depends on."""
+    return recipe.model_copy(
+        update={
+            "learning_rate": None,
+            "warmup_steps": 0,
+            "max_steps": 1,
+            "schedule": "constant",
+            "min_lr_ratio": 0.0,
+            "batch_size": min(2, recipe.batch_size),
+            "sequence_length": 2,
+            "gradient_accumulation_steps": 1,
+            "precision": "fp32",
+        }
+    )
+
+
+def _micro_batches(source: ModelSource, recipe: Recipe, file: Path | None) -> list[Batch]:
+    """Return forty batches of at most two sequences: what a CPU can train on in minutes."""
+    size = min(2, recipe.batch_size)
+    batch = make_probe(source, num_sequences=STEPS * size, seed=1, text=file).batch
+    count = len(batch.labels)
+    starts = [(step * size) % max(1, count - size + 1) for step in range(STEPS)]
+    return [_rows(batch, start, start + size) for start in starts]
+
+
+def _without_response(seen: Profile) -> Profile:
+    """Return the profile with the reason why its evidence ends here."""
+    reason = "it needs six copies of the weights in memory; the evidence is forward"
+    missing = seen.forward.not_measured | {"response": reason}
+    return replace(seen, forward=replace(seen.forward, not_measured=missing))
+
+
+def _halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Return two disjoint batches from the probe, together a quarter of its sequences."""
+    count = len(batch.labels)
+    size = max(1, count // (2 * _RESPONSE_SHARE))
+    return _rows(batch, 0, size), _rows(batch, size, 2 * size)
+
+
+def _rows(batch: Batch, start: int, stop: int) -> Batch:
+    return Batch(
+        inputs={key: value[start:stop] for key, value in batch.inputs.items()},
+        labels=batch.labels[start:stop],
+    )
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], step: str, progress: Progress) -> Iterator[None]:
+    """Say what is about to happen, and add what it cost."""
+    progress(step)
+    start = time.perf_counter()
+    yield
+    seconds[step] = seconds.get(step, 0.0) + time.perf_counter() - start

@@ -1,0 +1,86 @@
+"""How a model is measured: one set of options for score, confirm, grid and Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from rksp.flags import Flag
+from rksp.sizes import parse_size
+
+STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension
+
+
+def _bytes(value: object) -> object:
+    return parse_size(value) if isinstance(value, str) else value
+
+
+class MeasureOptions(BaseModel):
+    """What is measured, on what, and with how much of the machine.
+
+    Attributes:
+        evidence: How much may be spent. `forward`: one forward pass with its spectra. `response`:
+            also the reaction to the recipe's first update. `micro`: also forty steps at rising
+            rates. A model without a loss of its own stops at `forward`.
+        seed: Seed of the initialization.
+        probe: A text to show the model in place of the bundled one.
+        states: Token states per block.
+        blocks: Module path of the list of blocks, where rksp cannot find it.
+        variant: Definition of the spectrum, a name in `rksp.spectra.spectrum.VARIANTS`.
+        rank: Principal directions kept; None follows the variant.
+        kreiss: Compute Kreiss constants too, which is slow.
+        streaming: `always` draws or reads weights as they are used and drops them after, `never`
+            holds the model in memory, `auto` streams what does not fit. The numbers are the same.
+        max_memory: Bytes, default what is free. The response needs the model in memory six times
+            over: where that is too much, the evidence ends at `forward`.
+        threads: Threads that fit spectra and draw weights; None is one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    evidence: Annotated[
+        Literal["forward", "response", "micro"],
+        Flag("--evidence", "How much to spend; each includes the ones before it."),
+    ] = "response"
+    seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(
+        default=0, ge=0
+    )
+    probe: Annotated[Path | None, Flag("--probe", "Text to show instead of the bundled one.")] = (
+        None
+    )
+    states: Annotated[int, Flag("--snapshots", "Token states per block.", unit="states")] = Field(
+        default=STATES, ge=2
+    )
+    blocks: Annotated[str | None, Flag("--blocks", "Module path of the list of blocks.")] = None
+    variant: Annotated[
+        Literal["rksp-1", "paper-full-1", "paper-filtered-1", "paper-rank32-1", "paper-ridge-1"],
+        Flag("--variant", "Definition of the spectrum."),
+    ] = "rksp-1"
+    rank: Annotated[
+        int | None, Flag("--rank", "Principal directions to keep.", unit="directions")
+    ] = Field(default=None, ge=1)
+    kreiss: Annotated[bool, Flag("--kreiss", "Compute Kreiss constants too (slow).")] = False
+    streaming: Annotated[
+        Literal["auto", "always", "never"],
+        Flag("--stream", "Load and drop weights block by block; auto: what does not fit."),
+    ] = "auto"
+    max_memory: Annotated[
+        int | None,
+        BeforeValidator(_bytes),
+        Flag(
+            "--max-memory",
+            "Refuse what needs more, such as 8GB; default what is free.",
+            unit="size",
+            is_text=True,
+        ),
+    ] = None
+    threads: Annotated[
+        int | None, Flag("--threads", "Threads; default half of the cores.", unit="threads")
+    ] = Field(default=None, ge=1)
+
+    @property
+    def workers(self) -> int:
+        """Return the number of threads."""
+        return self.threads or 1

@@ -1,0 +1,22 @@
+"""Sizes of memory as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from rksp.errors import InputError
+
+_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kKMGT]?)i?[bB]?\s*$")
+_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def parse_size(text: str) -> int:
+    """Read bytes from `8GB`, `500 MB` or a plain number; units are powers of ten.
+
+    Raises:
+        InputError: The text is not a size.
+    """
+    match = _SIZE.match(text)
+    if not match or not float(match[1]) > 0:
+        raise InputError(f"--max-memory {text!r} is no size; give one such as 8GB.")
+    return int(float(match[1]) * _UNITS[match[2]])
