@@ -70,6 +70,10 @@ def test_a_script_is_never_run(tmp_path):
         "${${${",
         "a.py --x ${",
         "\\",
+        "x" * 300_000,
+        "a=" + "'x'" * 10_000,
+        "A=" + "x" * 500_000 + "\n" + "echo $A $A\n" * 500,
+        "$((" * 50_000,
         "if for case esac fi done }",
     ],
 )  # fmt: skip

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from rksp.recipe_files.values import Unresolved, read_number
 
-_MOST = 2**20  # characters that the variables of a script may unfold to
+_MOST = 2**20  # characters that one line of a script may unfold to
+_MOST_IN_ALL = 2**23
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _VARIABLE = re.compile(
@@ -68,9 +69,15 @@ class CommandLine:
     launcher: Mapping[str, object]
 
 
+class _Variables(dict[str, list[Word]]):
+    """What a script's variables hold, and how many characters were unfolded so far."""
+
+    spent: int = 0
+
+
 def read_shell(text: str) -> CommandLine:
     """The command of a script that carries the most settings."""
-    variables: dict[str, list[Word]] = {}
+    variables = _Variables()
     best = CommandLine(program="", data={}, lines={}, launcher={})
     depth = 0
     for statement in _statements(text):
@@ -99,9 +106,7 @@ def read_shell(text: str) -> CommandLine:
     return best
 
 
-def _assign(
-    words: list[Word], variables: dict[str, list[Word]], *, is_conditional: bool
-) -> list[Word]:
+def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -> list[Word]:
     """Takes the assignments at the start of a statement; the words of its command remain."""
     if words and words[0].text in ("export", "declare", "local", "readonly", "set", "eval"):
         words = [
@@ -145,19 +150,22 @@ def _perhaps(words: list[Word]) -> list[Word]:
     return found
 
 
-def _expand(words: list[Word], variables: Mapping[str, list[Word]]) -> list[Word]:
+def _expand(words: list[Word], variables: _Variables) -> list[Word]:
     found: list[Word] = []
     size = 0
     for word in words:
+        if variables.spent > _MOST_IN_ALL:  # nobody's script: the rest is not read
+            return []
         for part in _expand_word(word, variables):
             size += len(part.text) + 1
-            if size > _MOST:
+            variables.spent += len(part.text) + 1
+            if size > _MOST or variables.spent > _MOST_IN_ALL:
                 return found
             found.append(part)
     return found
 
 
-def _expand_word(word: Word, variables: Mapping[str, list[Word]]) -> Iterator[Word]:
+def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
     lone = _VARIABLE.fullmatch(word.text)
     if lone and (lone[1] or lone[3]) in variables:
         for part in variables[lone[1] or lone[3]]:  # keeps the lines where its words stand
@@ -184,11 +192,20 @@ def _expand_word(word: Word, variables: Mapping[str, list[Word]]) -> Iterator[Wo
     text = _VARIABLE.sub(value, word.text)
     if len(text) > _MOST:
         text = _ELSEWHERE
-    text = re.sub(r"\$\(.*?\)|`[^`]*`|\$[@*#0-9?]|\$\{[^}]*\}", _ELSEWHERE, text, flags=re.S)
+    text = re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", _ELSEWHERE, _without_commands(text))
     yield from _split(Word(text, word.line, word.whole and " -" not in text))
 
 
-def _is_options(chunk: str, variables: Mapping[str, list[Word]]) -> bool:
+def _without_commands(text: str) -> str:
+    """The text with each `$(command)` replaced by what is not known."""
+    parts, i = [], 0
+    while (j := text.find("$(", i)) >= 0:
+        parts += [text[i:j], _ELSEWHERE]
+        i = _balanced(text, j + 1) + 1
+    return "".join((*parts, text[i:]))
+
+
+def _is_options(chunk: str, variables: _Variables) -> bool:
     """Whether a chunk is a variable that holds several words, some of them flags."""
     lone = _VARIABLE.fullmatch(chunk)
     words = variables.get(lone[1] or lone[3], []) if lone else []
@@ -207,7 +224,7 @@ def _split(word: Word) -> Iterator[Word]:
         line += part.count("\n")
 
 
-def _arithmetic(text: str, variables: Mapping[str, list[Word]]) -> str:
+def _arithmetic(text: str, variables: _Variables) -> str:
     """The value of `$((a * b))`, where names are variables."""
 
     def number(node: ast.expr) -> int:
@@ -314,14 +331,19 @@ def _scalar(text: str) -> object:
 def _statements(text: str) -> Iterator[list[Word]]:
     """Statements as lists of words; the elements of an array stand between `NAME=(` and `)`."""
     words: list[Word] = []
-    current, start, whole, has = "", 1, False, False
+    pieces: list[str] = []  # of the current word
+    start, whole, has = 1, False, False
     line, i, in_array = 1, 0, False
 
     def flush() -> None:
-        nonlocal current, whole, has
+        nonlocal whole, has
         if has:
-            words.append(Word(current, start, whole))
-        current, whole, has = "", False, False
+            words.append(Word("".join(pieces), start, whole))
+        pieces.clear()
+        whole, has = False, False
+
+    def is_assignment() -> bool:
+        return len(pieces) < 256 and _ASSIGNMENT.fullmatch("".join(pieces)) is not None
 
     while i < len(text):
         c = text[i]
@@ -333,19 +355,22 @@ def _statements(text: str) -> Iterator[list[Word]]:
                 line += 1
                 flush()
             else:
-                current, has = current + text[i - 1], True
+                pieces.append(text[i - 1])
+                has = True
             continue
         if c in "'\"":
             end = _closing(text, i, c)
             inside = text[i + 1 : end].replace("\\\n", "\n") if c == '"' else text[i + 1 : end]
-            whole = whole or not has or _ASSIGNMENT.fullmatch(current) is not None
-            current, has = current + inside, True
+            whole = whole or not has or is_assignment()
+            pieces.append(inside)
+            has = True
             line += text.count("\n", i, end)
             i = end + 1
             continue
         if c == "$" and text.startswith(("$(", "${"), i):
             end = _balanced(text, i + 1)
-            current, has = current + text[i : end + 1], True
+            pieces.append(text[i : end + 1])
+            has = True
             line += text.count("\n", i, end)
             i = end + 1
             continue
@@ -353,8 +378,8 @@ def _statements(text: str) -> Iterator[list[Word]]:
             i = text.find("\n", i)
             i = len(text) if i < 0 else i
             continue
-        if c == "(" and _ASSIGNMENT.fullmatch(current):
-            current += c
+        if c == "(" and is_assignment():
+            pieces.append(c)
             flush()
             in_array = True
         elif c == ")" and in_array:
@@ -370,7 +395,8 @@ def _statements(text: str) -> Iterator[list[Word]]:
             words = []
             i += text.startswith("&&", i)
         else:
-            current, has = current + c, True
+            pieces.append(c)
+            has = True
         line += c == "\n"
         i += 1
     flush()
