@@ -36,6 +36,15 @@ Devices = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+AsFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="Read the run file as this trainer's; default recognized.",
+        metavar="TRAINER",
+        rich_help_panel="Recipe",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
