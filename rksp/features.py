@@ -200,12 +200,11 @@ def extract(
 def _of_recipe(recipe: Recipe, depth: int) -> dict[str, float]:
     spec = optimizer_spec(recipe.optimizer)
     is_adam = spec.follow_adam != "none"
-    end = recipe.min_lr_ratio
     return {
         "warmup_share": min(1.0, recipe.warmup_steps / recipe.max_steps),
         "warmup_steps": math.log10(1 + recipe.warmup_steps),
         "batch_tokens": math.log10(recipe.batch_size * recipe.sequence_length),
-        "decay": 0.0 if recipe.schedule == "constant" else 1 - end,
+        "decay": 1 - recipe.final_share,
         "adam_memory": -math.log10(1 - recipe.adam_beta2) if is_adam else math.nan,
         "adam_epsilon": _log(recipe.adam_epsilon) if is_adam else math.nan,
         "weight_decay": recipe.weight_decay,

@@ -38,14 +38,32 @@ def _entries(value: object) -> object:
     """Split `a,b` as a command line or a file says a tuple."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
+    return () if value is None else value
 
 
 def _ramp(value: object) -> object:
     """Split `0:16,1000:32` into (first step, sequences)."""
     if isinstance(value, str):
         return tuple(tuple(part.split(":", 1)) for part in _entries(value))
-    return value
+    return () if value is None else value
+
+
+DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
+Peft = Literal["none", "lora", "qlora", "other"]
+Objective = Literal[
+    "lm",
+    "mlm",
+    "seq2seq",
+    "classification",
+    "dpo",
+    "kto",
+    "orpo",
+    "reward",
+    "ppo",
+    "grpo",
+    "distillation",
+    "other",
+]
 
 
 class Recipe(BaseModel):

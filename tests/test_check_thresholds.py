@@ -339,11 +339,6 @@ CASES = {
         Level.WARNING,
         healthy(recipe={"learning_rate": 9e-4}),
     ),
-    "learning-rate, above the safe one": (
-        healthy(recipe={"learning_rate": 2e-3}),
-        Level.NOTE,
-        healthy(safe_learning_rate=1e-5),  # a wide interval is no reason below a tenth of the edge
-    ),
     "published-rate": (
         healthy(recipe={"learning_rate": 1e-2}),
         Level.WARNING,
@@ -603,7 +598,8 @@ def test_what_is_not_known_is_not_judged():
         facts=dict.fromkeys(("input_std", "output_std", "embedding_std")),
         forward=nothing | {"attention": (), "routers": ()},
         response=UNMEASURED | {"reason": "the gradient is zero"},
-        safe_learning_rate=None,
+        start_here=None,
+        do_not_exceed=None,
         likely_edge=None,
     )
     assert run_checks(bare) == ()

@@ -162,7 +162,8 @@ def test_all_advice_about_the_rate_is_one():
     evidence = healthy(
         facts={"parameters": 8_000_000_000},
         recipe={"learning_rate": 2e-2, "batch_size": 1},
-        safe_learning_rate=1e-4,
+        start_here=1e-4,
+        do_not_exceed=2e-4,
         likely_edge=1e-3,
     )
     seen = found(evidence)
@@ -171,7 +172,11 @@ def test_all_advice_about_the_rate_is_one():
     advice = {seen[name].fix.partition("ower the learning rate to ")[2] for name in rates}
     assert len(advice) == 1 and advice != {""}
     advised = float(advice.pop().rstrip("."))
-    silent = found(healthy(recipe={"learning_rate": advised, "batch_size": 1}, likely_edge=1e-3))
+    silent = found(
+        healthy(
+            recipe={"learning_rate": advised, "batch_size": 1}, likely_edge=1e-3, do_not_exceed=2e-4
+        )
+    )
     assert not rates & set(silent)
 
 

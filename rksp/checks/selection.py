@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from rksp.checks.registry import CHECKS, find_check
 from rksp.documents.finding import Finding, Level
@@ -34,7 +33,7 @@ def select_findings(
     chosen, left_out = [_code(text) for text in select], [_code(text) for text in ignore]
     wanted = {_code(key, whole=True): _level(value) for key, value in (levels or {}).items()}
     kept = [
-        replace(finding, level=wanted.get(finding.code, finding.level))
+        finding.model_copy(update={"level": wanted.get(finding.code, finding.level)})
         for finding in findings
         if _is_kept(finding.code, chosen, left_out)
     ]

@@ -38,10 +38,19 @@ Say = Callable[[str, int, int], None]  # (what, training steps done, training st
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe in `steps` steps: the whole schedule, warm-up in proportion."""
+    """The recipe in `steps` steps: the whole schedule and the batch's ramp, all in proportion."""
     steps = min(steps, recipe.max_steps)
-    warmup = round(recipe.warmup_steps * steps / recipe.max_steps)
-    return recipe.model_copy(update={"max_steps": steps, "warmup_steps": warmup})
+    share = steps / recipe.max_steps
+    fall = recipe.decay_steps
+    return recipe.model_copy(
+        update={
+            "max_steps": steps,
+            "warmup_steps": round(recipe.warmup_steps * share),
+            "decay_steps": None if fall is None else max(1, round(fall * share)),
+            "decay_milestones": tuple(round(step * share) for step in recipe.decay_milestones),
+            "batch_ramp": tuple((round(start * share), size) for start, size in recipe.batch_ramp),
+        }
+    )
 
 
 def confirm(
