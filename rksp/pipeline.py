@@ -21,6 +21,7 @@ from rksp.features import extract
 from rksp.measure.forward import LOGITS_NOT_FINITE, ForwardStats
 from rksp.measure.lr_range import RangeTest
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
+from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -149,7 +150,9 @@ def _assess(
         return certain_failure(
             broken, evidence.tier, steps=recipe.max_steps, learning_rate=rate, **bars
         )
-    depth = sum(length for _, length in seen.chains)
+    width, depth = seen.width, sum(length for _, length in seen.chains)
+    if not seen.chains:
+        width, depth = equivalent_shape(evidence.model)
     features = extract(
         recipe.model_copy(update={"learning_rate": rate or 1.0}),
         depth=depth,
@@ -162,7 +165,7 @@ def _assess(
         features,
         edge_inputs(
             recipe,
-            width=seen.width,
+            width=width,
             depth=depth,
             vocabulary=_classes(seen.forward),
             norm=_norm(evidence),

@@ -30,7 +30,7 @@ _PARTS: tuple[tuple[str, type[Part]], ...] = (
     ("spectra", SpectraReport),
     ("target", ScoredTarget),
 )
-_RATES = ("start_here", "likely_edge", "do_not_exceed", "safe_learning_rate")
+_RATES = ("start_here", "likely_edge", "do_not_exceed")
 _MOST_FINDINGS = 3
 
 

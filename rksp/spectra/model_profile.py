@@ -12,6 +12,7 @@ from rksp.batch import Batch
 from rksp.errors import InputError
 from rksp.measure.forward import ForwardStats
 from rksp.measure.snapshots import Collected, collect
+from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.spectra.dmd import VARIANTS
 from rksp.spectra.profile import SpectralAccumulator, SpectralProfile
 
@@ -76,6 +77,14 @@ class Profile:
         return f"<pre>{escape(repr(self))}</pre>{table if rows else ''}"
 
 
+def _judged_as(model: nn.Module) -> str:
+    width, depth = equivalent_shape(model)
+    return (
+        f"Without a chain of blocks the model is judged as a transformer of width {width} and "
+        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
+    )
+
+
 def _shown(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
@@ -132,5 +141,5 @@ def profile(
             width=seen.width,
             states=seen.states,
             forward_passes=seen.forward_passes,
-            notes=seen.notes,
+            notes=seen.notes if seen.chains else (*seen.notes, _judged_as(model)),
         )
