@@ -310,7 +310,7 @@ def test_what_is_not_known_is_not_judged():
         facts=dict.fromkeys(("input_std", "output_std", "embedding_std")),
         forward=nothing | {"attention": (), "routers": ()},
         response=UNMEASURED | {"reason": "the gradient is zero"},
-        safe_learning_rate=None,
+        do_not_exceed=None,
         likely_edge=None,
     )
     assert run_checks(bare) == ()

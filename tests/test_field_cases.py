@@ -241,7 +241,7 @@ RECIPES = {
 @pytest.mark.parametrize("case", RECIPES)
 def test_recipes(case: str):
     name, level, failing, facts, stable = RECIPES[case]
-    edge = {"likely_edge": None, "safe_learning_rate": None}  # the lints alone
+    edge = {"likely_edge": None, "do_not_exceed": None}  # the lints alone
     assert found(healthy(recipe=failing, facts=facts, **edge))[name].level is level
     assert name not in found(healthy(recipe=stable, facts=facts, **edge))
 
