@@ -176,11 +176,6 @@ CASES = {
         Level.WARNING,
         healthy(recipe={"learning_rate": 9e-4}),
     ),
-    "learning-rate, above the safe one": (
-        healthy(recipe={"learning_rate": 2e-3}),
-        Level.NOTE,
-        healthy(safe_learning_rate=1e-5),  # a wide interval is no reason below a tenth of the edge
-    ),
     "published-rate": (
         healthy(recipe={"learning_rate": 1e-2}),
         Level.WARNING,
