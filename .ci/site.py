@@ -31,7 +31,7 @@ GALLERY = {
 
 
 def _rksp(*arguments: str) -> str:
-    command = [sys.executable, "-m", "rksp.cli", *arguments]
+    command = [sys.executable, "-m", "rksp", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=SITE, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"rksp {' '.join(arguments)}: {done.stderr.strip()}")

@@ -20,8 +20,8 @@ from rksp.monitors.registry import MONITORS, make_monitors
 from rksp.monitors.watch import Watch
 from rksp.recipe import Recipe
 from rksp.training import Companion, train
+from rksp.training.beside import Beside
 from rksp.training.rotation import Rotation
-from rksp.training.runner import Beside
 
 # 25.5 million parameters. Monitors of weights cost the same at any batch, so 1,024 tokens a step
 # make their share larger than it is in real training.

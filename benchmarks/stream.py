@@ -18,6 +18,7 @@ from rksp.errors import InputError
 from rksp.sizes import parse_size
 
 _DRAWS = "random numbers drawn"
+_RESPONSE = "response, s"
 _PIECES = 16  # of a million entries: the fill whose rate is a bound
 
 
@@ -38,6 +39,13 @@ MODELS: Mapping[str, tuple[str, dict[str, object]]] = {
     "llama-3.1-70b": ("llama", _llama(80, 8192, 28_672, 64, 8, 128_256)),
     "llama-3.1-405b": ("llama", _llama(126, 16_384, 53_248, 128, 8, 128_256)),
     "deepseek-v3": ("deepseek_v3", {}),  # whose defaults in transformers it is
+    "mixtral-8x7b": ("mixtral", {"max_position_embeddings": 32_768}),  # likewise
+    "qwen3-30b-a3b": (
+        "qwen3_moe",
+        _llama(48, 2048, 6144, 32, 4, 151_936)
+        | {"head_dim": 128, "moe_intermediate_size": 768, "num_experts": 128}
+        | {"num_experts_per_tok": 8, "norm_topk_prob": True},
+    ),
 }
 
 
@@ -63,6 +71,7 @@ def run(
     spectra: bool = True,
     max_memory: int | None = None,
     overrides: Mapping[str, object] | None = None,
+    response: bool = True,
 ) -> list[dict[str, object]]:
     """Streams one pass in a process of its own, so that its peak is its own.
 
@@ -74,6 +83,8 @@ def run(
         spectra: Whether to fit the spectra too.
         max_memory: As for `rksp score`.
         overrides: Further settings.
+        response: Whether to measure the response to AdamW's first update too, each of its two
+            batches one of the probe's two sequences.
 
     Returns:
         Rows of name and value.
@@ -89,7 +100,7 @@ def run(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         found = pool.submit(
-            _measure, target, settings | cut, tokens, threads, spectra, max_memory
+            _measure, target, settings | cut, tokens, threads, spectra, max_memory, response
         ).result()
     if cut:
         found |= _whole(found, target, settings, tokens, threads, max_memory)
@@ -103,6 +114,7 @@ def _measure(
     threads: int,
     spectra: bool,
     max_memory: int | None,
+    response: bool = False,
 ) -> dict[str, object]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -131,6 +143,7 @@ def _measure(
         draws = _draws(stream)
         plan, waited, how = stream.plan, stream.waited, stream.describe()
         flops = counter.get_total_flops() + stream.split_flops
+        responded = _respond(stream, batch) if response else {}
     torch.set_num_threads(1)
     bounds = (
         _Bound(name="random numbers", needed=draws, rate=_fill_rate()),
@@ -161,6 +174,35 @@ def _measure(
         "processor time over these floors": round(worked / floor, 2),
         "seconds over these floors": round(passed / floor, 2),
         "seconds over these floors on all threads": round(passed * threads / floor, 2),
+        **responded,
+    }
+
+
+def _respond(stream, batch) -> dict[str, object]:
+    """The response of the stream that has just run a pass, and what was said of it before."""
+    from rksp.batch import Batch
+    from rksp.measure.streamed_response import measure_streamed_response, plan_of
+    from rksp.recipe import Recipe
+
+    same, fresh = (
+        Batch(
+            inputs={key: value[i : i + 1] for key, value in batch.inputs.items()},
+            labels=batch.labels[i : i + 1],
+        )
+        for i in (0, 1)
+    )
+    plan = plan_of(stream, same)
+    begun, worked = time.perf_counter(), time.process_time()
+    found = measure_streamed_response(stream, same, fresh, Recipe())
+    seconds, worked = time.perf_counter() - begun, time.process_time() - worked
+    return {
+        _RESPONSE: round(seconds, 2),
+        "predicted seconds of the response": round(plan.seconds),
+        "processor time of the response, s": round(worked, 2),
+        "forward passes of the response over both its batches": found.forward_passes,
+        "peak memory with the response, GB": round(_peak() / 1e9, 2),
+        "predicted peak with the response, GB": round(plan.peak / 1e9, 2),
+        "critical rate": found.critical_rate,
     }
 
 
@@ -239,8 +281,10 @@ def _whole(
     """The uncut model: its peak by a rehearsal, its time by the numbers it draws."""
     import torch
 
+    from rksp.batch import Batch
     from rksp.models.resolve import resolve
     from rksp.models.streaming.opening import open_stream
+    from rksp.models.streaming.planning import plan_response
     from rksp.models.streaming.streamed import locate_chains
 
     source = resolve(target, overrides=settings)
@@ -249,9 +293,17 @@ def _whole(
     with open_stream(source, 0, workers=threads, max_memory=max_memory) as stream, torch.no_grad():
         locate_chains(stream.model, lambda: stream.model(**one, use_cache=False), None, 2, tokens)
         predicted = stream.plan.peak
+        first = Batch(inputs=one, labels=batch.labels[:1])
+        responding = plan_response(stream, first.labels.numel(), source.config.vocab_size).peak
         ratio = _draws(stream) / found[_DRAWS]
     size = f"all {source.num_parameters:,} parameters"
-    return {
+    responded = {}
+    if _RESPONSE in found:
+        responded = {
+            f"predicted peak of the response for {size}, GB": round(responding / 1e9, 2),
+            f"extrapolated seconds of the response for {size}": round(found[_RESPONSE] * ratio),
+        }
+    return responded | {
         f"predicted peak for {size}, GB": round(predicted / 1e9, 2),
         f"extrapolated seconds for {size}": round(found["pass, s"] * ratio),
         f"extrapolated processor seconds for {size}": round(

@@ -1,9 +1,10 @@
-"""`rksp checks` and `rksp explain`: what rksp looks for, and what each finding means."""
+"""`rksp checks`: what rksp looks for."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,14 +14,20 @@ from rksp.errors import InputError
 
 def checks(
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    is_audit: Annotated[
+        bool,
+        typer.Option("--audit", help="Run the checks over public failures and successes."),
+    ] = False,
 ) -> int:
     """List every check with its code, its worst level and its name."""
     from rksp.checks.registry import CHECKS
 
     if output_format not in ("text", "json"):
         raise InputError(f"--format {output_format!r} is neither text nor json.")
+    if is_audit:
+        return _audit(output_format)
     if output_format == "json":
-        fields = ("code", "level", "name", "title", "measures", "healthy", "fix", "source")
+        fields = ("code", "level", "name", "title", "measures", "healthy", "fix", "source", "field")
         rows = [{field: getattr(check, field) for field in fields} for check in CHECKS]
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         return 0
@@ -31,32 +38,33 @@ def checks(
     return 0
 
 
-def explain(
-    check: Annotated[str, typer.Argument(help="A code (RKSP101) or name (initial-loss).")],
-) -> int:
-    """Teach one check: what it measures, why it matters, what is healthy, how to fix it."""
-    from rich.console import Console
-    from rich.table import Table
+def _audit(output_format: str) -> int:
+    """Print hits, misses and false alarms of each check over the corpus."""
+    from rksp.checks.audit import audit
 
-    from rksp.checks.registry import find_check
-
-    found = find_check(check)
-    console = Console(highlight=False, markup=False)
-    console.print(f"{found.code} {found.name} (at worst: {found.level})", style="bold")
-    console.print(found.title)
-    console.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    for title, text in (
-        ("Measures", found.measures),
-        ("Why", found.why),
-        ("Healthy", found.healthy),
-        ("Fix", found.fix),
-        ("Trips it", found.failing),
-        ("Does not", found.stable),
-        ("Source", found.source),
+    seen = audit()
+    if output_format == "json":
+        sys.stdout.write(json.dumps(asdict(seen), indent=1, ensure_ascii=False) + "\n")
+        return 0
+    width = max(len(tally.name) for tally in seen.tallies)
+    print(f"{'code':<8}  {'name':<{width}}  {'hits':>4}  {'misses':>6}  {'false alarms':>12}")
+    for tally in seen.tallies:
+        print(
+            f"{tally.code:<8}  {tally.name:<{width}}  {tally.hits:>4}  {tally.misses:>6}  "
+            f"{tally.false_alarms:>12}"
+        )
+    visible = len(seen.named) + len(seen.missed)
+    print()
+    print(
+        f"{len(seen.warned)} of {seen.healthy} public successes carry a warning, "
+        f"{len(seen.in_error)} an error; the cause of {len(seen.named)} of {visible} public "
+        f"failures is named, and {len(seen.unseen)} more cannot be seen before training."
+    )
+    for title, rows in (
+        ("False alarm", seen.warned),
+        ("Missed", seen.missed),
+        ("Not visible", seen.unseen),
     ):
-        table.add_row(title, text)
-    console.print(table)
+        for name, detail in rows:
+            print(f"{title}: {name}: {detail}")
     return 0

@@ -56,8 +56,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "explain",
-        "rksp.cli.checks:explain",
-        "Teach one check: what it measures, why it matters, what is healthy, how to fix it.",
+        "rksp.cli.explain:explain",
+        "Explain any word of the output: what it measures, what is healthy, how to fix it.",
     ),
     (
         "explain-config",

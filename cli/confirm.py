@@ -11,7 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rksp.cli.confirm_progress import live_progress
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.options import (
+    AsFormat,
+    Devices,
+    Given,
+    Panel,
+    RecipeFile,
+    with_options,
+)
 from rksp.cli.output_options import ConfirmOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.recipe_source import RequestedRun, requested_run
@@ -92,10 +99,11 @@ def confirm(
     output: Annotated[ConfirmOutput, Panel(title="Output")],
     recipe_file: RecipeFile = None,
     devices: Devices = None,
+    as_format: AsFormat = None,
 ) -> int:
     """Train briefly with every monitor on: did the prediction hold, what would have helped?"""
     files = outputs(output.output_format, output.output, "confirm")
-    run = requested_run(target, recipe, recipe_file, devices)
+    run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
             report = _confirmed(run, measure, model, trials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,11 +14,13 @@ from rksp.errors import InputError
 from rksp.text import one_line
 
 if TYPE_CHECKING:
-    from rksp.recipe_files.origin import RecipeField, RecipeFile
+    from rksp.recipe_files.origin import RecipeFile
 
 
 def explain_config(
-    file: Annotated[Path, typer.Argument(help="A trainer's YAML, JSON, TOML or Python file.")],
+    file: Annotated[
+        Path, typer.Argument(help="A trainer's YAML, JSON, TOML, shell or Python file.")
+    ],
     trainer: Annotated[
         str | None, typer.Option("--as", help="Read it as this trainer's; default recognized.")
     ] = None,
@@ -46,16 +49,12 @@ def _document(read: RecipeFile) -> dict[str, object]:
     return {
         "file": str(read.path),
         "trainer": read.trainer,
+        "understood": read.understood,
+        "settings": read.settings,
         "fields": {
-            f.name: {
-                "value": f.value,
-                "origin": f.origin.value,
-                "keys": list(f.keys),
-                "line": f.line,
-                "note": f.note,
-            }
-            for f in read.fields
+            f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
+        "assumed": _assumed(read),
         "problems": dict(read.problems),
         "target": None
         if target is None
@@ -69,13 +68,25 @@ def _document(read: RecipeFile) -> dict[str, object]:
     }
 
 
+def _assumed(read: RecipeFile) -> str:
+    """The line of what was assumed; empty for a file that means nothing here."""
+    from rksp.recipe_files.assumptions import assumed_line
+
+    try:
+        return assumed_line(read.recipe(), read.origins())
+    except InputError:
+        return ""
+
+
 def _print(read: RecipeFile) -> None:
-    rows = [("field", "value", "from", "note")]
-    rows += [(f.name, _value(f.value), _source(f), f.note) for f in read.fields]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    _say(f"{read.path}, {read.trainer}\n")
-    for row in rows:
-        _say("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)))
+    from rksp.recipe_files.table_text import recipe_table
+
+    _say(f"{read.path}, {read.trainer}, read {read.understood} of {read.settings} settings\n")
+    for row in recipe_table({f.name: f.value for f in read.fields}, read.origins()):
+        _say(row)
+    line = _assumed(read)
+    if line:
+        _say(f"\n{line}")
     for name, why in read.problems.items():
         _say(f"\n{name}: {why}")
     _print_target(read)
@@ -101,13 +112,6 @@ def _say(line: str) -> None:
 
 
 def _value(value: object) -> str:
-    if value is None:
-        return "off"
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    from rksp.recipe_files.table_text import shown
 
-
-def _source(field: RecipeField) -> str:
-    if field.origin != "file":
-        return {"trainer": "the trainer's default", "assumed": "assumed by rksp"}[field.origin]
-    keys = " × ".join(field.keys)
-    return f"{keys} (line {field.line})" if field.line else keys
+    return shown(value)

@@ -12,7 +12,14 @@ import typer
 
 from rksp.cli.grid_options import EngineOptions, PlanOptions, ViewOptions
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Devices, Given, Panel, flag_names, with_options
+from rksp.cli.options import (
+    AsFormat,
+    Devices,
+    Given,
+    Panel,
+    flag_names,
+    with_options,
+)
 from rksp.cli.output_options import RiskOptions
 from rksp.cli.rendering import conclude, emit
 from rksp.errors import InputError
@@ -57,6 +64,7 @@ def grid(
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
     ] = None,
     devices: Devices = None,
+    as_format: AsFormat = None,
 ) -> int:
     """Rank a whole sweep by its risk; exit 1 if a cell is at or above the bar."""
     from rksp.grid.cell import Options
@@ -67,7 +75,7 @@ def grid(
     gate = Gate.parse(view.fail_on)
     if _is_store(source):
         return _shown(read_grid(Path(source)), gate, view)
-    plan = _plan(source, axes or [], recipe, cells, devices)
+    plan = _plan(source, axes or [], recipe, cells, devices, as_format)
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides"}),
@@ -87,6 +95,7 @@ def _plan(
     recipe: Given[Recipe],
     options: PlanOptions,
     devices: int | None,
+    as_format: str | None,
 ) -> GridPlan:
     """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
@@ -102,6 +111,7 @@ def _plan(
         seed=options.sample_seed,
         ignore=options.ignore,
         devices=devices,
+        trainer=as_format,
         max_cells=options.max_cells,
     )
 

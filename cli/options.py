@@ -36,6 +36,15 @@ Devices = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+AsFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="Read the run file as this trainer's; default recognized.",
+        metavar="TRAINER",
+        rich_help_panel="Recipe",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +141,7 @@ class _Group:
             definition = self.model.model_fields[name]
             annotation = str | None if flag.is_text else definition.annotation
             default = self.panel.defaults.get(name, definition.default)
+            default = None if default == () else default
             option = typer.Option(
                 flag.name,
                 *flag.aliases,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rksp.cli.options import Given, flag_names
 from rksp.errors import InputError
@@ -13,73 +14,141 @@ from rksp.factory import refuse_factory
 from rksp.recipe import Recipe
 from rksp.text import one_line
 
-_RUN_FILES = (".yaml", ".yml", ".toml", ".py")
+if TYPE_CHECKING:
+    from rksp.recipe_files.origin import Origin
+
+_RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedRun:
     """What is to be scored: the target, settings of it that the file changes, the recipe.
 
-    `places` says in which file, at which line, a field of the recipe stands.
+    `origins` says for every field of the recipe where it comes from.
     """
 
     target: str
     overrides: Mapping[str, object]
     recipe: Recipe
-    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Field → file and line, for those that a file says outright or that follow from it."""
+        return {
+            name: (origin.file, origin.line)
+            for name, origin in self.origins.items()
+            if origin.file is not None and origin.line is not None and not origin.assumes
+        }
 
 
 def requested_run(
-    target: str, given: Given[Recipe], file: Path | None, devices: int | None
+    target: str,
+    given: Given[Recipe],
+    file: Path | None,
+    devices: int | None,
+    as_format: str | None = None,
 ) -> RequestedRun:
     """Read the flags, and a file if there is one: `--recipe`, or the target itself.
 
     What is typed wins over the file, and the file over `.rksp.toml` and the options' defaults.
+    What was assumed is said in one line on stderr.
+
+    Args:
+        target: As typed.
+        given: The recipe's options.
+        file: Of `--recipe`.
+        devices: Of `--devices`.
+        as_format: Of `--as`: the trainer whose format the file has; default recognized.
 
     Raises:
         InputError: The file cannot be read, describes no model where one is needed, or a value
             cannot be used.
     """
-    flags = flag_names(Recipe)
-    is_target = file is None and _is_run_file(Path(target))
+    from rksp.recipe_files.assumptions import assumed_line
+
+    is_target = file is None and (
+        _is_run_file(target) or (as_format is not None and Path(target).is_file())
+    )
     if file is None and not is_target:
-        if devices is not None:
-            raise InputError("--devices is for batches of a recipe file; give --recipe FILE.")
-        return RequestedRun(target=target, overrides={}, recipe=Recipe.parse(given.values, flags))
+        run = _from_flags(target, given, devices, as_format)
+    else:
+        run = _from_file(target, given, file, devices, as_format)
+    line = assumed_line(run.recipe, run.origins)
+    if line:
+        print(f"rksp: {one_line(line)}", file=sys.stderr)
+    return run
+
+
+def _from_flags(
+    target: str, given: Given[Recipe], devices: int | None, as_format: str | None
+) -> RequestedRun:
+    from rksp.recipe_files.assumptions import origins_of_flags
+
+    if devices is not None:
+        raise InputError("--devices is for batches of a recipe file; give --recipe FILE.")
+    if as_format is not None:
+        raise InputError("--as is for the format of a recipe file; give --recipe FILE.")
+    flags = flag_names(Recipe)
+    recipe = Recipe.parse(given.values, flags)
+    stated = {
+        name: flags.get(name, name) if name in given.typed else ".rksp.toml"
+        for name in given.stated
+    }
+    origins = origins_of_flags(recipe, stated)
+    return RequestedRun(target=target, overrides={}, recipe=recipe, origins=origins)
+
+
+def _from_file(
+    target: str,
+    given: Given[Recipe],
+    file: Path | None,
+    devices: int | None,
+    as_format: str | None,
+) -> RequestedRun:
     from rksp.recipe_files.registry import read_recipe_file
 
-    read = read_recipe_file(Path(target) if is_target else file, devices=devices)
-    typed = {name: given.values[name] for name in given.typed}
-    recipe = read.recipe(typed, flags)
+    read = read_recipe_file(
+        file or Path(target),
+        trainer=as_format,
+        devices=devices,
+        given={name: given.values[name] for name in given.typed},
+    )
+    recipe = read.recipe()
     for note in read.notes:
         print(f"rksp: {one_line(note)}", file=sys.stderr)
-    places = {
-        found.name: (read.path.as_posix(), found.line)
-        for found in read.fields
-        if found.line is not None and found.name not in typed
-    }
-    if not is_target:
-        return RequestedRun(target=target, overrides={}, recipe=recipe, places=places)
+    if file is not None:
+        return RequestedRun(target=target, overrides={}, recipe=recipe, origins=read.origins())
     if read.target is None:
         raise InputError(f"{target}: {read.target_missing}")
     for note in read.target.notes:
         print(f"rksp: {one_line(note)}", file=sys.stderr)
-    model = read.target
-    refuse_factory(model.name, target)
-    return RequestedRun(target=model.name, overrides=model.overrides, recipe=recipe, places=places)
+    refuse_factory(read.target.name, target)
+    return RequestedRun(
+        target=read.target.name,
+        overrides=read.target.overrides,
+        recipe=recipe,
+        origins=read.origins(),
+    )
 
 
-def _is_run_file(path: Path) -> bool:
-    """Whether a target is a trainer's file; JSON may also be a model's configuration."""
+def _is_run_file(target: str) -> bool:
+    """Whether a target is a trainer's file; JSON may also be a model's configuration.
+
+    A pickle of training arguments counts, so that it is refused with the way out.
+    """
+    path = Path(target.partition("::")[0])
     try:
         if not path.is_file():
             return False
-    except OSError:  # a name that no file system takes: said when the target is resolved
+    except (OSError, ValueError):  # a name that no file system takes: said when it is resolved
         return False
+    if path.name == "training_args.bin":
+        return True
     if path.suffix != ".json":
         return path.suffix in _RUN_FILES
     from rksp.recipe_files.document import load_document
-    from rksp.recipe_files.registry import READERS
+    from rksp.recipe_files.registry import matches_any
 
     document = load_document(path)
-    return not document.has("model_type") and any(r.matches(document) for r in READERS)
+    return not document.has("model_type") and matches_any(document)

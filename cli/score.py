@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.options import (
+    AsFormat,
+    Devices,
+    Given,
+    Panel,
+    RecipeFile,
+    with_options,
+)
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.recipe_source import RequestedRun, requested_run
@@ -51,6 +58,7 @@ def score(
     output: Annotated[ScoreOutput, Panel(title="Output")],
     recipe_file: RecipeFile = None,
     devices: Devices = None,
+    as_format: AsFormat = None,
     seeds: Seeds = 1,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
@@ -60,7 +68,7 @@ def score(
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
     older = None if gate.baseline is None else load(gate.baseline)
-    run = requested_run(target, recipe, recipe_file, devices)
+    run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
     changed = None if older is None else compare(older, result, strict=True)

@@ -33,16 +33,18 @@ class Probe:
         labels: Classes per logit row, one each; None if nothing is known.
         description: What the inputs are and how they were made.
         num_tokens: Tokens (or images) in all.
+        own: The batch that the model came with, if it did.
     """
 
     inputs: dict[str, Tensor] | Tensor
     labels: Tensor | None
     description: str
     num_tokens: int
+    own: Batch | None = None
 
     @property
     def batch(self) -> Batch:
-        return Batch(inputs=self.inputs, labels=self.labels)
+        return self.own or Batch(inputs=self.inputs, labels=self.labels)
 
 
 def make_probe(
@@ -123,6 +125,8 @@ def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -
             "decoder_input_ids": tokens.clone(),
             "decoder_attention_mask": torch.ones_like(tokens),
         }
+    if task == "text-classification":  # as good as any: the model has not seen the task's texts
+        labels = torch.arange(count) % max(2, getattr(config, "num_labels", 2))
     if task == "other":
         labels = None
     described = "; ".join([f"{name}, {how}, {count} × {length} tokens", *notes])

@@ -1,21 +1,106 @@
-"""A batch: what a model is shown and the labels that judge it."""
+"""A batch: what a model is shown, and what judges its answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 IGNORED = -100  # the label of a position that does not count, as in torch's cross-entropy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one forward pass over a batch gave.
+
+    Attributes:
+        output: What the model predicts, any shape; None where nothing but a loss is known.
+        loss: The loss of the output, a scalar.
+        aux: The routers' weighted auxiliary loss, where it is not in `loss`.
+        logits: The output if it is logits over classes `[..., classes]`.
+    """
+
+    output: Tensor | None
+    loss: Tensor
+    aux: Tensor | None = None
+    logits: Tensor | None = None
+
+    @property
+    def total(self) -> Tensor:
+        """What training minimizes."""
+        return self.loss if self.aux is None else self.loss + self.aux
+
+
+class Objective(Protocol):
+    """Run a model on a batch and judge the answer."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Pass: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Model inputs (tokens `[batch, length]` int64, or images `[batch, 1, 8, 8]`) and labels.
 
-    Inputs may also be the keyword arguments of a Hugging Face model. Labels line up with the
-    logits they judge: already shifted for a language model.
+    Attributes:
+        inputs: A tensor, positional arguments, or keyword arguments; the first dimension of every
+            tensor counts the examples.
+        labels: Of the logits, already shifted for a language model; or, with an objective, whatever
+            the examples are to be answered with.
+        objective: How the model is run and judged; None is `rksp.objective.run_pass`'s own way.
+        given: The batch as the user wrote it.
     """
 
-    inputs: Tensor | dict[str, Tensor]
-    labels: Tensor
+    inputs: Tensor | tuple[object, ...] | dict[str, object]
+    labels: Tensor | None
+    objective: Objective | None = None
+    given: object = None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is a loss."""
+        return self.labels is not None or self.objective is not None
+
+    @property
+    def count(self) -> int:
+        """Return the number of examples."""
+        return next((len(t) for t in tensors(self.inputs) if t.dim()), 0)
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Return the examples from `start` to before `stop`."""
+        size = self.count
+        inputs, labels, given = (
+            rows_of(part, size, start, stop) for part in (self.inputs, self.labels, self.given)
+        )
+        return replace(self, inputs=inputs, labels=labels, given=given)
+
+
+def tensors(value: object) -> list[Tensor]:
+    """Return every tensor in nested tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value
+    return [t for part in parts for t in tensors(part)] if _is_nested(value) else []
+
+
+def rows_of(value: object, size: int, start: int, stop: int) -> object:
+    """Return rows of every tensor that has `size` of them, in what holds it."""
+    return mapped(value, lambda t: t[start:stop] if t.dim() and len(t) == size else t)
+
+
+def mapped(value: object, change) -> object:
+    """Return nested tuples, lists and mappings with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: mapped(part, change) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(part, change) for part in value))
+    if isinstance(value, tuple | list):
+        return type(value)(mapped(part, change) for part in value)
+    return value
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, Mapping | tuple | list)

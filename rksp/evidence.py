@@ -17,15 +17,23 @@ from rksp.datasets.probe import Probe, make_probe
 from rksp.errors import InputError
 from rksp.features import Tier
 from rksp.measure.lr_range import STEPS, RangeTest, range_test
-from rksp.measure.response import ResponseProfile, measure_response
+from rksp.measure.response import ResponseProfile
+from rksp.measure.streamed_response import respond
+from rksp.models.given import given_probe
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming.stream import Stream
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile, profile
 
+_THREE_COPIES = (
+    "it holds three copies of the weights in memory, for which there is no room; "
+    "the evidence is forward; use --stream auto"
+)
+_IN_MEMORY_ONLY = "it trains the model, which a streamed model cannot be"
 _RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
 
 Progress = Callable[[str], None]
@@ -45,6 +53,7 @@ class Evidence:
         facts: What the checks read off the model.
         weights: How the weights were held, a sentence.
         seconds: Cost by step.
+        stream: What fed the model, closed, if it was streamed.
     """
 
     source: ModelSource
@@ -56,19 +65,22 @@ class Evidence:
     facts: ModelFacts
     weights: str
     seconds: dict[str, float]
+    stream: Stream | None = None
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
     _range_tests: dict[Recipe, RangeTest] = field(default_factory=dict)
 
     def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
         """Return the response to the recipe's first update, measured once for all that share it."""
         batch = self.probe.batch
-        if self.tier < Tier.RESPONSE or batch.labels is None:
+        if self.tier < Tier.RESPONSE or not batch.is_judged:
             return None
+        if optimizer_spec(recipe.optimizer).make is None:
+            return None  # rksp can check this recipe, but not take its steps
         step = first_step(recipe)
         if step not in self._responses:
             same, fresh = _halves(batch)
             with _timed(self.seconds, "response", progress):
-                self._responses[step] = measure_response(self.model, same, fresh, step)
+                self._responses[step] = respond(self.model, self.stream, same, fresh, step)
         return self._responses[step]
 
     def range_test(
@@ -104,18 +116,18 @@ def gather(
         InputError: An option, the probe or the model cannot be used.
     """
     options = options or MeasureOptions()
-    if source.kind == "factory":
-        raise InputError(
-            f"{source.target} is a factory, and rksp cannot know what to show it; "
-            "call rksp.profile(model, inputs) from Python."
-        )
-    sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
-    probe = make_probe(source, num_sequences=sequences, text=options.probe)
+    source = source.at(options.seed)
+    probe = _probe(source, options)
     seconds: dict[str, float] = {}
+    tier = Tier.parse(options.evidence)
+    responds = tier > Tier.FORWARD
     with ExitStack() as stack:
         with _timed(seconds, "build", progress):
             stream = None
-            if should_stream(source, options.streaming, options.max_memory):
+            is_there = source.model is not None and options.streaming != "always"
+            if not is_there and should_stream(
+                source, options.streaming, options.max_memory, with_response=responds
+            ):
                 stream = stack.enter_context(
                     open_stream(
                         source,
@@ -127,7 +139,8 @@ def gather(
             else:
                 tokens, limit = probe.num_tokens, options.max_memory
                 check_pass(source.target, source.config, tokens=tokens, limit=limit)
-            model = source.build(options.seed) if stream is None else stream.model
+            model = source.model if stream is None else stream.model
+            model = source.build(options.seed) if model is None else model
         with _timed(seconds, "forward and spectra", progress):
             seen = profile(
                 model,
@@ -138,11 +151,13 @@ def gather(
                 num_states=options.states,
                 blocks=options.blocks,
                 workers=options.workers,
+                needs_chain=source.batch is None,
             )
         weights = "in memory" if stream is None else stream.describe()
-    tier = Tier.parse(options.evidence)
-    if tier > Tier.FORWARD and (stream or not response_fits(source, options.max_memory)):
-        tier, seen = Tier.FORWARD, _without_response(seen)
+    if stream is not None and tier > Tier.RESPONSE:
+        tier, seen = Tier.RESPONSE, _without(seen, "range test", _IN_MEMORY_ONLY)
+    if responds and stream is None and not response_fits(source, options.max_memory):
+        tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
     return Evidence(
         source=source,
         options=options,
@@ -150,10 +165,26 @@ def gather(
         model=model,
         probe=probe,
         profile=seen,
-        facts=read_facts(model, seen.chains, seen.width),
+        facts=read_facts(model, seen.chains, seen.width, stream and stream.scales),
+        stream=stream,
         weights=weights,
         seconds=seconds,
     )
+
+
+def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
+    """Return what the model is shown: the batch that came with it, or text or images."""
+    if source.batch is not None:
+        if options.probe is not None:
+            raise InputError(f"{source.target} comes with a batch; --probe has no use.")
+        return given_probe(source.batch)
+    if source.model is not None and source.config is None:
+        raise InputError(
+            f"{source.target} comes without a batch, and rksp cannot know what to show it; a "
+            "factory returns (model, batch), and rksp.score takes the batch after the model."
+        )
+    sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
+    return make_probe(source, num_sequences=sequences, text=options.probe)
 
 
 def first_step(recipe: Recipe) -> Recipe:
@@ -186,31 +217,28 @@ def _micro_recipe(recipe: Recipe) -> Recipe:
 def _micro_batches(source: ModelSource, recipe: Recipe, file: Path | None) -> list[Batch]:
     """Return forty batches of at most two sequences: what a CPU can train on in minutes."""
     size = min(2, recipe.batch_size)
-    batch = make_probe(source, num_sequences=STEPS * size, seed=1, text=file).batch
-    count = len(batch.labels)
+    batch = source.batch
+    if batch is None:
+        batch = make_probe(source, num_sequences=STEPS * size, seed=1, text=file).batch
+    count = batch.count
     starts = [(step * size) % max(1, count - size + 1) for step in range(STEPS)]
-    return [_rows(batch, start, start + size) for start in starts]
+    return [batch.rows(start, start + size) for start in starts]
 
 
-def _without_response(seen: Profile) -> Profile:
-    """Return the profile with the reason why its evidence ends here."""
-    reason = "it needs six copies of the weights in memory; the evidence is forward"
-    missing = seen.forward.not_measured | {"response": reason}
+def _without(seen: Profile, name: str, reason: str) -> Profile:
+    """Return the profile with the reason why something is not measured."""
+    missing = seen.forward.not_measured | {name: reason}
     return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Return two disjoint batches from the probe, together a quarter of its sequences."""
-    count = len(batch.labels)
-    size = max(1, count // (2 * _RESPONSE_SHARE))
-    return _rows(batch, 0, size), _rows(batch, size, 2 * size)
+    """Return two disjoint batches from the probe, together a quarter of its sequences.
 
-
-def _rows(batch: Batch, start: int, stop: int) -> Batch:
-    return Batch(
-        inputs={key: value[start:stop] for key, value in batch.inputs.items()},
-        labels=batch.labels[start:stop],
-    )
+    A batch that came with the model is used whole: it is as large as its owner found right.
+    """
+    share = 1 if batch.objective is not None else _RESPONSE_SHARE
+    size = max(1, batch.count // (2 * share))
+    return batch.rows(0, size), batch.rows(size, 2 * size)
 
 
 @contextmanager

@@ -107,7 +107,7 @@ FEATURES: tuple[Feature, ...] = (
     _response("same_rise_rate", "the rise on the step's own batch", follows_rate=True),
     _response("best_step_rate", "the rate at which one step helps most", follows_rate=True),
     _response("output_rate", "how far the first step moves the output", follows_rate=True),
-    _response("grad_norm", "the gradient norm at initialization"),
+    _response("grad_norm", "the gradient norm before the first step"),
     _response("grad_rms", "the gradient's typical size"),
     _response("overshoot", "the damage of one step far too large"),
     _micro("lowest_rate", "the best rate of the range test", follows_rate=True),
@@ -179,7 +179,7 @@ def extract(
 
     Args:
         recipe: With a learning rate; `FeatureVector.at` moves to another.
-        depth: Number of blocks.
+        depth: Number of blocks; 0 where a model has no chain of them.
     """
     rate = math.log10(recipe.learning_rate)
     found: dict[str, float | None] = _of_recipe(recipe, depth) | {"rate": rate}
@@ -200,18 +200,17 @@ def extract(
 def _of_recipe(recipe: Recipe, depth: int) -> dict[str, float]:
     spec = optimizer_spec(recipe.optimizer)
     is_adam = spec.follow_adam != "none"
-    end = recipe.min_lr_ratio
     return {
         "warmup_share": min(1.0, recipe.warmup_steps / recipe.max_steps),
         "warmup_steps": math.log10(1 + recipe.warmup_steps),
         "batch_tokens": math.log10(recipe.batch_size * recipe.sequence_length),
-        "decay": 0.0 if recipe.schedule == "constant" else 1 - end,
+        "decay": 1 - recipe.final_share,
         "adam_memory": -math.log10(1 - recipe.adam_beta2) if is_adam else math.nan,
         "adam_epsilon": _log(recipe.adam_epsilon) if is_adam else math.nan,
         "weight_decay": recipe.weight_decay,
         "clipping": 0.0 if recipe.max_grad_norm is None else 1.0,
         **{name: float(name == _column(spec)) for name in _OPTIMIZER_COLUMNS},
-        "depth": math.log10(depth),
+        "depth": _log(depth),
     }
 
 
@@ -240,10 +239,10 @@ def _of_forward(forward: ForwardStats, rate: float) -> dict[str, float | None]:
     excess = None
     if forward.loss is not None and forward.uniform_loss is not None:
         excess = forward.loss - forward.uniform_loss
-    first, last = forward.blocks[0], forward.blocks[-1]
     growth = None
-    if first.rms_in > 0 and last.rms_out > 0:
-        growth = math.log(last.rms_out / first.rms_in) / len(forward.blocks)
+    if forward.blocks and forward.blocks[0].rms_in > 0 and forward.blocks[-1].rms_out > 0:
+        ratio = forward.blocks[-1].rms_out / forward.blocks[0].rms_in
+        growth = math.log(ratio) / len(forward.blocks)
     attention = forward.attention
     return {
         "residual_growth": growth,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import IGNORED, Batch
+from rksp.batch import IGNORED, Batch, Pass
 
 
 def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -24,8 +24,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED)
 
 
+def run_pass(model: nn.Module, batch: Batch) -> Pass:
+    """Run a model on a batch and judge it by the batch's objective, or else by cross-entropy."""
+    if batch.objective is not None:
+        return batch.objective(model, batch)
+    logits, aux = logits_of(model, batch)
+    return Pass(output=logits, loss=cross_entropy(logits, batch.labels), aux=aux, logits=logits)
+
+
 def task_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Mean cross-entropy plus the routers' own losses: what training minimizes."""
-    logits, aux = logits_of(model, batch)
-    loss = cross_entropy(logits, batch.labels)
-    return loss if aux is None else loss + aux
+    return run_pass(model, batch).total

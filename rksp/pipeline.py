@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rksp.checks.coverage import not_covered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
 from rksp.classifiers.classifier import load_classifier
@@ -162,8 +163,8 @@ def _assess(
         features,
         edge_inputs(
             recipe,
-            width=seen.width,
-            depth=depth,
+            width=max(1, seen.width or 0),
+            depth=max(1, depth),
             vocabulary=_classes(seen.forward),
             norm=_norm(evidence),
         ),
@@ -171,7 +172,7 @@ def _assess(
         learning_rate=rate,
         diverged=rate and labelled.predict(features, "diverged").probability,
         **bars,
-        doubts=(*_doubts(seen, response), *_strange(labelled.outside(features))),
+        doubts=(*_doubts(seen, response, recipe), *_strange(labelled.outside(features))),
     )
 
 
@@ -208,11 +209,15 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
     return None
 
 
-def _doubts(seen: Profile, response: ResponseProfile | None) -> tuple[str, ...]:
+def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
     """Why the evidence does not carry an answer, if it does not."""
-    doubts = []
+    unseen = not_covered(recipe)
+    doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
+    doubts += [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":
         doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
+    if response is None and seen.spectra.reading == "not measured":
+        doubts.append(f"neither spectra nor the response could be measured: {seen.spectra.reason}")
     return tuple(doubts)

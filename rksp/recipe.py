@@ -6,14 +6,64 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rksp.flags import Flag, checked
 from rksp.optimizers.table import OPTIMIZERS
 
 Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]
-Schedule = Literal["constant", "linear", "cosine"]
-Precision = Literal["fp32", "bf16", "fp16", "bf16-pure", "fp16-pure"]
+Schedule = Literal[
+    "constant", "linear", "cosine", "wsd", "inverse_sqrt", "polynomial", "exponential", "step"
+]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "bf16-pure", "fp16-pure"]
+DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
+Peft = Literal["none", "lora", "qlora", "other"]
+Objective = Literal[
+    "lm",
+    "mlm",
+    "seq2seq",
+    "classification",
+    "dpo",
+    "kto",
+    "orpo",
+    "reward",
+    "ppo",
+    "grpo",
+    "distillation",
+    "other",
+]
+
+
+def _entries(value: object) -> object:
+    """Split `a,b` as a command line or a file says a tuple."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return () if value is None else value
+
+
+def _ramp(value: object) -> object:
+    """Split `0:16,1000:32` into (first step, sequences)."""
+    if isinstance(value, str):
+        return tuple(tuple(part.split(":", 1)) for part in _entries(value))
+    return () if value is None else value
+
+
+DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
+Peft = Literal["none", "lora", "qlora", "other"]
+Objective = Literal[
+    "lm",
+    "mlm",
+    "seq2seq",
+    "classification",
+    "dpo",
+    "kto",
+    "orpo",
+    "reward",
+    "ppo",
+    "grpo",
+    "distillation",
+    "other",
+]
 
 
 class Recipe(BaseModel):
@@ -84,6 +134,71 @@ class Recipe(BaseModel):
         Precision, Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.")
     ] = "fp32"
 
+    decay_steps: Annotated[
+        int | None,
+        Flag(
+            "--decay-steps",
+            "Steps of the fall: the last ones of wsd, else those after the warm-up; the time "
+            "scale of inverse_sqrt.",
+            unit="steps",
+        ),
+    ] = Field(default=None, ge=1)
+    decay_shape: Annotated[
+        DecayShape, Flag("--decay-shape", "Shape of the fall at the end of a wsd schedule.")
+    ] = "linear"
+    decay_power: Annotated[
+        float,
+        Flag("--decay-power", "Exponent of a polynomial schedule; 1 is linear.", unit="power"),
+    ] = Field(default=1.0, gt=0)
+    decay_milestones: Annotated[
+        tuple[int, ...],
+        BeforeValidator(_entries),
+        Flag(
+            "--decay-milestones",
+            "Steps at which a step schedule multiplies the rate: 1000,2000.",
+            unit="steps",
+            is_text=True,
+        ),
+    ] = ()
+    decay_factor: Annotated[
+        float, Flag("--decay-factor", "Factor of a step schedule at each milestone.", unit="ratio")
+    ] = Field(default=0.1, gt=0, le=1)
+    batch_ramp: Annotated[
+        tuple[tuple[int, int], ...],
+        BeforeValidator(_ramp),
+        Flag(
+            "--batch-ramp",
+            "A ramp of the batch, first step:sequences, the full one last: 0:16,1000:32.",
+            unit="ramp",
+            is_text=True,
+        ),
+    ] = ()
+    peft: Annotated[Peft, Flag("--peft", "Adapters that are trained in place of the weights.")] = (
+        "none"
+    )
+    lora_rank: Annotated[
+        int | None, Flag("--lora-rank", "Rank of the LoRA adapters.", unit="rank")
+    ] = Field(default=None, ge=1)
+    lora_alpha: Annotated[
+        float | None,
+        Flag("--lora-alpha", "LoRA's scale: alpha / rank times the product.", unit="scale"),
+    ] = Field(default=None, gt=0)
+    lora_targets: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_entries),
+        Flag(
+            "--lora-targets",
+            "Modules that carry adapters: q_proj,v_proj; default the trainer's choice.",
+            unit="names",
+            is_text=True,
+        ),
+    ] = ()
+    objective: Annotated[Objective, Flag("--objective", "What the run minimizes.")] = "lm"
+    z_loss: Annotated[
+        float | None,
+        Flag("--z-loss", "Coefficient of log²Z of the output in the loss.", unit="weight"),
+    ] = Field(default=None, ge=0)
+
     @classmethod
     def parse(
         cls, fields: Mapping[str, object], sources: Mapping[str, str] | None = None
@@ -103,15 +218,59 @@ class Recipe(BaseModel):
         """The learning rate of optimizer step `step`, counted from zero.
 
         Warm-up is linear and reaches the peak at step `warmup_steps`; the first step of a
-        warm-up of n steps trains at 1/n of the peak, never at zero. A cosine or linear schedule
-        falls from the peak to `min_lr_ratio` of it at `max_steps`.
+        warm-up of n steps trains at 1/n of the peak, never at zero. What follows is
+        `share_after_warmup`.
         """
         assert self.learning_rate is not None, "a recipe without a rate has no schedule"
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
+        return self.learning_rate * self.share_after_warmup(step)
+
+    def share_after_warmup(self, step: int) -> float:
+        """The rate of a step after the warm-up, as a share of the peak.
+
+        With r = `min_lr_ratio`, w = `warmup_steps`, T = `max_steps`, D = `decay_steps` and
+        x the finished share of the fall, from 0 to 1:
+
+        - linear, cosine: r + (1-r)(1-x) and r + (1-r)(1+cos πx)/2 over D steps (default T-w);
+        - polynomial: r + (1-r)(1-x)^p; exponential: r^x, or e^(-x) where r is zero;
+        - wsd (Hu et al., 2024): the peak until T-D (default T/10), then `decay_shape` down to r;
+          its `sqrt` is r + (1-r)(1-√x) (Hägele et al., 2024);
+        - inverse_sqrt (Vaswani et al., 2017): √(τ/(τ+step-w)), not below r; τ is D (default w);
+        - step: `decay_factor` to the power of the milestones passed, not below r.
+        """
+        least, elapsed = self.min_lr_ratio, step - self.warmup_steps
         if self.schedule == "constant":
-            return self.learning_rate
-        span = max(1, self.max_steps - self.warmup_steps)
-        done = min(1.0, (step - self.warmup_steps) / span)
-        shape = 0.5 * (1 + math.cos(math.pi * done)) if self.schedule == "cosine" else 1 - done
-        return self.learning_rate * (self.min_lr_ratio + (1 - self.min_lr_ratio) * shape)
+            return 1.0
+        if self.schedule == "step":
+            passed = sum(step >= milestone for milestone in self.decay_milestones)
+            return max(least, self.decay_factor**passed)
+        if self.schedule == "inverse_sqrt":
+            scale = self.decay_steps or max(1, self.warmup_steps)
+            return max(least, math.sqrt(scale / (scale + elapsed)))
+        if self.schedule == "wsd":
+            span = self.decay_steps or max(1, self.max_steps // 10)
+            done = 1 - (self.max_steps - step) / span
+        else:
+            done = elapsed / (self.decay_steps or max(1, self.max_steps - self.warmup_steps))
+        done = min(1.0, max(0.0, done))
+        shape = self.decay_shape if self.schedule == "wsd" else self.schedule
+        if shape == "exponential":
+            return least**done if least else math.exp(-done)
+        falls = {
+            "linear": 1 - done,
+            "cosine": 0.5 * (1 + math.cos(math.pi * done)),
+            "sqrt": 1 - math.sqrt(done),
+            "polynomial": (1 - done) ** self.decay_power,
+        }
+        return least + (1 - least) * falls[shape]
+
+    @property
+    def final_share(self) -> float:
+        """The rate of the last step as a share of the peak."""
+        return self.share_after_warmup(max(self.warmup_steps, self.max_steps))
+
+    def batch_size_at(self, step: int) -> int:
+        """Sequences of optimizer step `step`, counted from zero, with the ramp."""
+        current = [size for start, size in self.batch_ramp if start <= step]
+        return current[-1] if current else self.batch_size

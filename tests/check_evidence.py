@@ -91,7 +91,7 @@ def healthy(
         forward=replace(FORWARD, **forward or {}),
         response=replace(RESPONSE, **response or {}),
         config=SimpleNamespace(**config or {}),
-        **{"start_here": 1e-3, "do_not_exceed": 3e-3, "likely_edge": 1e-2} | more,
+        **{"start_here": 1e-3, "do_not_exceed": 2e-3, "likely_edge": 1e-2} | more,
     )
 
 

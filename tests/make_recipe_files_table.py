@@ -1,75 +1,189 @@
-"""Writes rksp/recipe_files/README.md: which fields are found in which real configuration file.
+"""Writes rksp/recipe_files/README.md: what is read from real run files, and what of it is right.
 
 python tests/make_recipe_files_table.py
+
+Exits with 1 if a field differs from `tests/run_configs/checked.yaml`, where the recipes stand that
+were read off the files by eye.
 """
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rksp.errors import InputError
-from rksp.recipe import Recipe
+from rksp.recipe_files.assumptions import assumed_line
+from rksp.recipe_files.document import load_document, parse_yaml
+from rksp.recipe_files.origin import OriginKind, RecipeFile
+from rksp.recipe_files.python_source import FUNCTIONS
 from rksp.recipe_files.registry import READERS, read_recipe_file
+from rksp.recipe_files.torchtitan import is_registry
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "tests" / "run_configs"
 PAGE = ROOT / "rksp" / "recipe_files" / "README.md"
-_SHORT = {
-    "optimizer": "optimizer",
-    "learning_rate": "rate",
-    "schedule": "schedule",
-    "warmup_steps": "warm-up",
-    "max_steps": "steps",
-    "min_lr_ratio": "lowest",
-    "adam_beta2": "β₂",
-    "adam_epsilon": "ε",
-    "weight_decay": "decay",
-    "max_grad_norm": "clip",
-    "batch_size": "batch",
-    "sequence_length": "length",
-    "precision": "precision",
-}
-_MARKS = {"file": "●", "trainer": "○", "assumed": "·"}
 _HEAD = """# Recipes from trainers' own files
 
 `rksp explain-config FILE` shows every field of the recipe that a file means, where it comes from,
-and what was assumed; `rksp score TARGET --recipe FILE` and `rksp grid` read the same way. Readers:
-{readers}. A reader is one file here and one line in `registry.py`.
+and what was assumed; `rksp score TARGET --recipe FILE` and `rksp grid` read the same way. A reader
+is one table of fields here and one line in `registry.py`; `--as NAME` names one.
 
 Files are parsed, never executed: YAML by the rules of YAML 1.2 (`3e-4` is a number), Python as a
-syntax tree of literal assignments, `!include` and unknown references as "stands elsewhere".
+syntax tree of literal assignments, shell scripts as words, `!include` and unknown references as
+"stands elsewhere".
 
-## What was found in {count} real files
+## Readers
 
-● in the file · ○ the file is silent and the trainer's default is used · `·` assumed by rksp.
-This table is written by `tests/make_recipe_files_table.py`, and a test compares it.
+Names and defaults were read in these sources, but for what the last column says.
 
+| `--as` | trainer | version | source | from knowledge |
+|---|---|---|---|---|
+{readers}
+## What is read from {count} real runs of {formats} formats
+
+{read} were read and {refused} refused in one sentence; {checked} were checked by hand against file
+and source: {right} fields right, {wrong} wrong. Of the fields that matter, {silent} were assumed
+without a word. Of the {described} that describe their model, {scored} need no other argument.
+The trainer's version is where its defaults were read. This page is written by
+`tests/make_recipe_files_table.py`, and a test compares it.
+
+| run | read as | settings read | right | wrong | assumed | model |
+|---|---|--:|--:|--:|---|---|
 """
 
 
-def page() -> str:
-    """The page as it should be."""
-    files = sorted(path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".yml"))
-    readers = ", ".join(reader.title for reader in READERS)
-    lines = [_HEAD.format(readers=readers, count=len(files))]
-    lines.append(f"| file | {' | '.join(_SHORT.values())} | model |\n")
-    lines.append(f"|---|{':-:|' * len(_SHORT)}---|\n")
-    lines += [_row(path) for path in files]
-    return "".join(lines)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run: what was read, and the fields that agree and differ with what was checked."""
+
+    name: str
+    read: RecipeFile | None
+    refusal: str
+    right: int
+    wrong: tuple[str, ...]
+    is_checked: bool
 
 
-def _row(path: Path) -> str:
-    name = path.relative_to(CONFIGS).as_posix()
+def names() -> list[str]:
+    """Every run, by its path under `run_configs`; a registry counts once for each of its runs."""
+    found = []
+    for path in sorted(CONFIGS.rglob("*")):
+        if not path.is_file() or path.parent == CONFIGS:
+            continue
+        name = path.relative_to(CONFIGS).as_posix()
+        document = load_document(path) if path.suffix == ".py" else None
+        if document is not None and is_registry(document):
+            found += [f"{name}::{part}" for part in document.data[FUNCTIONS]]
+        else:
+            found.append(name)
+    return found
+
+
+@cache
+def checked() -> dict[str, dict[str, object]]:
+    """Run → field → value, as read by eye."""
+    return parse_yaml((CONFIGS / "checked.yaml").read_text(encoding="utf-8"))
+
+
+def row(name: str) -> Row:
+    """Reads one run and compares it."""
+    wanted = dict(checked().get(name, {}))
     try:
-        read = read_recipe_file(path)
+        read = read_recipe_file(CONFIGS / name)
+        recipe = read.recipe()
     except InputError as error:
-        sentence = str(error).replace(str(path), path.name)
-        return f"| {name} | {' | '.join('' for _ in _SHORT)} | {sentence} |\n"
-    assert set(_SHORT) <= set(Recipe.model_fields)
-    marks = [_MARKS[read.field(field).origin] for field in _SHORT]
-    model = read.target.name if read.target is not None else f"none: {read.target_missing}"
-    return f"| {name} | {' | '.join(marks)} | {model} |\n"
+        sentence = str(error).replace(f"{CONFIGS}/", "")
+        return Row(name, None, sentence, 0, tuple(wanted), bool(wanted))
+    found = {field: getattr(recipe, field) for field in wanted if field != "assumed"}
+    found["assumed"] = _assumed(read)
+    differ = tuple(
+        f"{field} is {found[field]}, not {value}"
+        for field, value in wanted.items()
+        if not _same(found[field], value)
+    )
+    return Row(name, read, "", len(wanted) - len(differ), differ, bool(wanted))
+
+
+def _assumed(read: RecipeFile) -> list[str]:
+    return [f.name for f in read.fields if f.origin.kind is OriginKind.ASSUMED]
+
+
+def _same(found: object, wanted: object) -> bool:
+    if isinstance(wanted, list):
+        plain = [list(part) if isinstance(part, tuple) else part for part in found]
+        return sorted(map(str, plain)) == sorted(map(str, wanted))
+    if isinstance(wanted, float) and isinstance(found, int | float):
+        return abs(found - wanted) <= 1e-5 * abs(wanted)
+    return found == wanted
+
+
+def silent(read: RecipeFile) -> list[str]:
+    """Fields that were assumed and are missing from the line that says so."""
+    line = assumed_line(read.recipe(), read.origins())
+    roots = {root for f in read.fields for root in f.origin.assumes}
+    return [root for root in sorted(roots) if f"--{root}".replace("_", "-") not in _long(line)]
+
+
+def _long(line: str) -> str:
+    for short, field in (("--lr", "--learning-rate"), ("--clip", "--max-grad-norm"),
+                         ("--beta1", "--adam-beta1"), ("--beta2", "--adam-beta2"),
+                         ("--epsilon", "--adam-epsilon")):  # fmt: skip
+        line = line.replace(short, field)
+    return line
+
+
+def page(rows: list[Row] | None = None) -> str:
+    """The page as it should be."""
+    rows = rows if rows is not None else [row(name) for name in names()]
+    read = [r for r in rows if r.read is not None]
+    titles = Counter(r.read.trainer for r in read)
+    described = [r for r in read if r.read.target is not None or "describes no" not in _missing(r)]
+    scored = [r for r in described if r.read.target is not None]
+    head = _HEAD.format(
+        readers="".join(
+            f"| {reader.name} | {reader.title} | {reader.version} | {reader.source} "
+            f"| {reader.unverified} |\n"
+            for reader in READERS
+        ),
+        count=len(rows),
+        formats=len(titles) + any("wandb" in r.name for r in read),
+        read=len(read),
+        refused=len(rows) - len(read),
+        checked=sum(r.is_checked for r in rows),
+        right=sum(r.right for r in rows),
+        wrong=sum(len(r.wrong) for r in rows),
+        silent=sum(len(silent(r.read)) for r in read),
+        described=len(described),
+        scored=len(scored),
+    )
+    return head + "".join(_line(r) for r in rows)
+
+
+def _missing(r: Row) -> str:
+    text = r.read.target_missing
+    return "describes no" if "gives no depth" in text else text
+
+
+def _line(r: Row) -> str:
+    if r.read is None:
+        return (
+            f"| {r.name} | refused | | {r.right or ''} | {len(r.wrong) or ''} | | {r.refusal} |\n"
+        )
+    right, wrong = (r.right, len(r.wrong)) if r.is_checked else ("", "")
+    target = r.read.target
+    model = target.name if target is not None else f"none: {r.read.target_missing}"
+    part = f"{r.read.understood} of {r.read.settings}"
+    assumed = ", ".join(_assumed(r.read))
+    return f"| {r.name} | {r.read.trainer} | {part} | {right} | {wrong} | {assumed} | {model} |\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    every = [row(name) for name in names()]
+    PAGE.write_text(page(every), encoding="utf-8")
+    for one in every:
+        for fault in one.wrong:
+            print(f"{one.name}: {fault}", file=sys.stderr)
+    sys.exit(any(one.wrong for one in every))

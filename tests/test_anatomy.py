@@ -10,7 +10,12 @@ from tiny_models import HUGGING_FACE, TOKENS, ZOO, Attended, batch, tiny
 from torch import nn
 from torch.nn import functional as F
 
-from rksp.models.anatomy.attention_calls import AttentionTap, fused_attention, watching_attention
+from rksp.models.anatomy.attention_calls import (
+    AttentionTap,
+    attention_entropies,
+    fused_attention,
+    watching_attention,
+)
 from rksp.models.anatomy.chains import block_paths, find_chains, first_tensor
 from rksp.models.anatomy.experts import experts
 from rksp.models.anatomy.norms import is_qk_norm, qk_norm
@@ -290,3 +295,13 @@ def test_a_tap_is_gone_after_its_removal():
     tap.remove()
     F.scaled_dot_product_attention(q, q, q)
     assert len(seen) == 1
+
+
+def test_what_one_watcher_computes_is_no_attention_of_the_model():
+    layer, seen = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0), []
+    logits = torch.randn(1, 2, 3, 3)
+    with watching_attention(layer, seen.append):
+        attention_entropies(logits, torch.ones_like(logits, dtype=torch.bool))
+        assert seen == []
+        logits.softmax(-1)
+    assert len(seen) == 1 and seen[0].logits is logits

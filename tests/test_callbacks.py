@@ -113,7 +113,8 @@ def test_hugging_face_two_epochs_bitwise_equal(tmp_path: Path, accumulation: int
     plain.train()
     trainer = _hugging_face(tmp_path, gpt2(), logging_steps=1, **options)
     log = tmp_path / "monitor.jsonl"
-    callback = hugging_face.WatchCallback(sinks=[JsonLines(log)]).attach(trainer)
+    callback = hugging_face.WatchCallback(sinks=[JsonLines(log)])
+    trainer.add_callback(callback)
     trainer.train()
 
     assert _same(_weights(plain.model), _weights(trainer.model))
@@ -136,7 +137,8 @@ def test_hugging_face_two_epochs_bitwise_equal(tmp_path: Path, accumulation: int
 def test_hugging_face_reports_a_nan_loss_before_the_weights_are_touched(tmp_path: Path) -> None:
     options = {"lr_scheduler_type": "constant", "max_steps": 5}
     trainer = _hugging_face(tmp_path, _poisoned(gpt2(), 5), **{**options, "max_steps": 8})
-    callback = hugging_face.WatchCallback(stop_on="critical").attach(trainer)
+    callback = hugging_face.WatchCallback(stop_on="critical")
+    trainer.add_callback(callback)
     trainer.train()
     first = callback.watch.alarms[0]
     assert (first.step, first.quantity, first.severity) == (5, "non_finite_loss", "critical")
@@ -149,21 +151,21 @@ def test_hugging_face_reports_a_nan_loss_before_the_weights_are_touched(tmp_path
 
 def test_hugging_face_only_watches_unless_told_to_stop(tmp_path: Path) -> None:
     trainer = _hugging_face(tmp_path, _poisoned(gpt2(), 5))
-    callback = hugging_face.WatchCallback(monitors=["non-finite"]).attach(trainer)
+    callback = hugging_face.WatchCallback(monitors=["non-finite"])
+    trainer.add_callback(callback)
     trainer.train()
     assert trainer.state.global_step == STEPS
     assert [alarm.step for alarm in callback.watch.alarms if "loss" in alarm.quantity] == [5]
     assert not all(torch.isfinite(w).all() for w in _weights(trainer.model))  # as without us
 
 
-def test_hugging_face_without_attach_says_what_to_do(tmp_path: Path) -> None:
-    trainer = _hugging_face(tmp_path, gpt2())
+def test_hugging_face_callback_outside_of_a_trainer_says_what_to_do(tmp_path: Path) -> None:
     callback = hugging_face.WatchCallback()
     with pytest.raises(InputError, match=r"call trainer\.train"):
         callback.watch  # noqa: B018
-    trainer.add_callback(callback)
-    with pytest.raises(InputError, match=r"callback\.attach\(trainer\)"):
-        trainer.train()
+    trainer = _hugging_face(tmp_path, gpt2())
+    with pytest.raises(InputError, match=r"Trainer\(callbacks=\[WatchCallback\(\)\]\)"):
+        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
 
 
 class _Module(lightning.LightningModule):

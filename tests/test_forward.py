@@ -138,7 +138,7 @@ def test_eager_and_fused_attention_give_the_same_numbers():
     eager = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())
     fused, written = (forward_of(m, probe.batch).attention for m in (model, eager))
-    assert [a.block for a in fused] == [0, 1, 2, 3]
+    assert [a.block for a in fused] == [a.block for a in written] == [0, 1, 2, 3]
     for left, right in zip(fused, written, strict=True):
         assert left.entropy == pytest.approx(right.entropy, rel=1e-5)
         assert left.logit_std == pytest.approx(right.logit_std, rel=1e-5)
@@ -166,7 +166,7 @@ def _batch(pair):
 
 def test_router_statistics():
     router = nn.Linear(6, 4, bias=False)
-    x = torch.randn(50, 6, generator=generator())
+    x = torch.randn(100, 6, generator=generator())
     with torch.no_grad():
         router.weight.zero_()
     flat = router_stats("r", x, router)
@@ -177,6 +177,8 @@ def test_router_statistics():
     steep = router_stats("r", x.abs(), router)
     assert steep.max_violation == pytest.approx(3) and steep.dead_experts == 3
     assert steep.entropy < 0.2
+    assert router_stats("r", x.abs(), router, choices=4).dead_experts == 0
+    assert router_stats("r", x[:50].abs(), router).dead_experts is None
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"])

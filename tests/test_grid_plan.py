@@ -291,8 +291,8 @@ def test_too_many_cells_are_refused_before_they_are_made():
 def test_a_grid_needs_a_model(tmp_path):
     with pytest.raises(InputError, match="--target"):
         read_plan(write(tmp_path, "a.yaml", "lr: [1e-3]\n"))
-    with pytest.raises(InputError, match="litgpt's name"):
-        read_plan(str(CONFIGS / "litgpt" / "debug.yaml"), ["lr=1e-3"])
+    with pytest.raises(InputError, match="nanotron's own experts"):
+        read_plan(str(CONFIGS / "nanotron" / "config_qwen_with_moe.yaml"), ["lr=1e-3"])
 
 
 def test_options_of_the_recipe_hold_for_every_cell(tmp_path):

@@ -186,7 +186,7 @@ def test_rollback_restores_weights_and_optimizer_bit_for_bit(optimizer_name):
     model = small_member()
     optimizer = make_optimizer(model, RECIPE.model_copy(update={"optimizer": optimizer_name}))
     backoff = RateBackoff(every=3, lead=2, hold=4)
-    backoff.bind(model, optimizer, RECIPE)
+    backoff.bind(model, optimizer)
     states = []
     for step, batch in enumerate(_batches(8)):
         states.append(_state(model, optimizer))
@@ -210,7 +210,7 @@ def test_rollback_to_the_start_forgets_the_optimizer():
     model = small_member()
     optimizer = make_optimizer(model, RECIPE)
     backoff = RateBackoff(every=10, lead=5)
-    backoff.bind(model, optimizer, RECIPE)
+    backoff.bind(model, optimizer)
     start = _state(model, optimizer)
     moment = _step(model, optimizer, backoff, 0, _batches(1)[0])
     backoff.on_alarm(_alarm(0), moment)
@@ -221,7 +221,7 @@ def test_rate_recovers_and_alarms_about_what_was_undone_are_ignored():
     model = _Two()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     backoff = RateBackoff(hold=4, lead=3, every=100, limit=1)
-    backoff.bind(model, optimizer, RECIPE)
+    backoff.bind(model, optimizer)
     moments = [Moment(step=step, model=model, optimizer=optimizer) for step in range(40)]
     backoff.on_alarm(_alarm(0), moments[0])
     backoff.on_alarm(_alarm(2), moments[2])
@@ -238,7 +238,7 @@ def test_rate_recovers_and_alarms_about_what_was_undone_are_ignored():
 def test_no_copy_of_a_step_whose_loss_was_not_finite():
     model = _Two()
     backoff = RateBackoff(every=1)
-    backoff.bind(model, torch.optim.SGD(model.parameters(), lr=1.0), RECIPE)
+    backoff.bind(model, torch.optim.SGD(model.parameters(), lr=1.0))
     backoff.after_update(Moment(step=0, model=model, loss=math.nan))
     assert backoff.actions == []
     backoff.after_update(Moment(step=0, model=model, loss=1.0))
@@ -256,7 +256,7 @@ def test_smoothing_lowers_the_leading_value_and_nothing_else():
     others = {name: p.detach().clone() for name, p in model.named_parameters()}
     before = torch.linalg.svdvals(matrix.detach().double())
     smoothing = SpectralSmoothing(ratio=2.5, every=2, rounds=1)
-    smoothing.bind(model, None, RECIPE)
+    smoothing.bind(model, None)
     smoothing.after_update(Moment(step=0, model=model))
     assert smoothing.actions == []
     smoothing.after_update(Moment(step=1, model=model))
@@ -289,14 +289,14 @@ def test_smoothing_lowers_each_leading_value_once_to_the_threshold_it_took(round
 def test_smoothing_on_alarm_acts_on_alarms_alone():
     model = small_member()
     smoothing = SpectralSmoothing(on="alarm", every=5)
-    smoothing.bind(model, None, RECIPE)
+    smoothing.bind(model, None)
     smoothing.after_update(Moment(step=4, model=model))
     assert smoothing.actions == []
     for step in (5, 6):
         smoothing.on_alarm(_alarm(step), Moment(step=step, model=model))
     assert [action.step for action in smoothing.actions] == [5]
     with pytest.raises(NotCovered):
-        SpectralSmoothing().bind(_Two(), None, RECIPE)
+        SpectralSmoothing().bind(_Two(), None)
 
 
 # z-loss
@@ -319,7 +319,7 @@ def test_z_loss_is_the_mean_square_of_log_z(family):
     expected += sum(0.25 * float(part.logsumexp(-1).square().mean().detach()) for part in routers)
     assert len(routers) == (0 if family == "zoo_pre_ln" else 2)
     loss = ZLoss(output=0.5, router=0.25)
-    loss.bind(model, None, RECIPE)
+    loss.bind(model, None)
     moment = Moment(step=0, model=model)
     armed = loss.arm(moment)
     model(batch.inputs)
@@ -341,7 +341,7 @@ def test_z_loss_pulls_log_z_towards_zero():
         model = small_member()
         optimizer = make_optimizer(model, RECIPE)
         loss = ZLoss(output=output, router=1.0)
-        loss.bind(model, optimizer, RECIPE) if output else None
+        loss.bind(model, optimizer) if output else None
         for step, batch in enumerate(_batches(15)):
             _step(model, optimizer, loss, step, batch)
         logits = model(_batches(1, seed=9)[0].inputs).logits.detach()
@@ -351,7 +351,7 @@ def test_z_loss_pulls_log_z_towards_zero():
 
 def test_z_loss_of_routers_needs_a_router():
     with pytest.raises(NotCovered, match="routers"):
-        ZLoss(output=0.0, router=1e-3).bind(small_member(), None, RECIPE)
+        ZLoss(output=0.0, router=1e-3).bind(small_member(), None)
 
 
 @pytest.mark.parametrize("text", ["z_loss:output=0.1,router=0.1", "kss:rank=8,weight=5"])
@@ -363,7 +363,7 @@ def test_activation_checkpointing_changes_no_gradient(text):
             older = model.gradient_checkpointing_enable  # deprecated in newer releases
             getattr(model, "activation_checkpointing_enable", older)()
         intervention = make_intervention(text)
-        intervention.bind(model, None, RECIPE)
+        intervention.bind(model, None)
         moment = Moment(step=0, model=model)
         hooks = intervention.arm(moment)
         penalties = []
@@ -448,7 +448,7 @@ def test_clip_brings_the_largest_logit_to_tau_and_other_heads_stay(family):
     before = _logits(model, batch)
     tau = float(torch.cat(before[:1]).median())
     clip = QKClip(tau=tau)
-    clip.bind(model, None, RECIPE)
+    clip.bind(model, None)
     others = {n: p.detach().clone() for n, p in model.named_parameters()}
     _watched(clip, model, batch)
     after = _logits(model, batch)
@@ -467,7 +467,7 @@ def test_clip_scales_values_and_outputs_not_and_leaves_small_logits_alone():
     kept = attention.qkv.weight[32:].detach().clone()
     for tau, count in ((1e6, 0), (1e-3, 1)):
         clip = QKClip(tau=tau)
-        clip.bind(model, None, RECIPE)
+        clip.bind(model, None)
         _watched(clip, model, batch)
         assert len(clip.actions) == count
     assert torch.equal(attention.qkv.weight[32:], kept)
@@ -489,13 +489,13 @@ def test_clip_of_latent_attention_spares_the_shared_rotary_key():
     kept = attention.kv_a_proj_with_mqa.weight.detach().clone()
     tau = float(before.median())
     clip = QKClip(tau=tau)
-    clip.bind(model, None, RECIPE)
+    clip.bind(model, None)
     _watched(clip, model, batch)
     after = _logits(model, batch)[0]
     assert after.tolist() == pytest.approx(before.clamp(max=tau).tolist(), rel=1e-4)
     assert torch.equal(attention.kv_a_proj_with_mqa.weight, kept)
     with pytest.raises(NotCovered, match="latent"):
-        QKNorm().bind(model, None, RECIPE)
+        QKNorm().bind(model, None)
 
 
 def test_clip_in_a_run_keeps_logits_near_tau():
@@ -504,7 +504,7 @@ def test_clip_in_a_run_keeps_logits_near_tau():
         model = small_member(init_std=0.3)
         optimizer = make_optimizer(model, RECIPE.model_copy(update={"learning_rate": 0.05}))
         clip = QKClip(tau=tau)
-        clip.bind(model, optimizer, RECIPE)
+        clip.bind(model, optimizer)
         for step, batch in enumerate(_batches(12)):
             _step(model, optimizer, clip, step, batch)
         largest[tau] = float(torch.cat(_logits(model, _batches(12)[11])).max())
@@ -516,7 +516,7 @@ def test_norm_makes_every_head_unit_and_trains_its_gains(family):
     model = small_member(family, init_std=0.5)
     optimizer = make_optimizer(model, RECIPE)
     norm = QKNorm()
-    norm.bind(model, optimizer, RECIPE)
+    norm.bind(model, optimizer)
     batch = _batches(1)[0]
     sizes, query_scale = [], 0.5
 
@@ -537,7 +537,7 @@ def test_inserted_norm_equals_the_architecture_that_has_it():
     with_norm = small_member("zoo_qk_norm")
     without = small_member("zoo_rmsnorm")
     without.load_state_dict(with_norm.state_dict(), strict=False)
-    QKNorm(epsilon=torch.finfo(torch.float32).eps).bind(without, None, RECIPE)
+    QKNorm(epsilon=torch.finfo(torch.float32).eps).bind(without, None)
     batch = _batches(1)[0]
     expected, found = (m(batch.inputs).logits.detach() for m in (with_norm, without))
     assert torch.allclose(expected, found, atol=1e-5)
@@ -546,7 +546,7 @@ def test_inserted_norm_equals_the_architecture_that_has_it():
 def test_norm_joins_the_optimizer_of_a_pair():
     model = small_member()
     optimizer = make_optimizer(model, RECIPE.model_copy(update={"optimizer": "muon"}))
-    QKNorm().bind(model, optimizer, RECIPE)
+    QKNorm().bind(model, optimizer)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     assert all(group["lr"] == 0.0 for part in optimizer.parts for group in part.param_groups)
@@ -555,13 +555,13 @@ def test_norm_joins_the_optimizer_of_a_pair():
 def test_models_that_normalize_or_do_not_attend_are_not_covered():
     for kind in (QKClip, QKNorm):
         with pytest.raises(NotCovered, match=r"QK-norm|normalizes"):
-            kind().bind(small_member("zoo_qk_norm"), None, RECIPE)
+            kind().bind(small_member("zoo_qk_norm"), None)
         with pytest.raises(NotCovered, match=r"found none|no attention"):
-            kind().bind(_Two(), None, RECIPE)
+            kind().bind(_Two(), None)
     model = small_member("llama")
     model.config._attn_implementation = "eager"
     with pytest.raises(NotCovered, match="sdpa"):
-        QKClip().bind(model, None, RECIPE)
+        QKClip().bind(model, None)
 
 
 # Shards
@@ -598,7 +598,7 @@ def test_sharded_models_get_what_whole_ones_get(one_process, text):
             fully_shard(model, mesh=mesh)
         optimizer = make_optimizer(model, RECIPE)
         intervention = make_intervention(text)
-        intervention.bind(model, optimizer, RECIPE)
+        intervention.bind(model, optimizer)
         for step, batch in enumerate(_batches(3)):
             moment = _step(model, optimizer, intervention, step, batch)
         intervention.on_alarm(_alarm(1), moment)

@@ -167,7 +167,7 @@ def _penalty(kss: KSS, model: nn.Module, step: int = 0, *, bind: bool = True):
     batch = associative_recall(length=32, vocab=64).batches(1, 8, seed=1)[0]
     moment = Moment(step=step, model=model)
     if bind:
-        kss.bind(model, None, Recipe())
+        kss.bind(model, None)
     hooks = kss.arm(moment)
     loss = task_loss(model, batch)
     for hook in hooks:
@@ -246,7 +246,7 @@ def test_unusable_options_are_named(options):
 
 def test_a_model_without_blocks_is_not_covered():
     with pytest.raises(NotCovered, match="list of blocks"):
-        KSS().bind(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), None, Recipe())
+        KSS().bind(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), None)
 
 
 def _train(kss: KSS | None, steps: int = 25) -> list[float]:

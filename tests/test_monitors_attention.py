@@ -11,6 +11,7 @@ from tiny_models import TOKENS, Attended, loss_of, tiny
 from torch import Tensor, nn
 from watching import alarms_of, noise, observe, values_of
 
+from rksp.errors import NotCovered
 from rksp.faults.low_precision_attention import LowPrecisionAttention
 from rksp.models.anatomy.attention_calls import AttentionCall, visible_logits
 from rksp.models.anatomy.chains import first_tensor
@@ -144,6 +145,16 @@ def test_attention_of_a_models_own_is_seen_by_its_softmax(name: str) -> None:
         entropy = torch.special.entr(layer.detach()).sum(-1)[..., 1:] / keys
         assert value == pytest.approx(float(entropy.mean((0, 2)).min()), rel=1e-4)
     assert len(values_of(watch.readings, "attention_max_logit")) == 2
+
+
+def test_a_cap_of_the_logits_leaves_no_law_to_read_and_is_said() -> None:
+    monitor, q = KeyNullSum(), torch.randn(1, 2, 3, 4, requires_grad=True)
+    monitor.bind(tiny("llama"))
+    monitor._look(AttentionCall(query=q, key=q, softcap=50.0))
+    with pytest.raises(NotCovered, match="caps its logits"):
+        monitor.read(Moment(step=0, model=nn.Identity()))
+    monitor._look(AttentionCall(query=q, key=q))
+    assert monitor.read(Moment(step=0, model=nn.Identity())) == []
 
 
 def test_attention_that_nothing_sees_is_named_after_the_first_sampled_step() -> None:

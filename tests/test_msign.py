@@ -12,7 +12,6 @@ from rksp.errors import InputError, NotCovered
 from rksp.interventions.msign import MSign
 from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.recipe import Recipe
 
 
 def _alarm(step: int) -> Alarm:
@@ -30,7 +29,7 @@ def _alarm(step: int) -> Alarm:
 
 def _bound(model: nn.Module, **options) -> MSign:
     msign = MSign(every=1, **options)
-    msign.bind(model, None, Recipe())
+    msign.bind(model, None)
     return msign
 
 
@@ -128,13 +127,13 @@ def test_scopes_are_disjoint_and_leave_ends_and_routers_alone():
 def test_clock_and_alarm():
     model = small_member("zoo_pre_ln")
     msign = MSign(every=3)
-    msign.bind(model, None, Recipe())
+    msign.bind(model, None)
     for step in range(7):
         msign.after_update(Moment(step=step, model=model))
         msign.on_alarm(_alarm(step), Moment(step=step, model=model))
     assert [action.step for action in msign.actions] == [2, 5]
     msign = MSign(every=3, on="alarm")
-    msign.bind(model, None, Recipe())
+    msign.bind(model, None)
     for step in range(7):
         msign.after_update(Moment(step=step, model=model))
         if step >= 1:
@@ -153,7 +152,7 @@ def test_a_second_sign_changes_nothing_more():
 
 def test_models_without_projections_and_unusable_options():
     with pytest.raises(NotCovered, match="scope"):
-        MSign().bind(nn.Linear(4, 4), None, Recipe())
+        MSign().bind(nn.Linear(4, 4), None)
     for options in ({"every": 0}, {"scope": "heads"}, {"strength": 0.0}, {"on": "noon"}):
         with pytest.raises(InputError, match="MSign"):
             MSign(**options)

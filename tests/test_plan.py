@@ -124,3 +124,14 @@ def test_a_bad_plan_is_one_sentence(tmp_path: Path, document: object, words: str
 def test_a_missing_plan_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_ladder_plan(tmp_path / "nowhere.yaml")
+
+
+def test_a_later_field_of_a_recipe_renames_no_stored_ladder() -> None:
+    plain = tiny_spec()
+
+    def renamed(**change: object) -> bool:
+        recipe = plain.recipe.model_copy(update=change)
+        return plain.model_copy(update={"recipe": recipe}).id != plain.id
+
+    assert not renamed(objective="lm") and not renamed(z_loss=None)
+    assert renamed(z_loss=1e-4) and renamed(weight_decay=0.3)

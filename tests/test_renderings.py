@@ -128,7 +128,7 @@ def test_the_gate_counts_what_it_says():
     assert table == {
         "note": [False, False, False, False],
         "warning": [False, False, True, False],
-        "error": [False, True, True, False],
+        "error": [True, True, True, False],
     }
     risky = [Gate.parse(bar).judge(scored(3.0)).failed for bar in ("0.5", "error", "never")]
     assert risky == [True, True, False]

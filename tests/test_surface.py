@@ -19,9 +19,9 @@ PUBLIC = (
 )
 
 RECIPE = (
-    "--accumulate --batch-size --beta1 --beta2 --clip --devices --epsilon --learning-rate --lr "
-    "--max-steps --min-lr-ratio --momentum --optimizer --precision --schedule --sequence-length "
-    "--warmup-steps --weight-decay "
+    "--accumulate --as --batch-size --beta1 --beta2 --clip --decay-power --decay-shape "
+    "--decay-steps --devices --epsilon --learning-rate --lr --max-steps --min-lr-ratio --momentum "
+    "--optimizer --precision --schedule --sequence-length --warmup-steps --weight-decay "
 )
 MEASURE = (
     "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --stream --threads "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import random
@@ -22,10 +23,12 @@ from rksp.interventions.registry import INTERVENTIONS
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
+from rksp.monitors.latest import Latest
 from rksp.monitors.registry import MONITORS, make_monitors, markdown_table
 from rksp.monitors.rule_table import RULES
 from rksp.monitors.rules import Rules, replay
 from rksp.monitors.sinks import (
+    Csv,
     JsonLines,
     MLflow,
     TensorBoard,
@@ -449,6 +452,38 @@ def test_a_log_is_continued_where_it_was_cut_off(tmp_path: Path) -> None:
         JsonLines(tmp_path / "absent" / "monitor.jsonl")
 
 
+def test_a_table_of_commas_has_a_row_a_reading_and_a_row_an_alarm(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.csv"
+    for step in (0, 1):  # closed and continued
+        sink = Csv(path)
+        sink.write([_reading(step)], _alarm() if step else [])
+        sink.close()
+    rows = list(csv.DictReader(path.open(newline="")))
+    assert [(row["kind"], row["step"]) for row in rows] == [
+        ("reading", "0"), ("reading", "1"), ("alarm", "1"),
+    ]  # fmt: skip
+    assert rows[0]["value"] == "1.5" and rows[0]["severity"] == ""
+    assert rows[2]["severity"] == "critical" and rows[2]["value"] == "inf"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="another table"):
+        Csv(path)
+    with pytest.raises(InputError, match="folder that exists"):
+        Csv(tmp_path / "absent" / "monitor.csv")
+
+
+def test_the_newest_value_of_a_quantity_is_that_of_the_worst_layer() -> None:
+    latest = Latest()
+    both = [
+        Reading(monitor="m", quantity=q, step=0, layer=layer, value=value)
+        for q in ("stable_rank", "activation_max")
+        for layer, value in (("a", 2.0), ("b", 1.0))
+    ]
+    latest.write(both, _alarm())
+    assert latest.values == {
+        "rksp/m/stable_rank": 1.0, "rksp/m/activation_max": 2.0, "rksp/alarms": 1.0,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("module", "make"),
     [
@@ -481,6 +516,9 @@ class _Tracker:
     def log_metrics(self, values: dict, step: int) -> None:
         self.logged.append((values, step))
 
+    def alert(self, **fields: object) -> None:
+        self.logged.append((fields, None))
+
     def set_tag(self, name: str, value: str) -> None:
         self.logged.append((name, value))
 
@@ -500,10 +538,15 @@ def test_trackers_get_readings_into_the_run_that_is_open(monkeypatch: pytest.Mon
     _module("wandb", monkeypatch, run=None)
     with pytest.raises(InputError, match=r"wandb\.init"):
         WeightsAndBiases()
-    _module("wandb", monkeypatch, run=run)
-    WeightsAndBiases().write([_reading(3)], _alarm())
+    levels = type("AlertLevel", (), {"WARN": "WARN", "ERROR": "ERROR"})
+    _module("wandb", monkeypatch, run=run, AlertLevel=levels)
+    sink = WeightsAndBiases()
+    for _ in range(2):
+        sink.write([_reading(3)], _alarm())
     assert run.logged[1] == ({"rksp/step": 3, tag: 1.5}, None)
     assert run.logged[2][0]["rksp/alarm"] == sentence(_alarm()[0])
+    alerts = [entry for entry, _ in run.logged if "title" in entry]
+    assert [(a["title"], a["level"]) for a in alerts] == [("rksp: q critical", "ERROR")]
 
     run = _Tracker()
     _module("mlflow", monkeypatch, active_run=lambda: None)
@@ -511,8 +554,11 @@ def test_trackers_get_readings_into_the_run_that_is_open(monkeypatch: pytest.Mon
         MLflow()
     fields = {"log_metrics": run.log_metrics, "set_tag": run.set_tag}
     _module("mlflow", monkeypatch, active_run=lambda: run, **fields)
-    MLflow().write([_reading(3)], _alarm())
-    assert run.logged[0] == ({tag: 1.5}, 3) and run.logged[1][0] == "rksp.alarm.1.m"
+    sink = MLflow()
+    for _ in range(2):
+        sink.write([_reading(3)], _alarm())
+    assert run.logged[0] == ({tag: 1.5}, 3) and run.logged[1][0] == "rksp.alarm.critical.q"
+    assert len(run.logged) == 3  # the tag once
 
     run = _Tracker()
     current = type("Holder", (), {"get": lambda self: run})()

@@ -20,7 +20,8 @@ def score_cost(
     """Times every stage of a score and divides by one forward pass of the bare model.
 
     Returns:
-        A row a stage: `stage`, `seconds` (median over rounds) and `forward_passes`.
+        A row a stage and one for all of them: `stage`, `seconds` (median over rounds) and
+        `forward_passes`.
     """
     source = resolve(target, overrides=overrides)
     model, probe = source.build(0), make_probe(source)
@@ -30,6 +31,8 @@ def score_cost(
     for stage in runs[0]:
         seconds = statistics.median(run[stage] for run in runs)
         rows.append({"stage": stage, "seconds": seconds, "forward_passes": seconds / forward})
+    total = sum(row["seconds"] for row in rows[1:])
+    rows.append({"stage": "all", "seconds": total, "forward_passes": total / forward})
     return rows
 
 

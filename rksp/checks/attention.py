@@ -1,18 +1,18 @@
-"""Checks of attention at initialization, and of what keeps its logits from growing."""
+"""Checks of attention before the first step, and of what keeps its logits from growing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
 _SPREAD, _SATURATED_SPREAD = 4.0, 8.0
 _CLIPPED_LOGIT = 100.0  # τ of Kimi K2's QK-clip
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.1
-_LARGE = 30e9  # parameters: Marin's 32B broke, its 8B did not
-_USUAL_RATE = 3.0  # times the published rate; Marin had 6.8
+_LARGE = 1e9  # active parameters; smaller models bear every published rate without it
+_OF_EDGE = 1 / 3  # Marin's 32B broke at 0.37 of the public edge, its 8B held at 0.3
 _HEAD = (32, 512)
 _TILE = 8  # elements: 16 bytes of fp16, the unit of tensor cores
 _WIDE = 512  # narrower models have small heads by necessity
@@ -62,22 +62,25 @@ def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
-    facts = evidence.facts
-    if facts is None or facts.attentions == 0 or facts.qk_norms or facts.parameters < _LARGE:
-        return
-    if evidence.setting("attn_logit_softcapping", "attn_logit_softcap") is not None:
-        return
-    ratio = evidence.rate_over_published
-    is_fast = ratio is not None and ratio > _USUAL_RATE
-    pace = f", trained at {ratio:.3g} times GPT-3's rate for this size" if is_fast else ""
-    yield Observation(
-        level=Level.WARNING if is_fast else Level.NOTE,
-        message=(
-            f"Nothing bounds the attention logits of {facts.parameters / 1e9:,.4g}B "
-            f"parameters{pace}."
-        ),
-        value=float(facts.parameters),
+    edge, rate, size = (
+        evidence.public_edge,
+        evidence.recipe.learning_rate,
+        evidence.active_parameters,
     )
+    has_attention = evidence.facts is None or evidence.facts.attentions > 0
+    if edge is None or size is None or size < _LARGE or not has_attention:
+        return
+    if rate > _OF_EDGE * edge and not evidence.bounds_attention:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"Nothing bounds the attention logits of {size / 1e9:,.4g}B active parameters, "
+                f"trained at {rate / edge:.2g} of the rate where public runs of this size failed."
+            ),
+            value=rate / edge,
+            fix="Normalize queries and keys per head (the qwen3 or olmo2 type)",
+            rate=_OF_EDGE * edge,
+        )
 
 
 def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -109,7 +112,7 @@ CHECKS = (
         code="RKSP201",
         name="attention-logit-scale",
         level=Level.ERROR,
-        title="Attention logits are too large before training",
+        title="Attention logits are too large",
         measures=(
             "Standard deviation of scaled query–key products over visible keys, of the worst "
             f"layer; in trained weights the largest logit, against {_CLIPPED_LOGIT:g}."
@@ -129,6 +132,7 @@ CHECKS = (
         failing="QK-norm, attention scale 1.0, head_dim 256: 16",
         stable="QK-norm, attention scale 1/16, head_dim 256: 1",
         look=_logit_scale,
+        needs=(Need.FORWARD,),
     ),
     Check(
         code="RKSP202",
@@ -148,29 +152,36 @@ CHECKS = (
         failing="QK-norm, attention scale 1.0, head_dim 256: 0.06",
         stable="QK-norm, attention scale 1/16, head_dim 256: 0.9",
         look=_entropy,
+        needs=(Need.FORWARD,),
     ),
     Check(
         code="RKSP203",
         name="missing-qk-norm",
         level=Level.WARNING,
-        title="A large model without QK-norm",
+        title="A high rate for a large model without QK-norm",
         measures=(
-            f"Normalization of queries and keys, or a soft cap, from {_LARGE / 1e9:g}B parameters; "
-            f"a warning if the rate also is above {_USUAL_RATE:g} times GPT-3's for the size."
+            f"Normalization of queries and keys, or a soft cap, from {_LARGE / 1e9:g}B active "
+            "parameters, where the rate is above a third of the public edge for the size (see "
+            "RKSP502)."
         ),
         why=(
             "Attention logits grow with the learning rate, and the highest trainable rate falls "
-            "with size where nothing bounds them. Marin's 32B spiked from 70,000 steps on, "
+            "with size where nothing bounds them: 4.8B parameters broke at 1e-2, as was foretold "
+            "from smaller ones, and a size alone breaks nothing. Marin's 32B spiked from 70,000 "
+            "steps on, "
             "whatever was done to the optimizer, until it was moved to QK-norm; its 8B had been "
             "stable. This failure comes late: no short run and no measurement at initialization "
             "shows it."
         ),
         source="Marin 32B retrospective; Wortsman et al., 2023 (arXiv 2309.14322)",
-        healthy="QK-norm or a soft cap, or fewer parameters",
+        healthy="QK-norm or a soft cap, or a rate under a third of the public edge",
         fix="Normalize queries and keys per head (in Hugging Face, the qwen3 or olmo2 type).",
         failing="32B Llama, learning rate 7e-4, no QK-norm",
         stable="32B Qwen3, whose heads normalize queries and keys",
         look=_qk_norm,
+        needs=(Need.SIZE,),
+        field="learning_rate",
+        settings=("model_type",),
     ),
     Check(
         code="RKSP204",
@@ -191,5 +202,11 @@ CHECKS = (
         failing="hidden_size=11600, num_attention_heads=80: 145",
         stable="hidden_size=11264, num_attention_heads=88: 128",
         look=_head_dimension,
+        needs=(Need.CONFIG,),
+        settings=(
+            "num_attention_heads",
+            "n_head",
+            "head_dim",
+        ),
     ),
 )

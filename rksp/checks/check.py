@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 
 
@@ -19,6 +19,8 @@ class Observation:
         value: The number that tripped it; None for a missing part.
         fix: Where the numbers allow a more exact advice than the check's own.
         layer: Path of the module; empty for the whole model.
+        rate: Highest learning rate that would silence it, where lowering the rate does; all such
+            findings of a report then give the same advice.
     """
 
     level: Level
@@ -26,6 +28,7 @@ class Observation:
     value: float | None
     fix: str | None = None
     layer: str = ""
+    rate: float | None = None
 
 
 Look = Callable[[CheckEvidence], Iterator[Observation]]
@@ -47,6 +50,9 @@ class Check:
         fix: The smallest change that would silence it, one sentence.
         failing, stable: A minimal setting that trips it, and one that does not.
         look: Yields what it sees; nothing where the evidence does not reach.
+        needs: What must be known besides the recipe; without any of it the check does not run.
+        field: The recipe's field to blame; empty where it is none.
+        settings: Names of the configuration's settings to blame, the usual one first.
     """
 
     code: str
@@ -61,18 +67,24 @@ class Check:
     failing: str
     stable: str
     look: Look
+    needs: tuple[Need, ...] = ()
+    field: str = ""
+    settings: tuple[str, ...] = ()
 
-    def run(self, evidence: CheckEvidence) -> Iterator[Finding]:
-        """The findings of this check."""
-        for seen in self.look(evidence):
-            yield Finding(
-                code=self.code,
-                name=self.name,
-                level=seen.level,
-                message=seen.message,
-                value=seen.value,
-                healthy=self.healthy,
-                fix=seen.fix or self.fix,
-                source=self.source,
-                layer=seen.layer,
-            )
+    def missing(self, evidence: CheckEvidence) -> tuple[Need, ...]:
+        """What the evidence lacks for this check to run."""
+        return tuple(need for need in self.needs if not evidence.has(need))
+
+    def report(self, seen: Observation, fix: str | None = None) -> Finding:
+        """The finding of an observation, with another fix if one is given."""
+        return Finding(
+            code=self.code,
+            name=self.name,
+            level=seen.level,
+            message=seen.message,
+            value=seen.value,
+            healthy=self.healthy,
+            fix=fix or seen.fix or self.fix,
+            source=self.source,
+            layer=seen.layer,
+        )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from rksp.checks.declared import DeclaredShape, Settings
 from rksp.checks.facts import ModelFacts
+from rksp.checks.published import RATES, published_rate, runs_edge
 from rksp.models.anatomy.experts import experts
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
@@ -14,9 +17,19 @@ if TYPE_CHECKING:  # a list of checks must not load torch
     from rksp.measure.forward import ForwardStats
     from rksp.measure.response import ResponseProfile
 
-_REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
-_REFERENCE_SIZE = 125e6
-_SLOPE = -0.32  # of log rate on log size, from 125M at 6e-4 to 175B at 0.6e-4
+_BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
+
+
+class Need(StrEnum):
+    """What a check looks at besides the recipe, as its absence is reported."""
+
+    CONFIG = "the model's configuration"
+    SIZE = "the model's size"
+    MODULES = "the model's modules"
+    WEIGHTS = "the model's weights"
+    FORWARD = "a forward pass"
+    RESPONSE = "a backward pass"
+    ANSWER = "the classifier's likely edge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +38,8 @@ class CheckEvidence:
 
     Attributes:
         recipe: How it is to be trained.
-        config: Hugging Face configuration, or any object with its settings.
+        config: Hugging Face configuration, the mapping of a `config.json`, or any object with its
+            settings.
         facts: Of the built model.
         forward: Of the pass over the probe.
         response: To the first update.
@@ -45,32 +59,82 @@ class CheckEvidence:
     likely_edge: float | None = None
     is_pretrained: bool = False
 
+    def has(self, need: Need) -> bool:
+        """Whether the evidence holds what a check needs."""
+        return {
+            Need.CONFIG: self.config is not None,
+            Need.SIZE: self.parameters is not None,
+            Need.MODULES: self.facts is not None,
+            Need.WEIGHTS: self.facts is not None and self.facts.input_std is not None,
+            Need.FORWARD: self.forward is not None,
+            Need.RESPONSE: self.response is not None,
+            Need.ANSWER: self.likely_edge is not None,
+        }[need]
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration, to be asked by name."""
+        return Settings(self.config)
+
     def setting(self, *names: str) -> object | None:
         """The first of these settings that the configuration or its text part has."""
-        for part in (self.config, getattr(self.config, "text_config", None)):
-            for name in names:
-                try:
-                    value = getattr(part, name, None)
-                except RuntimeError:  # transformers: it differs by layer
-                    continue
-                if value is not None:
-                    return value
-        return None
+        return self.settings.get(*names)
 
     def number(self, *names: str) -> float | None:
         """The first of these settings if it is one number; lists by layer are left out."""
-        value = self.setting(*names)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return self.settings.number(*names)
+
+    @property
+    def shape(self) -> DeclaredShape | None:
+        """The size that the configuration declares."""
+        return self.settings.shape()
+
+    @property
+    def parameters(self) -> float | None:
+        """All parameters: counted in the built model, else computed from the configuration."""
+        if self.facts is not None:
+            return float(self.facts.parameters)
+        return None if self.shape is None else self.shape.parameters
+
+    @property
+    def active_parameters(self) -> float | None:
+        """Parameters that one token meets: in a mixture of experts, not those of idle experts."""
+        shape, total = self.shape, self.parameters
+        if shape is None or total is None or not self.experts:
+            return total
+        return total * shape.active_parameters / shape.parameters
+
+    @property
+    def block_parameters(self) -> float | None:
+        """Active parameters without the embedding and the output layer, where that is known."""
+        shape, active = self.shape, self.active_parameters
+        if shape is None or active is None:
+            return active
+        ends = shape.parameters - shape.block_parameters
+        return max(active - ends, active / 10)
+
+    @property
+    def depth(self) -> int | None:
+        if self.facts is not None:
+            return self.facts.depth
+        return None if self.shape is None else self.shape.depth
 
     @property
     def declared_width(self) -> float | None:
         """Of the residual stream, as the configuration says."""
-        return self.number("hidden_size", "n_embd", "d_model")
+        return self.settings.width
 
     @property
     def experts(self) -> int | None:
         """Experts that a router chooses from; None in a dense model."""
-        return experts(self.config)
+        return experts(self.config) or self.settings.experts
+
+    @property
+    def bounds_attention(self) -> bool:
+        """Whether queries and keys are normalized, or attention logits capped."""
+        measured = self.facts is not None and self.facts.qk_norms > 0
+        settings = self.settings
+        return measured or settings.normalizes_qk or settings.soft_cap is not None
 
     @property
     def in_fp16(self) -> bool:
@@ -83,21 +147,48 @@ class CheckEvidence:
         return optimizer_spec(self.recipe.optimizer).follow_adam == "all"
 
     @property
+    def is_fine_tuning(self) -> bool:
+        """Whether trained weights are trained further, whole or through adapters."""
+        return self.is_pretrained or self.recipe.peft != "none"
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether the gradient's norm has a bound that means something."""
+        bound = self.recipe.max_grad_norm
+        return bound is not None and bound <= _BOUNDLESS_CLIP
+
+    @property
+    def tokens(self) -> int:
+        """Tokens an optimizer step."""
+        return self.recipe.batch_size * self.recipe.sequence_length
+
+    @property
+    def scales_rates_by_width(self) -> bool:
+        """Whether the configuration divides its logits by a base width, as under μP.
+
+        Rates then follow the base model's size, which the configuration does not say.
+        """
+        named = self.setting("dim_model_base", "mup_base_width", "mup_width_scale", "use_mup")
+        return bool(named)
+
+    @property
     def rate_over_published(self) -> float | None:
         """The learning rate over what GPT-3 used at this size.
 
-        The rate is 6e-4 · (parameters / 125M)^-0.32, a straight line in logarithms through the ends
-        of Brown et al., 2020, Table 2.1. It is a habit, not a limit: Marin's 8B ran well at six
-        times it, and OLMo 2 with QK-norm at seven. Of a mixture all experts count, which makes
-        the line low. None without a rate, for weights that were
-        trained before, and for optimizers other than AdamW.
+        The rate is 6e-4 · (active parameters / 125M)^-0.32, a straight line in logarithms through
+        the ends of Brown et al., 2020, Table 2.1. It is a habit, not a limit. None without a rate
+        or a size, for fine-tuning, under μP, and for optimizers that are not of Adam's kind.
         """
-        rate = self.recipe.learning_rate
-        if rate is None or self.facts is None or self.is_pretrained or not self.has_adam:
+        rate, size = self.recipe.learning_rate, self.active_parameters
+        is_comparable = RATES[self.recipe.optimizer].over_adamw == 1.0
+        if rate is None or not size or self.is_fine_tuning or not is_comparable:
             return None
-        return rate / published_rate(self.facts.parameters)
+        return None if self.scales_rates_by_width else rate / published_rate(size)
 
-
-def published_rate(parameters: int) -> float:
-    """AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
-    return _REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE
+    @property
+    def public_edge(self) -> float | None:
+        """AdamW's edge in public ladders at this size and batch; None where it does not apply."""
+        size = self.block_parameters
+        if self.rate_over_published is None or not size:
+            return None
+        return runs_edge(size, self.tokens)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rksp.models.anatomy.norms import is_qk_norm
 
 if TYPE_CHECKING:  # a list of checks must not load torch
     from torch import nn
+
+    from rksp.models.streaming.scales import Scales
 
 _TRANSPOSED = "Conv1D"  # GPT-2's linear layer stores [in, out]
 
@@ -22,15 +24,16 @@ class ModelFacts:
     Attributes:
         parameters: Trainable numbers in all.
         depth: Blocks in all chains.
-        width: Of the residual stream.
+        width: Of the residual stream; 0 where there is none, and nothing is known of blocks.
         block_norms: Normalization modules inside the blocks.
         qk_norms: Those of them that normalize queries or keys, or the latents they come from.
         attentions: Attention modules inside the blocks.
-        input_std: Median root mean square of the blocks' matrices that read the stream; None on
-            the meta device or where the blocks have no such matrix.
+        input_std: Median root mean square of the blocks' matrices that read the stream; None
+            where the weights have no values or the blocks have no such matrix.
         output_std: The same of the matrices that write to it.
         embedding_std: Root mean square of the input embedding; None without one.
         ties_embeddings: The output layer is the input embedding.
+        not_measured: Scale → why it is None, where a check could have used it.
     """
 
     parameters: int
@@ -43,16 +46,27 @@ class ModelFacts:
     output_std: float | None = None
     embedding_std: float | None = None
     ties_embeddings: bool = False
+    not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_facts(model: nn.Module, chains: Sequence[tuple[str, int]], width: int) -> ModelFacts:
-    """Reads a model's facts; nothing runs, and the meta device does (without scales).
+def read_facts(
+    model: nn.Module,
+    chains: Sequence[tuple[str, int]],
+    width: int,
+    scales: Scales | None = None,
+) -> ModelFacts:
+    """Reads a model's facts; nothing runs, and the meta device does.
 
     Args:
         model: Any module.
         chains: (path, number of blocks) of its residual stream.
         width: Of the stream.
+        scales: Of the weights of a streamed model, gathered as they passed by.
     """
+    if not chains:
+        size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        return ModelFacts(parameters=size, depth=0, width=0, attentions=0)
+    sizes = _Sizes(model, scales)
     blocks = [model.get_submodule(path) for path, _ in chains]
     names = [(name, type(m).__name__) for block in blocks for name, m in block.named_modules()]
     norms = [name for name, kind in names if "norm" in kind.lower()]
@@ -61,6 +75,8 @@ def read_facts(model: nn.Module, chains: Sequence[tuple[str, int]], width: int) 
     writing = [m for m, fan_in, fan_out in matrices if fan_out == width != fan_in]
     square = [m for m, fan_in, fan_out in matrices if fan_in == width == fan_out]
     embedding, output = _ends(model)
+    input_std, output_std = sizes.median(reading or square), sizes.median(writing or square)
+    embedding_std = sizes.median([embedding] if embedding is not None else [])
     return ModelFacts(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         depth=sum(count for _, count in chains),
@@ -68,11 +84,27 @@ def read_facts(model: nn.Module, chains: Sequence[tuple[str, int]], width: int) 
         block_norms=len(norms),
         qk_norms=sum(is_qk_norm(name) for name in norms),
         attentions=sum("attention" in kind.lower() for _, kind in names),
-        input_std=_median_rms(reading or square),
-        output_std=_median_rms(writing or square),
-        embedding_std=_median_rms([embedding] if embedding is not None else []),
+        input_std=input_std,
+        output_std=output_std,
+        embedding_std=embedding_std,
         ties_embeddings=embedding is not None and embedding is output,
+        not_measured=_missing(
+            {
+                "the scale of the matrices that read the stream": (input_std, reading or square),
+                "the scale of the matrices that write to it": (output_std, writing or square),
+                "the scale of the embedding": (embedding_std, embedding is not None),
+            }
+        ),
     )
+
+
+def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str]:
+    """What is None, and why."""
+    return {
+        name: "the pass did not load these weights" if there else "the model has no such weights"
+        for name, (value, there) in scales.items()
+        if value is None
+    }
 
 
 def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
@@ -97,7 +129,21 @@ def _ends(model: nn.Module) -> tuple[nn.Parameter | None, nn.Parameter | None]:
     return weight("get_input_embeddings"), weight("get_output_embeddings")
 
 
-def _median_rms(weights: Sequence[nn.Parameter]) -> float | None:
-    if not weights or any(weight.is_meta for weight in weights):
-        return None
-    return statistics.median(float(w.detach().float().square().mean().sqrt()) for w in weights)
+class _Sizes:
+    """Root mean squares of weights, by their values or as they passed by."""
+
+    def __init__(self, model: nn.Module, scales: Scales | None) -> None:
+        self.scales = scales
+        self.names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    def median(self, weights: Sequence[nn.Parameter]) -> float | None:
+        """The median over weights; None if any is unknown, or there are none."""
+        sizes = [self._one(weight) for weight in weights]
+        return None if not sizes or None in sizes else statistics.median(sizes)
+
+    def _one(self, weight: nn.Parameter) -> float | None:
+        from rksp.models.streaming.scales import root_mean_square  # loads torch
+
+        if not weight.is_meta:
+            return root_mean_square(weight)
+        return None if self.scales is None else self.scales.rms(self.names[id(weight)])

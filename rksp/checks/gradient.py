@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import Level
 
@@ -13,11 +14,17 @@ _NORM, _WILD_NORM = 100.0, 1000.0
 _FP16_MAX = 65504.0
 _SKIPPED = 1024.0  # torch's loss scale starts at 65536 and halves with each overflow: ten steps
 _USUAL_RATE = 2.0  # times the published rate
+_STARVED = 5e-4  # epsilon over the bound of a clipped gradient's entries: 4.8B parameters at 1e-8
+_FAST = 100.0  # 4.8B at 0.3 had 1,600; DCLM trained 7B at 12
+_OVER_TYPICAL = 5.0  # Llama 2 70B trained with 2.6 times what clipping leaves
+_LARGE_EPSILON, _HUGE_EPSILON = 1e-4, 1e-2
 
 
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     response, forward = evidence.response, evidence.forward
-    if response is None or response.reason != "the gradient is not finite":
+    from rksp.measure.response import GRADIENT_NOT_FINITE  # loads torch
+
+    if response.reason != GRADIENT_NOT_FINITE:
         return
     loss = forward.loss if forward is not None else None
     if loss is None:
@@ -42,7 +49,7 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
 def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     norm = _norm(evidence)
     if norm is not None and norm > _NORM:
-        is_clipped = evidence.recipe.max_grad_norm is not None
+        is_clipped = evidence.is_clipped
         wild = Level.WARNING if is_clipped else Level.ERROR
         mild = Level.NOTE if is_clipped else Level.WARNING
         yield Observation(
@@ -55,7 +62,7 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
-    if recipe.max_grad_norm is not None:
+    if evidence.is_clipped:
         return
     edge = evidence.likely_edge
     reason, value = None, None
@@ -75,7 +82,7 @@ def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, response = evidence.recipe, evidence.response
+    recipe = evidence.recipe
     if not evidence.has_adam:
         return
     epsilon = recipe.adam_epsilon
@@ -87,12 +94,10 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
             fix="Set epsilon to 1e-8.",
         )
         return
-    if response is None or response.grad_rms is None or response.grad_norm is None:
-        return
-    clip = recipe.max_grad_norm
-    shrink = min(1.0, clip / response.grad_norm) if clip is not None else 1.0
-    typical = response.grad_rms * shrink
-    if epsilon > typical:
+    typical = _typical_entry(evidence)
+    if typical is None:
+        yield from _epsilon_alone(evidence)
+    elif epsilon > _OVER_TYPICAL * typical:
         yield Observation(
             level=Level.WARNING,
             message=(
@@ -100,6 +105,49 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
             ),
             value=epsilon / typical,
             fix=f"Set epsilon to {typical / 100:.0e} or less.",
+        )
+    else:
+        yield from _starving_epsilon(evidence)
+
+
+def _typical_entry(evidence: CheckEvidence) -> float | None:
+    """Root mean square of the clipped gradient: measured, else what the clipping allows."""
+    response, clip = evidence.response, evidence.recipe.max_grad_norm
+    if response is not None and response.grad_rms is not None and response.grad_norm is not None:
+        shrink = min(1.0, clip / response.grad_norm) if clip is not None else 1.0
+        return response.grad_rms * shrink
+    if clip is None or not evidence.parameters:
+        return None
+    return clip / math.sqrt(evidence.parameters)
+
+
+def _epsilon_alone(evidence: CheckEvidence) -> Iterator[Observation]:
+    epsilon = evidence.recipe.adam_epsilon
+    if epsilon > _LARGE_EPSILON:
+        yield Observation(
+            level=Level.ERROR if epsilon >= _HUGE_EPSILON else Level.WARNING,
+            message=f"Adam's epsilon is {epsilon:g}, above the entries of usual gradients.",
+            value=epsilon,
+        )
+
+
+def _starving_epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
+    """Epsilon against gradients that shrink as a large model trains at a very high rate."""
+    clip, epsilon = evidence.recipe.max_grad_norm, evidence.recipe.adam_epsilon
+    ratio, size = evidence.rate_over_published, evidence.parameters
+    if clip is None or ratio is None or ratio < _FAST or not size:
+        return
+    share = epsilon * math.sqrt(size) / clip
+    if share > _STARVED:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"Adam's epsilon {epsilon:g} is {share:.2g} of the largest typical entry at "
+                f"{size / 1e9:.3g}B parameters, and gradients shrink at {ratio:.3g} times GPT-3's "
+                "rate."
+            ),
+            value=share,
+            fix="Set epsilon to 1e-15 (--epsilon 1e-15).",
         )
 
 
@@ -125,6 +173,7 @@ CHECKS = (
         failing="sqrt(x) at x = 0: the value is 0, its derivative infinite",
         stable="sqrt(x + 1e-6)",
         look=_non_finite,
+        needs=(Need.RESPONSE,),
     ),
     Check(
         code="RKSP402",
@@ -144,6 +193,8 @@ CHECKS = (
         failing="a loss summed over 100,000 tokens, in fp16",
         stable="the mean over them",
         look=_fp16_range,
+        needs=(Need.RESPONSE,),
+        field="precision",
     ),
     Check(
         code="RKSP403",
@@ -151,7 +202,7 @@ CHECKS = (
         level=Level.ERROR,
         title="The first gradient is very large",
         measures=(
-            f"Euclidean norm of the gradient at initialization, against {_NORM:g} and "
+            f"Euclidean norm of the gradient before the first step, against {_NORM:g} and "
             f"{_WILD_NORM:g}."
         ),
         why=(
@@ -165,6 +216,7 @@ CHECKS = (
         failing="a summed loss, or Mamba at width 768 with initializer_range 0.1: 132",
         stable="GPT-2 at its defaults: 29",
         look=_scale,
+        needs=(Need.RESPONSE,),
     ),
     Check(
         code="RKSP404",
@@ -186,23 +238,30 @@ CHECKS = (
         failing="--clip 0 --lr 4e-3 on a ViT-B",
         stable="--clip 1 --lr 4e-3, or --clip 0 --lr 5e-4",
         look=_no_clipping,
+        field="max_grad_norm",
     ),
     Check(
         code="RKSP405",
         name="optimizer-epsilon",
         level=Level.ERROR,
         title="Adam's epsilon does not fit the gradient",
-        measures="Epsilon over the RMS of the clipped first gradient's entries; zero is an error.",
+        measures=(
+            "Epsilon over the RMS of the clipped first gradient's entries, or over what clipping "
+            "leaves of them (the bound / √parameters); zero is an error. Above "
+            f"{_FAST:g} times GPT-3's rate already at {_STARVED:g} of that."
+        ),
         why=(
             "Adam divides by |g| + ε. Above the gradient's size ε takes over, updates shrink, and "
-            "the rate no longer means what it says: at 4.8B parameters 1e-8 already starved "
-            "updates, and 1e-15 was better. Gradients shrink as models grow and training goes on."
+            "the rate no longer means what it says. Gradients shrink as models grow and training "
+            "goes on: at 4.8B parameters and a rate of 0.3, 1e-8 starved updates, and 1e-15 was "
+            "better, though the first gradient was a thousand times larger."
         ),
         source="Wortsman et al., 2023 (arXiv 2309.14322); Molybog et al., 2023",
-        healthy="above 0 and at most the gradient's RMS",
+        healthy=f"above 0 and at most {_OVER_TYPICAL:g} times the gradient's RMS",
         fix="Set epsilon to 1e-8 or less.",
-        failing="--epsilon 1e-3 with gradient entries of 1e-4",
+        failing="--epsilon 1e-2 with gradient entries of 1e-4",
         stable="--epsilon 1e-8 with gradient entries of 1e-4",
         look=_epsilon,
+        field="adam_epsilon",
     ),
 )

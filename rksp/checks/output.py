@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
 _EXCESS = 2.0  # nats above ln V, what Gaussian logits of standard deviation 2 cost
 _SPREAD, _WILD_SPREAD = 2.0, 8.0
 _TIED_SPREAD = 4.0
+_FAST, _LARGE = 5.0, 7e9
 
 
 def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -66,6 +67,23 @@ def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
+    ratio, size = evidence.rate_over_published, evidence.active_parameters
+    if ratio is None or ratio <= _FAST or size < _LARGE or evidence.recipe.z_loss:
+        return
+    if evidence.setting("final_logit_softcapping") is not None:
+        return
+    said = "is off" if evidence.recipe.z_loss == 0 else "is not in the recipe"
+    yield Observation(
+        level=Level.WARNING,
+        message=(
+            f"The rate is {ratio:.3g} times GPT-3's for {size / 1e9:.3g}B active parameters, and "
+            f"z-loss {said}."
+        ),
+        value=ratio,
+    )
+
+
 CHECKS = (
     Check(
         code="RKSP101",
@@ -89,6 +107,7 @@ CHECKS = (
         failing="vocabulary 32,128, width 768, output layer N(0, 1): loss 108 against ln V = 10.4",
         stable="the same with N(0, 1/768): loss 11.0",
         look=_initial_loss,
+        needs=(Need.FORWARD,),
     ),
     Check(
         code="RKSP102",
@@ -107,6 +126,7 @@ CHECKS = (
         failing="output layer N(0, 1) at width 768: logits of standard deviation 27.7",
         stable="output layer N(0, 0.02²) at width 768: 0.55",
         look=_output_logits,
+        needs=(Need.FORWARD,),
     ),
     Check(
         code="RKSP103",
@@ -128,5 +148,36 @@ CHECKS = (
         failing="tie_word_embeddings=true, initializer_range=1.0, width 64: 8",
         stable="tie_word_embeddings=true, initializer_range=0.02, width 64: 0.16",
         look=_tied_embedding,
+        needs=(Need.WEIGHTS,),
+        settings=(
+            "initializer_range",
+            "tie_word_embeddings",
+        ),
+    ),
+    Check(
+        code="RKSP104",
+        name="missing-z-loss",
+        level=Level.WARNING,
+        title="A high rate at a large size without z-loss",
+        measures=(
+            f"The coefficient of z-loss, or a cap on the output logits, from {_LARGE / 1e9:g}B "
+            f"active parameters at more than {_FAST:g} times GPT-3's rate."
+        ),
+        why=(
+            "Output logits drift to large values at high rates, late in training and most without "
+            "weight decay; log²Z in the loss holds them. PaLM, DCLM and OLMo 2 use it. Marin's 8B "
+            "ran at 1e-3 without it, and its loss rose when the rate decayed."
+        ),
+        source=(
+            "Chowdhery et al., 2022 (arXiv 2204.02311); Wortsman et al., 2023 (arXiv 2309.14322); "
+            "Marin PR 1236"
+        ),
+        healthy=f"a z-loss of 1e-4, a soft cap, or at most {_FAST:g} times GPT-3's rate",
+        fix="Add a z-loss of 1e-4.",
+        failing="an 8B Llama at 1e-3 without z-loss",
+        stable="an 8B Llama at 1e-3 with a z-loss of 1e-4",
+        look=_z_loss,
+        needs=(Need.SIZE,),
+        field="z_loss",
     ),
 )

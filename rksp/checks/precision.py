@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
 _FP16_MAX = 65504.0
@@ -13,9 +13,12 @@ _FP16_ROOM = 8.0  # activations grow during training; the first step needs some 
 _FP16_TINY = 2.0**-24  # smallest positive fp16
 _FP8_MAX = 448.0  # E4M3
 _ROUNDING = {"bf16-pure": 2.0**-9, "fp16-pure": 2.0**-12}  # half a unit in the last place of 1
-_FP16_RATE = 5e-4
-# Named in unsloth-zoo PRs 600 and 866 and in transformers #5651.
-_OVERFLOWING = ("t5", "mt5", "umt5", "gemma2", "gemma3", "gemma4", "qwen3_moe", "glm4_moe")
+_HEAVY_TAIL = 30.0  # kurtosis; Gaussian entries have 3
+# Named in unsloth-zoo PRs 600 and 866, transformers #5651 and #11076, QwenLM/Qwen3 #670 and #868.
+_OVERFLOWING = (
+    *("t5", "mt5", "umt5", "gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt_neo", "phi"),
+    *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "glm4", "glm4_moe"),
+)
 
 
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -47,7 +50,7 @@ def _fp8_range(evidence: CheckEvidence) -> Iterator[Observation]:
     if largest is not None and largest > _FP8_MAX:
         name = evidence.forward.activation_name
         yield Observation(
-            level=Level.NOTE,
+            level=Level.WARNING if evidence.recipe.precision == "fp8" else Level.NOTE,
             message=f"{name} gives {largest:.4g}, beyond the {_FP8_MAX:g} of fp8 (E4M3).",
             value=largest,
             layer=name,
@@ -75,7 +78,7 @@ def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
         )
     else:
         yield Observation(
-            level=Level.WARNING,
+            level=Level.NOTE if evidence.is_fine_tuning else Level.WARNING,
             message=f"Trainable parameters are kept in {kind}, with a rounding of "
             f"{_ROUNDING[recipe.precision]:.2g} of their size.",
             value=_ROUNDING[recipe.precision],
@@ -105,25 +108,46 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
 def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.in_fp16:
         return
-    name = str(evidence.setting("model_type") or "").removesuffix("_text")
+    name = evidence.settings.family
     if name in _OVERFLOWING:
+        message = f"{name} models were trained in bf16 and are known to overflow in fp16."
+    elif _is_bf16(evidence):
+        message = f"The configuration says that this {name} model was trained in bf16."
+    else:
+        return
+    yield Observation(level=Level.WARNING, message=message, value=None)
+
+
+def _is_bf16(evidence: CheckEvidence) -> bool:
+    return "bfloat16" in str(evidence.setting("dtype", "torch_dtype") or "")
+
+
+def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
+    if evidence.in_fp16 and not evidence.is_fine_tuning and not any(_fp16_family(evidence)):
         yield Observation(
-            level=Level.WARNING,
-            message=f"{name} models were trained in bf16 and are known to overflow in fp16.",
+            level=Level.NOTE,
+            message="The run trains from scratch in fp16, whose range ends at 65504.",
             value=None,
         )
 
 
-def _fp16_rate(evidence: CheckEvidence) -> Iterator[Observation]:
-    rate = evidence.recipe.learning_rate
-    if rate is None or not evidence.in_fp16 or not evidence.has_adam:
+def _fp8_training(evidence: CheckEvidence) -> Iterator[Observation]:
+    if evidence.recipe.precision != "fp8":
         return
-    if rate > _FP16_RATE:
-        yield Observation(
-            level=Level.WARNING,
-            message=f"The peak rate is {rate:g} in fp16.",
-            value=rate,
-        )
+    blocks = evidence.forward.blocks if evidence.forward is not None else ()
+    heaviest = max((block.kurtosis or 0.0 for block in blocks), default=0.0)
+    if heaviest > _HEAVY_TAIL:
+        message = f"Activations have a kurtosis of {heaviest:.3g}, and fp8 has one scale for all."
+    elif evidence.is_fine_tuning:
+        message = "Trained weights have outliers, and fp8 has one scale for each tensor."
+    else:
+        message = "The run trains from scratch in fp8."
+    is_risky = heaviest > _HEAVY_TAIL or evidence.is_fine_tuning
+    yield Observation(
+        level=Level.WARNING if is_risky else Level.NOTE,
+        message=message,
+        value=heaviest or None,
+    )
 
 
 CHECKS = (
@@ -140,6 +164,7 @@ CHECKS = (
         failing="a root of a negative number in the first block",
         stable="the same with its argument clamped above zero",
         look=_non_finite,
+        needs=(Need.FORWARD,),
     ),
     Check(
         code="RKSP302",
@@ -157,6 +182,8 @@ CHECKS = (
         failing="--precision fp16 with a feed-forward output of 66,246",
         stable="--precision bf16 with the same weights",
         look=_fp16_range,
+        needs=(Need.FORWARD,),
+        field="precision",
     ),
     Check(
         code="RKSP303",
@@ -174,6 +201,8 @@ CHECKS = (
         failing="an output of 1,120 (Mamba at width 768 with initializer_range 0.1)",
         stable="an output of 5 (GPT-2 at its defaults)",
         look=_fp8_range,
+        needs=(Need.FORWARD,),
+        field="precision",
     ),
     Check(
         code="RKSP304",
@@ -193,6 +222,7 @@ CHECKS = (
         failing="--precision fp16-pure --epsilon 1e-8",
         stable="--precision bf16",
         look=_low_precision_parameters,
+        field="precision",
     ),
     Check(
         code="RKSP305",
@@ -212,40 +242,80 @@ CHECKS = (
         failing="--precision bf16-pure --lr 1e-5 with weights of 0.02: 5e-4",
         stable="--precision bf16 --lr 1e-5",
         look=_lost_updates,
+        needs=(Need.RESPONSE, Need.WEIGHTS),
+        field="precision",
     ),
     Check(
         code="RKSP306",
         name="fp16-family",
         level=Level.WARNING,
-        title="A family known to overflow in fp16",
-        measures="The model type against those reported to overflow, if the recipe is fp16.",
-        why=(
-            "These models were trained with bf16's range. Overflow may sit in the backward pass "
-            "only: a finite loss with a NaN gradient, while no activation exceeds 350."
+        title="A family trained in bf16, in fp16",
+        measures=(
+            "The model type against those reported to overflow, and the configuration's dtype, if "
+            "the recipe is fp16."
         ),
-        source="transformers #5651; unsloth-zoo PRs 600 and 866",
-        healthy=f"bf16, or a type other than {', '.join(_OVERFLOWING)}",
+        why=(
+            "These models were trained with bf16's range, and some of their values lie beyond "
+            "fp16's. Overflow may sit in the backward pass only: a finite loss with a NaN "
+            "gradient, while no activation exceeds 350. Loss 0 with a NaN gradient is how it "
+            "shows in the logs."
+        ),
+        source=(
+            "transformers #5651 and #11076; unsloth-zoo PRs 600 and 866; QwenLM/Qwen3 #670, #868"
+        ),
+        healthy="bf16, or a family that was trained in fp16 or float32",
         fix="Train in bf16 (--precision bf16).",
-        failing="gemma4 --precision fp16",
-        stable="gemma4 --precision bf16",
+        failing="qwen2 --precision fp16",
+        stable="qwen2 --precision bf16",
         look=_fp16_family,
+        needs=(Need.CONFIG,),
+        field="precision",
     ),
     Check(
         code="RKSP307",
-        name="fp16-rate",
-        level=Level.WARNING,
-        title="A high learning rate in fp16",
-        measures=f"AdamW's peak rate against {_FP16_RATE:g}, if the recipe is fp16.",
+        name="fp16-training",
+        level=Level.NOTE,
+        title="Training from scratch in fp16",
+        measures="The recipe's precision.",
         why=(
-            "Weights trained at a high rate grow until something leaves fp16's range, often when "
-            "warm-up ends: nanoGPT at 6e-4 on a V100 after 2,000 steps, DeiT-B at 1e-3, BART at "
-            "1e-3. In each a lower rate or float32 attention helped."
+            "Weights and activations grow until something leaves fp16's range, at high rates and "
+            "low ones: BLOOM's 104B at 6e-5, nanoGPT at 6e-4 on a V100, DeiT-B at 1e-3. GPT-3, OPT "
+            "and Pythia trained in fp16 to the end, some with dozens of restarts. BigScience's "
+            "first lesson was to use bf16."
         ),
-        source="nanoGPT #136, deit #29, yanmtt #7; the level lies under the lowest of the three",
-        healthy=f"at most {_FP16_RATE:g} in fp16",
-        fix=f"Train in bf16 (--precision bf16), or lower the rate to {_FP16_RATE:g}.",
-        failing="--precision fp16 --lr 6e-4",
-        stable="--precision bf16 --lr 6e-4",
-        look=_fp16_rate,
+        source="BigScience lessons learned; nanoGPT #136; deit #29; yanmtt #7",
+        healthy="bf16 or fp32",
+        fix="Train in bf16 where the device has it (--precision bf16).",
+        failing="--precision fp16",
+        stable="--precision bf16",
+        look=_fp16_training,
+        field="precision",
+    ),
+    Check(
+        code="RKSP308",
+        name="fp8-training",
+        level=Level.WARNING,
+        title="Training in fp8",
+        measures=(
+            "The recipe's precision; a warning for trained weights, and where the kurtosis of the "
+            f"stream is above {_HEAVY_TAIL:g}."
+        ),
+        why=(
+            "fp8 keeps 3 bits of a number and needs a scale for each tensor or block: one large "
+            "entry pushes all others to zero. A 1B model pre-trained in fp8 and its fine-tuning "
+            "did not converge, where bf16 did; another run was NaN in its first batch, and the "
+            "author found it very sensitive to the initialization. DeepSeek-V3 scales by blocks "
+            "of 128 and keeps embedding, output layer, norms and router in more bits."
+        ),
+        source="TransformerEngine #841, #962; DeepSeek-V3 (arXiv 2412.19437), section 3.3",
+        healthy="bf16; or fp8 from scratch, scaled by block",
+        fix=(
+            "Scale by block, keep the first and last layers in bf16, and run a few hundred steps "
+            "in bf16 beside it."
+        ),
+        failing="--precision fp8 on trained weights",
+        stable="--precision bf16 on trained weights",
+        look=_fp8_training,
+        field="precision",
     ),
 )

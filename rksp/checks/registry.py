@@ -2,38 +2,124 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from rksp.checks import (
     attention,
+    balance,
+    clipping,
+    context,
+    coverage,
+    fine_tuning,
     gradient,
     initialization,
+    memory,
+    optimizer_rate,
     output,
     precision,
     rate,
     router,
+    schedule,
     shape,
 )
-from rksp.checks.check import Check
+from rksp.checks.check import Check, Observation
+from rksp.checks.declared import Settings
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Finding, Level
 from rksp.errors import InputError, nearest
+from rksp.recipe import Recipe
 
-CHECKS: tuple[Check, ...] = (
-    *output.CHECKS,
-    *attention.CHECKS,
-    *precision.CHECKS,
-    *gradient.CHECKS,
-    *rate.CHECKS,
-    *initialization.CHECKS,
-    *shape.CHECKS,
-    *router.CHECKS,
+CHECKS: tuple[Check, ...] = tuple(
+    sorted(
+        (
+            *output.CHECKS,
+            *attention.CHECKS,
+            *context.CHECKS,
+            *precision.CHECKS,
+            *gradient.CHECKS,
+            *clipping.CHECKS,
+            *memory.CHECKS,
+            *rate.CHECKS,
+            *schedule.CHECKS,
+            *optimizer_rate.CHECKS,
+            *fine_tuning.CHECKS,
+            *initialization.CHECKS,
+            *shape.CHECKS,
+            *router.CHECKS,
+            *balance.CHECKS,
+            *coverage.CHECKS,
+        ),
+        key=lambda check: check.code,
+    )
 )
+_BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
 _SEVERITY = tuple(Level)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRun:
+    """A check that could not look, and why."""
+
+    code: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeCheck:
+    """What the recipe and the configuration alone show.
+
+    Attributes:
+        findings: Errors first, then warnings and notes, each by code.
+        not_run: Checks that need a model, with what they lack.
+    """
+
+    findings: tuple[Finding, ...]
+    not_run: tuple[NotRun, ...]
+
+
 def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
-    """What all checks see: errors first, then warnings and notes, each by code."""
-    found = [finding for check in CHECKS for finding in check.run(evidence)]
+    """What all checks see: errors first, then warnings and notes, each by code.
+
+    Findings that a lower learning rate would silence all advise the same rate, the lowest.
+    """
+    seen = [
+        (check, observation)
+        for check in CHECKS
+        if not check.missing(evidence)
+        for observation in check.look(evidence)
+    ]
+    lowest = min((o.rate for _, o in seen if o.rate is not None), default=None)
+    found = [check.report(observation, _advice(observation, lowest)) for check, observation in seen]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
+
+
+def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
+    """The checks that the evidence does not reach, by code."""
+    return tuple(
+        NotRun(
+            code=check.code,
+            name=check.name,
+            reason=f"it needs {' and '.join(check.missing(evidence))}",
+        )
+        for check in CHECKS
+        if check.missing(evidence)
+    )
+
+
+def recipe_findings(
+    recipe: Recipe, config: object | None = None, *, is_pretrained: bool = False
+) -> RecipeCheck:
+    """Checks a recipe before a model is built; takes milliseconds and loads no torch.
+
+    Args:
+        config: A configuration of transformers, the mapping of a `config.json`, or None.
+        is_pretrained: The weights were trained before.
+    """
+    settings = Settings(config).config if config is not None else None
+    evidence = CheckEvidence(recipe=recipe, config=settings, is_pretrained=is_pretrained)
+    return RecipeCheck(findings=run_checks(evidence), not_run=not_run(evidence))
 
 
 def find_check(wanted: str) -> Check:
@@ -42,9 +128,33 @@ def find_check(wanted: str) -> Check:
     Raises:
         InputError: There is none; the nearest are named.
     """
-    by_key = {key: check for check in CHECKS for key in (check.code, check.name)}
     key = wanted.upper() if wanted.upper().startswith("RKSP") else wanted.lower()
-    if key not in by_key:
-        hint = nearest(key, by_key) or "; rksp checks lists them."
+    if key not in _BY_KEY:
+        relatives = [code for code in _BY_KEY if key.startswith("RKSP") and code[:5] == key[:5]]
+        hint = nearest(key, relatives or _BY_KEY) or "; rksp checks lists them."
         raise InputError(f"No check is called {wanted!r}{hint}")
-    return by_key[key]
+    return _BY_KEY[key]
+
+
+def blamed_settings(code: str) -> tuple[str, ...]:
+    """The settings of a configuration that the findings of a code blame, the usual one first."""
+    return _BY_KEY[code].settings if code in _BY_KEY else ()
+
+
+def blamed_field(code: str) -> str:
+    """The recipe's field that the findings of a code blame; empty where it is none."""
+    return _BY_KEY[code].field if code in _BY_KEY else ""
+
+
+def _advice(seen: Observation, lowest: float | None) -> str | None:
+    """The fix of a finding about the rate: the same rate in all of a report."""
+    if seen.rate is None or lowest is None:
+        return None
+    lower = f"ower the learning rate to {_rounded_down(lowest)}."
+    return f"L{lower}" if seen.fix is None else f"{seen.fix}, or l{lower}"
+
+
+def _rounded_down(rate: float) -> str:
+    """A rate with two digits that is not above the given one."""
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 1)
+    return f"{math.floor(rate / unit * (1 + 1e-9)) * unit:.2g}"

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
 _NARROW, _BROAD = 1.5, 12.0
 _UNNORMALIZED_RATE = 2e-3
 _DEEP = 12  # shallower models are toys or cut down to be looked at
 _FLAT, _TALL = 300.0, 4.0
+_MUCH, _MOST = 0.5, 0.8
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop"),
+    *("attn_pdrop", "hidden_dropout", "attention_dropout", "dropout", "dropout_rate"),
+    *("activation_dropout", "residual_dropout", "emb_pdrop"),
+)
+_DEEPER = 24  # BERT-large and RoBERTa-large
+_POST_NORM_PAIRS = ("marian", "bart", "fsmt")
+_POST_NORM = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "camembert")
 
 
 def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
-    width = evidence.declared_width
-    inner = evidence.number("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size")
+    width, inner = evidence.declared_width, evidence.settings.inner
     if not width or not inner or evidence.experts or evidence.setting("use_bottleneck"):
         return
     ratio = inner / width
@@ -54,6 +62,37 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
         )
 
 
+def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
+    shares = {name: evidence.number(name) for name in _DROPOUTS}
+    known = {name: share for name, share in shares.items() if share is not None}
+    name = max(known, key=known.get, default=None)
+    if name is not None and known[name] > _MUCH:
+        yield Observation(
+            level=Level.ERROR if known[name] >= _MOST else Level.WARNING,
+            message=f"{name} drops {known[name]:.0%} of the activations.",
+            value=known[name],
+        )
+
+
+def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
+    settings = evidence.settings
+    if evidence.is_pretrained or evidence.recipe.learning_rate is None:
+        return
+    pair = [settings.number("encoder_layers") or 0, settings.number("decoder_layers") or 0]
+    if settings.family in _POST_NORM_PAIRS:
+        depth, limit = max(pair), _DEEP
+    elif settings.family in _POST_NORM or settings.get("do_layer_norm_before") is False:
+        depth, limit = evidence.depth or 0, _DEEPER + 1
+    else:
+        return
+    if depth >= limit:
+        yield Observation(
+            level=Level.WARNING,
+            message=f"{depth:g} blocks normalize after the residual sum.",
+            value=float(depth),
+        )
+
+
 CHECKS = (
     Check(
         code="RKSP701",
@@ -73,6 +112,8 @@ CHECKS = (
         failing="hidden_size=16384, intermediate_size=20480",
         stable="hidden_size=16384, intermediate_size=65536",
         look=_feed_forward,
+        needs=(Need.CONFIG,),
+        settings=("intermediate_size", "n_inner", "ffn_dim"),
     ),
     Check(
         code="RKSP702",
@@ -94,6 +135,7 @@ CHECKS = (
         failing="x + f(x)",
         stable="x + f(norm(x))",
         look=_normalization,
+        needs=(Need.MODULES,),
     ),
     Check(
         code="RKSP703",
@@ -112,5 +154,51 @@ CHECKS = (
         failing="hidden_size=16384, num_hidden_layers=32: 512",
         stable="hidden_size=12288, num_hidden_layers=96: 128",
         look=_proportions,
+        needs=(Need.MODULES,),
+        settings=("num_hidden_layers", "n_layer"),
+    ),
+    Check(
+        code="RKSP704",
+        name="dropout",
+        level=Level.ERROR,
+        title="Dropout is very large",
+        measures="The largest dropout in the configuration.",
+        why=(
+            "Dropping nine of ten activations leaves a signal smaller than the noise that dropping "
+            "adds. Transformers use 0 to 0.3; 0.1 is usual, and often a larger value was meant as "
+            "the share that is kept."
+        ),
+        source="Srivastava et al., 2014; Vaswani et al., 2017, Table 3; the levels are our choice",
+        healthy=f"at most {_MUCH:g}; an error at {_MOST:g}",
+        fix="Set dropout to 0.1 or 0.",
+        failing="resid_pdrop=0.9",
+        stable="resid_pdrop=0.1",
+        look=_dropout,
+        needs=(Need.CONFIG,),
+        settings=_DROPOUTS,
+    ),
+    Check(
+        code="RKSP705",
+        name="post-norm-depth",
+        level=Level.WARNING,
+        title="A deep model normalizes after the sum",
+        measures=(
+            f"Blocks of families with post-norm: from {_DEEP} in encoder and decoder, above "
+            f"{_DEEPER} in encoders alone."
+        ),
+        why=(
+            "Post-norm blocks lean on their branch more than on the stream, and small changes are "
+            "amplified with depth. A translation model of 6 and 6 blocks trains with warm-up, and "
+            "one of 12 and 12 or 18 and 18 fails. Admin and DeepNorm rescale the stream; pre-norm "
+            "does not need it. BERT-large, an encoder, trains with 24."
+        ),
+        source="Liu et al., 2020 (arXiv 2004.08249); Wang et al., 2022 (arXiv 2203.00555)",
+        healthy=f"under {_DEEP} blocks in encoder and decoder, at most {_DEEPER} in an encoder",
+        fix="Normalize before each branch (pre-norm), or initialize with Admin or DeepNorm.",
+        failing="marian with 12 encoder and 12 decoder layers",
+        stable="marian with 6 and 6",
+        look=_post_norm,
+        needs=(Need.CONFIG,),
+        settings=("encoder_layers", "decoder_layers"),
     ),
 )

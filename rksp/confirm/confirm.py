@@ -38,10 +38,19 @@ Say = Callable[[str, int, int], None]  # (what, training steps done, training st
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe in `steps` steps: the whole schedule, warm-up in proportion."""
+    """The recipe in `steps` steps: the whole schedule and the batch's ramp, all in proportion."""
     steps = min(steps, recipe.max_steps)
-    warmup = round(recipe.warmup_steps * steps / recipe.max_steps)
-    return recipe.model_copy(update={"max_steps": steps, "warmup_steps": warmup})
+    share = steps / recipe.max_steps
+    fall = recipe.decay_steps
+    return recipe.model_copy(
+        update={
+            "max_steps": steps,
+            "warmup_steps": round(recipe.warmup_steps * share),
+            "decay_steps": None if fall is None else max(1, round(fall * share)),
+            "decay_milestones": tuple(round(step * share) for step in recipe.decay_milestones),
+            "batch_ramp": tuple((round(start * share), size) for start, size in recipe.batch_ramp),
+        }
+    )
 
 
 def confirm(
@@ -84,6 +93,11 @@ def confirm(
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     source.check_size()
+    if source.config is None:
+        raise InputError(
+            f"{source.target} is no model of transformers, and rksp confirm trains on text or "
+            "images of its own; train it in your own loop with rksp.training.callbacks."
+        )
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
@@ -293,7 +307,7 @@ def _rehearse(
         if arm.interventions:
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
-                intervention.bind(model, optimizer, recipe)
+                intervention.bind(model, optimizer)
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

@@ -10,10 +10,10 @@ from rksp.errors import InputError
 from rksp.grid.axes import canonical
 from rksp.grid.cell import Cell
 from rksp.recipe import Recipe
+from rksp.recipe_files.assumptions import assumed_line
 from rksp.recipe_files.document import Document, Unresolved
 from rksp.recipe_files.names import optimizer_of, precision_of
-from rksp.recipe_files.origin import RecipeFile
-from rksp.recipe_files.registry import read_document, recognize
+from rksp.recipe_files.registry import read_document
 
 Point = Mapping[str, object]
 
@@ -27,15 +27,28 @@ class Base:
     recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)
     document: Document | None = None
     devices: int | None = None
+    trainer: str | None = None
     seed: int = 0
 
     def notes(self) -> tuple[str, ...]:
         """What the reader of the run file should know."""
         if self.document is None:
             return ()
-        read = _read(self.document, self.devices)
+        read = read_document(self.document, devices=self.devices, trainer=self.trainer)
         spoken = read.target.notes if read.target is not None and self.target is None else ()
-        return (*read.notes, *spoken)
+        return (*read.notes, *spoken, *self._assumptions())
+
+    def _assumptions(self) -> tuple[str, ...]:
+        """What was assumed about the run file's recipe, in one line."""
+        fields = {canonical(name)[1] or name: value for name, value in self.recipe.items()}
+        read = read_document(
+            self.document, devices=self.devices, trainer=self.trainer, given=fields
+        )
+        try:
+            line = assumed_line(read.recipe(), read.origins())
+        except InputError:  # an axis may give what the file cannot say
+            return ()
+        return (line,) if line else ()
 
 
 def make_cell(base: Base, point: Point, source: str) -> Cell:
@@ -68,12 +81,15 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     if fields.get("max_grad_norm") == 0:
         fields["max_grad_norm"] = None
     if data is not None:
-        read = _read(dataclasses.replace(base.document, data=data), base.devices)
+        document = dataclasses.replace(base.document, data=data)
+        plain = read_document(document, devices=base.devices, trainer=base.trainer)
+        fields = _in_steps(fields, plain.field("max_steps").value)
+        read = read_document(document, devices=base.devices, trainer=base.trainer, given=fields)
         if target is None and read.target is not None:
             target, overrides = read.target.name, dict(read.target.overrides) | overrides
         if target is None:
             raise InputError(f"{source}: {read.target_missing}")
-        recipe = read.recipe(_in_steps(fields, read.field("max_steps").value))
+        recipe = read.recipe()
     else:
         recipe = Recipe.parse(_in_steps(fields, Recipe.model_fields["max_steps"].default))
     if target is None:
@@ -107,10 +123,6 @@ def _in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
     if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
         return fields | {"warmup_steps": round(share * whole)}
     return fields
-
-
-def _read(document: Document, devices: int | None) -> RecipeFile:
-    return read_document(document, recognize(document), devices=devices)
 
 
 def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -61,7 +60,7 @@ def drive(
                 if task is None:
                     break
                 if options is not None:
-                    task["options"] = dataclasses.asdict(options)
+                    task["options"] = options.model_dump(mode="json")
                 keys = [key for key, _ in task["cells"]]
                 if is_factory(task["target"]) and task["target"] not in typed:
                     store.fail(keys, "invalid", f"the factory {task['target']} was not typed.")

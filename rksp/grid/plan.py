@@ -76,6 +76,7 @@ def read_plan(
     seed: int = 0,
     ignore: Sequence[str] = (),
     devices: int | None = None,
+    trainer: str | None = None,
     max_cells: int = MAX_CELLS,
 ) -> GridPlan:
     """Reads a grid.
@@ -91,6 +92,7 @@ def read_plan(
         seed: Of the drawing.
         ignore: Names of the file that are neither recipe nor model.
         devices: Of the run, for batches that a run file gives per device.
+        trainer: Whose format a run file has; default recognized.
         max_cells: More are refused.
 
     Raises:
@@ -102,7 +104,7 @@ def read_plan(
     if path.suffix.lower() in ROWS:
         rows, notes = read_rows(path)
     elif path.is_file():
-        base, blocks, notes = _file(path, samples)
+        base, blocks, notes = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(f"There is no file {source}.")
     else:
@@ -112,6 +114,7 @@ def read_plan(
         base,
         target=target or base.target,
         devices=devices,
+        trainer=trainer,
         recipe={
             **(defaults if defaults and base.document is None else {}),
             **_named(base.recipe),
@@ -179,7 +182,9 @@ def _too_many(count: int, most: int) -> InputError:
     )
 
 
-def _file(path: Path, samples: int | None) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
+def _file(
+    path: Path, samples: int | None, trainer: str | None
+) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
     """A sweep, a grid or a run file: the base, blocks of axes, notes."""
     document = _load(path)
     if document.has("parameters"):
@@ -191,6 +196,8 @@ def _file(path: Path, samples: int | None) -> tuple[Base, list[Mapping[str, Axis
         return base, [{**block, **_zip(zipped, path)} for block in blocks], []
     if document.has("model_type"):
         return Base(target=str(path)), [{}], []
+    if trainer is not None:
+        return Base(document=document), [{}], []
     if any(isinstance(value, list) for value in document.data.values()):
         try:
             recognize(document)
@@ -202,6 +209,8 @@ def _file(path: Path, samples: int | None) -> tuple[Base, list[Mapping[str, Axis
 
 def _load(path: Path) -> Document:
     """A document; a list of mappings at the top is a union of grids."""
+    if path.suffix.lower() not in (".yaml", ".yml", ".json", ".toml", ".py"):
+        return load_document(path)
     syntax, data, lines = parse_file(path)
     if isinstance(data, list):
         return Document(path=path, syntax=syntax, data={"grid": data})

@@ -13,7 +13,6 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm
-from rksp.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Intervention(ABC):
         self.actions: list[Action] = []
         self.rate_scale = 1.0
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Finds what it acts on.
 
         Raises:

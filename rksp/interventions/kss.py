@@ -25,7 +25,6 @@ from rksp.interventions.ledger import record_means
 from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment
-from rksp.recipe import Recipe
 
 Form = Literal["energy", "published", "random"]
 _FEWEST = 8  # token states that a penalty is made of
@@ -113,7 +112,7 @@ class KSS(Intervention):
         self._noted: list[dict[str, Tensor | float]] = []
         self._seconds = 0.0
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._blocks = [model.get_submodule(path) for path in block_paths(model)]
         if not self._blocks:
             raise NotCovered(

@@ -18,7 +18,6 @@ from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
 from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm
-from rksp.recipe import Recipe
 
 Scope = Literal["attention", "mlp", "all"]
 On = Literal["clock", "alarm", "both"]
@@ -70,7 +69,7 @@ class MSign(Intervention):
         self._matrices: list[Matrix] = []
         self._last = -math.inf
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         anatomy = find_anatomy(model)
         found: list[Matrix] = []
         if self.scope != "mlp":

@@ -16,7 +16,6 @@ from rksp.models.anatomy.attention_calls import AttentionCall, AttentionTap, vis
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.moment import Moment
-from rksp.recipe import Recipe
 
 _QUERIES = 512  # query positions multiplied at a time
 
@@ -54,7 +53,7 @@ class QKClip(Intervention):
         self._largest: dict[str, Tensor] = {}
         self._seconds = 0.0
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         layers = find_anatomy(model).attention
         self._layers = [layer for layer in layers if not layer.has_qk_norm]
         written = getattr(getattr(model, "config", None), "_attn_implementation", "sdpa")

@@ -15,7 +15,6 @@ from rksp.interventions.ledger import record
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
 from rksp.moment import Moment
-from rksp.recipe import Recipe
 
 
 class QKNorm(Intervention):
@@ -42,7 +41,7 @@ class QKNorm(Intervention):
             raise InputError(f"QK-norm needs epsilon > 0, got epsilon={epsilon}.")
         self.epsilon = epsilon
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         start = time.perf_counter()
         layers = find_anatomy(model).attention
         if not layers:

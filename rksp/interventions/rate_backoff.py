@@ -14,7 +14,6 @@ from rksp.interventions.base import Intervention
 from rksp.interventions.ledger import record
 from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
-from rksp.recipe import Recipe
 from rksp.run_state import RunState
 
 
@@ -67,7 +66,7 @@ class RateBackoff(Intervention):
         self._low = 1.0  # the scale that recovers
         self._alarmed = -math.inf
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._states.append(RunState.of(0, model, optimizer))
 
     def after_update(self, moment: Moment) -> None:

@@ -18,7 +18,6 @@ from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
 from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm
-from rksp.recipe import Recipe
 
 On = Literal["clock", "alarm"]
 _REACHED = 1 + 1e-4  # of the threshold: a value that was lowered is not lowered again
@@ -60,7 +59,7 @@ class SpectralSmoothing(Intervention):
         self._states: dict[int, tuple[Tensor, ...]] = {}
         self._last = -math.inf
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         anatomy = find_anatomy(model)
         self._matrices = [*anatomy.attention_matrices(), *anatomy.feed_forward]
         if not self._matrices:

@@ -18,7 +18,6 @@ from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.routers import Router
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment
-from rksp.recipe import Recipe
 
 
 class ZLoss(Intervention):
@@ -51,7 +50,7 @@ class ZLoss(Intervention):
         self._terms: dict[str, list[Tensor]] = {"output": [], "router": []}
         self._noted: list[dict[str, Tensor]] = []
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         routers = find_anatomy(model).routers if self.router else ()
         self._routers = [router for router in routers if not router.is_sigmoid]
         if not self.output and not self._routers:

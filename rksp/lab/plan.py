@@ -14,6 +14,17 @@ from rksp.errors import InputError, nearest
 from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
 
+# Fields of a recipe when the first ladders were stored. A later field enters a ladder's name only
+# where it is not at its default, so that a new field renames no stored ladder.
+_FIRST_FIELDS = frozenset(
+    (
+        *("optimizer", "learning_rate", "schedule", "warmup_steps", "max_steps", "min_lr_ratio"),
+        *("adam_beta1", "adam_beta2", "adam_epsilon", "momentum", "weight_decay"),
+        *("max_grad_norm", "batch_size", "sequence_length", "gradient_accumulation_steps"),
+        "precision",
+    )
+)
+
 
 class LadderSpec(BaseModel):
     """Everything that one ladder shares, and the rates it starts from.
@@ -37,7 +48,14 @@ class LadderSpec(BaseModel):
     @property
     def id(self) -> str:
         """Hash of the content: the name under which a ladder is stored."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        content = self.model_dump(mode="json")
+        usual = Recipe().model_dump(mode="json")
+        content["recipe"] = {
+            name: value
+            for name, value in content["recipe"].items()
+            if name in _FIRST_FIELDS or value != usual[name]
+        }
+        text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

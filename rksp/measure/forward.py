@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ _ROWS = 256  # token rows looked at per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
 _WORST = 5
 _DEAD = 0.1  # of the mean load
+_ENOUGH = 20  # choices an expert in the mean: fewer leave one idle by chance
 LOGITS_NOT_FINITE = "the logits are not finite"
 
 
@@ -57,14 +58,15 @@ class RouterStats:
         entropy: Mean entropy over ln E.
         logit_std: Spread over experts, averaged over tokens.
         max_violation: (largest − mean) / mean of the top-1 load (MaxVio).
-        dead_experts: Experts below a tenth of the mean load.
+        dead_experts: Experts below a tenth of the mean load, over all choices of every token;
+            None where the probe has too few tokens to tell.
     """
 
     name: str
     entropy: float
     logit_std: float
     max_violation: float
-    dead_experts: int
+    dead_experts: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ class ForwardWatch:
     routers: list[RouterStats] = field(default_factory=list)
     aligned: dict[str, float] = field(default_factory=dict)
     by_block: dict[int, list[float]] = field(default_factory=dict)
-    router_paths: frozenset[str] = frozenset()
+    choices: Mapping[str, int] = field(default_factory=dict)
     has_experts: bool = False
     absmax: float = 0.0
     absmax_name: str | None = None
@@ -154,9 +156,9 @@ class ForwardWatch:
             return
         hooks = []
         self.has_experts = experts(getattr(model, "config", None)) is not None
-        self.router_paths = frozenset(router.path for router in find_routers(model))
+        self.choices = {router.path: router.top_k for router in find_routers(model)}
         for name, module in model.named_modules():
-            if name in self.router_paths or not any(True for _ in module.children()):
+            if name in self.choices or not any(True for _ in module.children()):
                 hooks.append(module.register_forward_hook(self._leaf(name), with_kwargs=True))
         try:
             with watching_attention(model, self._attend):
@@ -187,8 +189,8 @@ class ForwardWatch:
                 return
             if isinstance(module, nn.Embedding) or x.shape[-1] not in weight.shape:
                 return
-            if name in self.router_paths:
-                self.routers.append(router_stats(name, x, module))
+            if name in self.choices:
+                self.routers.append(router_stats(name, x, module, self.choices[name]))
             elif out.shape[:-1] == x.shape[:-1] and out.shape[-1] in weight.shape:
                 self._respond(name, x, out)
 
@@ -327,10 +329,13 @@ def _spread(rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def router_stats(name: str, x: Tensor, router: nn.Module) -> RouterStats:
+def router_stats(name: str, x: Tensor, router: nn.Module, choices: int = 1) -> RouterStats:
     """Statistics of the softmax over all experts, recomputed in float32 from the router's input.
 
     Recomputed because routers return different things from one release to the next.
+
+    Args:
+        choices: Experts that each token goes to.
     """
     bias = getattr(router, "bias", None)
     logits = F.linear(x.reshape(-1, x.shape[-1]).float(), router.weight.float())
@@ -339,10 +344,13 @@ def router_stats(name: str, x: Tensor, router: nn.Module) -> RouterStats:
     experts = logits.shape[-1]
     p = logits.softmax(-1)
     load = torch.bincount(logits.argmax(-1), minlength=experts).float() / len(logits)
+    chosen = logits.topk(min(choices, experts)).indices.flatten()
+    asked = torch.bincount(chosen, minlength=experts)
+    mean = len(chosen) / experts
     return RouterStats(
         name=name,
         entropy=float(torch.special.entr(p).sum(-1).mean()) / math.log(experts),
         logit_std=float(logits.std(-1).mean()),
         max_violation=float(load.max() * experts - 1),
-        dead_experts=int((load < _DEAD / experts).sum()),
+        dead_experts=int((asked < _DEAD * mean).sum()) if mean >= _ENOUGH else None,
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch
-from rksp.objective import cross_entropy, logits_of, task_loss
-from rksp.optimizers import make_optimizer
+from rksp.measure.first_update import clipping, kinds_of, step_of
+from rksp.models.streaming.scales import square_sum
+from rksp.objective import run_pass
 from rksp.recipe import Recipe
 
-_PROBE_RATE = 1e-3  # of the step that reveals the update direction; the direction is per unit rate
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
 _BEYOND = (3.0, 10.0)  # multiples of the critical rate looked at afterwards
@@ -79,7 +80,8 @@ def measure_response(
 
     The update is what the recipe's optimizer, with its epsilon, clipping and weight decay, would
     do first, per unit of learning rate; its algebra is linear in the rate, so one profile serves
-    every learning rate of a sweep. The model is left bitwise as it was.
+    every learning rate of a sweep. The model is left bitwise as it was. Three copies of the weights
+    are held: the model's own, the update, and the moved weights.
 
     Args:
         model: Freshly initialized; any mode, restored afterwards.
@@ -88,54 +90,50 @@ def measure_response(
         recipe: Its learning rate is not looked at.
     """
     params = [p for p in model.parameters() if p.requires_grad]
-    with untouched(model, params) as start:
-        model.eval()  # no dropout: two evaluations must differ by the step alone
-        task_loss(model, same).backward()
+    same, fresh = without_cache(model, same), without_cache(model, fresh)
+    with evaluating(model, params):
+        first = run_pass(model, same)
+        first.total.backward()
+        base_same, output = float(first.loss.detach()), first.output
+        output = None if output is None else output.detach().float().flatten()
+        del first
         present = [p for p in params if p.grad is not None]
-        grads = [p.grad.detach().clone() for p in present]
-        count = sum(g.numel() for g in grads)
-        norm = float(torch.stack(torch._foreach_norm(grads)).norm())
+        count = sum(p.numel() for p in present)
+        norm = math.sqrt(sum(square_sum(p.grad) for p in present))
         if not math.isfinite(norm):
-            return _unmeasured(GRADIENT_NOT_FINITE, 1.5)
+            return unmeasured(GRADIENT_NOT_FINITE, 1.5)
         if norm == 0:
-            return _unmeasured("the gradient is zero", 1.5)
-        grad_max = max(float(g.abs().max()) for g in grads)
-        _take_first_step(model, recipe, norm, present)
-        origin = [start[id(p)] for p in present]
-        direction = [(p.detach() - p0) / _PROBE_RATE for p, p0 in zip(present, origin, strict=True)]
-        update_rms = float(torch.stack(torch._foreach_norm(direction)).norm()) / math.sqrt(count)
-        descent = -sum(float((g * u).sum()) for g, u in zip(grads, direction, strict=True))
-        del grads
+            return unmeasured("the gradient is zero", 1.5)
+        grad_max = max(float(p.grad.abs().max()) for p in present)
+        direction, descent = first_direction(model, recipe, norm, present)
+        update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
+        with torch.no_grad():
+            other = run_pass(model, fresh)
+            base_fresh, output = float(other.loss), _joined(output, other.output)
+        del other
+        scale = 1.0 if output is None else float(output.norm()) or 1.0
 
-        def at(rate: float) -> tuple[float, float, Tensor]:
-            with torch.no_grad():
-                for p, p0, u in zip(present, origin, direction, strict=True):
-                    torch.add(p0, u, alpha=rate, out=p.data)
-                parts = [(logits_of(model, b)[0].float(), b.labels) for b in (same, fresh)]
-                losses = [float(cross_entropy(logits, labels)) for logits, labels in parts]
-                return losses[0], losses[1], torch.cat([z.flatten() for z, _ in parts])
-
-        base_same, base_fresh, output = at(0.0)
-        scale = float(output.norm()) or 1.0
-        points: dict[float, ResponsePoint] = {}
-
-        def look(rate: float) -> ResponsePoint:
-            if rate not in points:
-                loss_same, loss_fresh, moved = at(rate)
-                points[rate] = ResponsePoint(
-                    rate=rate,
-                    same=loss_same - base_same,
-                    fresh=loss_fresh - base_fresh,
-                    output=float((moved - output).norm()) / scale,
+        @torch.no_grad()
+        def look(rates: Sequence[float]) -> list[ResponsePoint]:
+            points = []
+            for rate in rates:
+                steer(rate)
+                one, other = run_pass(model, same), run_pass(model, fresh)
+                here = _joined(one.output, other.output)
+                points.append(
+                    ResponsePoint(
+                        rate=rate,
+                        same=float(one.loss) - base_same,
+                        fresh=float(other.loss) - base_fresh,
+                        output=math.nan
+                        if here is None
+                        else float(here.sub_(output).norm()) / scale,
+                    )
                 )
-            return points[rate]
+            return points
 
-        small = look(_SMALL / update_rms)
-        critical = _critical_rate(look, update_rms)
-        overshoot = None
-        if critical is not None:
-            overshoot = [look(critical * factor).fresh for factor in _BEYOND][-1]
-    ordered = tuple(points[rate] for rate in sorted(points))
+        with moving(present, direction) as steer:
+            found = search(look, update_rms)
     return ResponseProfile(
         loss=base_fresh,
         grad_norm=norm,
@@ -143,38 +141,137 @@ def measure_response(
         grad_max=grad_max,
         update_rms=update_rms,
         descent=descent,
-        critical_rate=critical,
-        output_slope=small.output / small.rate,
-        overshoot=overshoot,
-        points=ordered,
-        forward_passes=1.5 + 1 + len(points),  # half the data forward and backward, then all of it
+        # half of the data forward and backward, its other half forward, then all of it
+        forward_passes=1.5 + 0.5 + len(found.points),
+        **found.fields(),
     )
 
 
-def _take_first_step(
-    model: nn.Module, recipe: Recipe, norm: float, params: list[nn.Parameter]
-) -> None:
-    """Takes the recipe's first step in place, at the probing rate."""
-    if recipe.max_grad_norm is not None and norm > recipe.max_grad_norm:
-        torch._foreach_mul_([p.grad for p in params], recipe.max_grad_norm / norm)
-    optimizer = make_optimizer(model, recipe.model_copy(update={"learning_rate": _PROBE_RATE}))
-    optimizer.step()
-
-
-def _critical_rate(look, update_rms: float) -> float | None:
-    """Bisects the logarithm of the rate on the sign of the fresh loss's change."""
-    low, high = _LOWEST, _HIGHEST
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        change = look(10**middle / update_rms).fresh
-        # Not "<= 0": a loss that is no longer a number has certainly stopped falling.
-        low, high = (middle, high) if change < 0 else (low, middle)
-    if low == _LOWEST or high == _HIGHEST:
+def _joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return both outputs as one new vector; None where a model shows none."""
+    if one is None or other is None:
         return None
-    return 10 ** ((low + high) / 2) / update_rms
+    return torch.cat([one.flatten().float(), other.flatten().float()])
 
 
-def _unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
+def without_cache(model: nn.Module, batch: Batch) -> Batch:
+    """The batch for a model that would otherwise keep every key and value for a next token."""
+    if batch.objective is not None or not isinstance(batch.inputs, dict):
+        return batch
+    if "use_cache" not in inspect.signature(model.forward).parameters:
+        return batch
+    return replace(batch, inputs=batch.inputs | {"use_cache": False})
+
+
+@torch.no_grad()
+def first_direction(
+    model: nn.Module, recipe: Recipe, norm: float, params: list[nn.Parameter]
+) -> tuple[list[Tensor], float]:
+    """The recipe's first update per unit rate, in the place of the gradients, and its descent.
+
+    Args:
+        norm: Of the gradient, before clipping.
+        params: Those that have a gradient, which they lose.
+
+    Returns:
+        The update by parameter, and −g·u.
+    """
+    kinds, clip = kinds_of(model, recipe), clipping(recipe, norm)
+    names = {id(p): name for name, p in model.named_parameters()}
+    direction, descent = [], 0.0
+    for p in params:
+        gradient, p.grad = p.grad, None
+        update = step_of(kinds[names[id(p)]], gradient * clip, p.detach())
+        descent -= float(gradient.mul_(update).sum())
+        direction.append(update)
+    return direction, descent
+
+
+@contextmanager
+def moving(
+    params: list[nn.Parameter], direction: list[Tensor]
+) -> Iterator[Callable[[float], None]]:
+    """Gives what puts parameters a step of any rate along a direction; their own values return."""
+    own = [p.data for p in params]
+    moved = [torch.empty_like(value) for value in own]
+
+    def steer(rate: float) -> None:
+        for value, update, out in zip(own, direction, moved, strict=True):
+            torch.add(value, update, alpha=rate, out=out)
+
+    try:
+        for p, out in zip(params, moved, strict=True):
+            p.data = out
+        yield steer
+    finally:
+        for p, value in zip(params, own, strict=True):
+            p.data = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Where along the update the loss returns, and every point on the way."""
+
+    points: tuple[ResponsePoint, ...]
+    critical_rate: float | None
+    output_slope: float | None
+    overshoot: float | None
+
+    def fields(self) -> dict[str, object]:
+        """As `ResponseProfile` calls them."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def search(
+    look: Callable[[Sequence[float]], list[ResponsePoint]], update_rms: float, *, ahead: int = 1
+) -> Search:
+    """Bisects the logarithm of the rate on the sign of the fresh loss's change.
+
+    Args:
+        look: Gives the point at each of several rates.
+        update_rms: Of the update per unit rate.
+        ahead: Halvings that one call decides, for 2^ahead − 1 rates; points off the way to the
+            answer are dropped, so the result is the same for any number.
+    """
+    low, high = _LOWEST, _HIGHEST
+    first, points = [_SMALL / update_rms], []
+    for done in range(0, _BISECTIONS, ahead):
+        middles = _middles(low, high, min(ahead, _BISECTIONS - done))
+        rates = [10**middle / update_rms for middle in middles]
+        found = look(first + rates)
+        points += found[: len(first)]
+        known = dict(zip(middles, found[len(first) :], strict=True))
+        first = []
+        while (middle := (low + high) / 2) in known:
+            points.append(known[middle])
+            # Not "<= 0": a loss that is no longer a number has certainly stopped falling.
+            falls = known[middle].fresh < 0
+            low, high = (middle, high) if falls else (low, middle)
+    critical = overshoot = None
+    if low != _LOWEST and high != _HIGHEST:
+        critical = 10 ** ((low + high) / 2) / update_rms
+        points += look([critical * factor for factor in _BEYOND])
+        overshoot = points[-1].fresh
+    slope = points[0].output / points[0].rate
+    return Search(
+        points=tuple(sorted({p.rate: p for p in points}.values(), key=lambda p: p.rate)),
+        critical_rate=critical,
+        output_slope=None if math.isnan(slope) else slope,
+        overshoot=overshoot,
+    )
+
+
+def _middles(low: float, high: float, levels: int) -> list[float]:
+    """The points that so many halvings of an interval may visit, in order."""
+    if levels == 0:
+        return []
+    middle = (low + high) / 2
+    left, right = _middles(low, middle, levels - 1), _middles(middle, high, levels - 1)
+    return [*left, middle, *right]
+
+
+def unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
+    """A profile of nothing but the reason."""
     fields = dict.fromkeys(ResponseProfile.__dataclass_fields__)
     return ResponseProfile(
         **fields | {"points": (), "forward_passes": forward_passes, "reason": reason}
@@ -185,14 +282,27 @@ def _unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
 def untouched(model: nn.Module, params: list[nn.Parameter]) -> Iterator[dict[int, Tensor]]:
     """Gives the weights by identity, and afterwards restores weights, buffers, modes, no grads."""
     weights = {id(p): p.detach().clone() for p in params}
+    with evaluating(model, params):
+        try:
+            yield weights
+        finally:
+            with torch.no_grad():
+                for p in params:
+                    p.copy_(weights[id(p)])
+
+
+@contextmanager
+def evaluating(model: nn.Module, params: list[nn.Parameter]) -> Iterator[None]:
+    """Evaluation mode, so that two passes differ by the weights alone; afterwards restores buffers
+    and modes, and leaves no gradients."""
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     modes = [(module, module.training) for module in model.modules()]
     try:
-        yield weights
+        model.eval()
+        yield
     finally:
         with torch.no_grad():
             for p in params:
-                p.copy_(weights[id(p)])
                 p.grad = None
             for buffer, value in buffers:
                 buffer.copy_(value)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch
-from rksp.errors import InputError
-from rksp.measure.forward import BlockStats, ForwardStats, ForwardWatch, block_stats
+from rksp.batch import Batch, Pass, tensors
+from rksp.errors import InputError, NotCovered, RkspError
+from rksp.measure.forward import (
+    LOGITS_NOT_FINITE,
+    BlockStats,
+    ForwardStats,
+    ForwardWatch,
+    block_stats,
+)
 from rksp.models.anatomy.chains import Chain
 from rksp.models.streaming.streamed import computing, locate_chains
 
@@ -79,6 +86,7 @@ def collect(
     num_states: int | None = None,
     blocks: str | None = None,
     statistics: bool = True,
+    needs_chain: bool = True,
 ) -> Collected:
     """Runs one forward pass and hands every block's transition to `consume` as it is done.
 
@@ -92,6 +100,8 @@ def collect(
         num_states: Use this many states of every block, evenly over all; default all.
         blocks: Path of the list of blocks; default the one that is found.
         statistics: Whether to measure attention, routers and linear layers too.
+        needs_chain: Refuse a model without a chain of blocks; else nothing is handed to `consume`,
+            and the statistics of the pass are all there is.
 
     Raises:
         InputError: Fewer than two states, token ids outside the vocabulary, or a model that
@@ -105,10 +115,15 @@ def collect(
     if num_states is not None and num_states < 2:
         raise InputError(f"{num_states} snapshots were asked for; at least 2 are needed.")
     with _as_found(model), torch.no_grad():
-        first = _take(batch, 1)
-        tokens = max((part[0].numel() for part in _parts(batch)), default=0)
+        first = batch.rows(0, 1)
+        tokens = max((t[0].numel() for t in tensors(batch.inputs) if t.dim()), default=0)
         states = min(count * tokens, num_states or count * tokens)
-        chains = locate_chains(model, lambda: _run(model, first, []), blocks, count, states)
+        try:
+            chains = locate_chains(model, lambda: _run(model, first, []), blocks, count, states)
+        except NotCovered:
+            if needs_chain or blocks is not None:
+                raise
+            chains = ()
         watch = ForwardWatch(statistics=statistics)
         reader = _Reader(consume, watch, num_states, count)
         with ExitStack() as stack:
@@ -120,7 +135,7 @@ def collect(
             stack.enter_context(watch.watching(model))
             stack.enter_context(computing(model))
             output = _run(model, batch, reader.failures)
-        forward = watch.finish(reader.blocks, _logits(output), batch.labels)
+        forward = _forward_stats(watch, reader.blocks, output, batch)
     return Collected(
         chains=tuple((chain.path, len(chain.blocks)) for chain in chains),
         width=reader.width,
@@ -258,6 +273,8 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
 
 def _run(model: nn.Module, batch: Batch, failures: list[BaseException]) -> object:
     inputs = batch.inputs
+    if batch.objective is not None:
+        return _judged(model, batch, failures)
     args = (inputs,) if isinstance(inputs, Tensor) else inputs if isinstance(inputs, tuple) else ()
     kwargs = dict(inputs) if isinstance(inputs, dict) else {}
     parameters = inspect.signature(model.forward).parameters
@@ -273,6 +290,36 @@ def _run(model: nn.Module, batch: Batch, failures: list[BaseException]) -> objec
             f"The model cannot run on the probe ({type(error).__name__}: {text}); "
             "check its configuration, or give it another probe."
         ) from error
+
+
+def _judged(model: nn.Module, batch: Batch, failures: list[BaseException]) -> Pass:
+    """Run a batch that brings its own loss."""
+    try:
+        return batch.objective(model, batch)
+    except Exception as error:
+        if isinstance(error, RkspError) or any(error is failure for failure in failures):
+            raise
+        text = " ".join(str(error).split())[:200] or "no message"
+        raise InputError(
+            f"The model cannot run on the batch ({type(error).__name__}: {text}); give it a batch "
+            "that its forward takes."
+        ) from error
+
+
+def _forward_stats(
+    watch: ForwardWatch, blocks: list[BlockStats], output: object, batch: Batch
+) -> ForwardStats:
+    """Return the statistics of a pass; a batch's own loss takes the place of ours."""
+    if not isinstance(output, Pass):
+        return watch.finish(blocks, _logits(output), batch.labels)
+    found = watch.finish(blocks, output.logits, None)
+    loss = float(output.loss)
+    missing = {name: why for name, why in found.not_measured.items() if name != "loss"}
+    if output.logits is None:
+        missing["logit_std"] = "the output is not known to be logits"
+    if not math.isfinite(loss):
+        missing["loss"] = LOGITS_NOT_FINITE if found.non_finite else "the loss is not finite"
+    return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)
 
 
 def _logits(output: object) -> Tensor | None:
@@ -296,32 +343,10 @@ def _check_tokens(model: nn.Module, batch: Batch) -> None:
         )
 
 
-def _parts(batch: Batch) -> list[Tensor]:
-    inputs = batch.inputs
-    values = [inputs] if isinstance(inputs, Tensor) else inputs
-    values = values.values() if isinstance(values, dict) else values
-    return [value for value in values if isinstance(value, Tensor) and value.dim() > 0]
-
-
 def _batch_size(batch: Batch) -> int:
-    parts = _parts(batch)
-    if not parts or not len(parts[0]):
+    if not batch.count:
         raise InputError("The probe is empty; give at least one sequence.")
-    return len(parts[0])
-
-
-def _take(batch: Batch, count: int) -> Batch:
-    size, inputs = _batch_size(batch), batch.inputs
-
-    def cut(value: object) -> object:
-        whole = isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
-        return value[:count] if whole else value
-
-    if isinstance(inputs, Tensor):
-        return Batch(inputs=inputs[:count], labels=batch.labels)
-    if isinstance(inputs, tuple):
-        return Batch(inputs=tuple(map(cut, inputs)), labels=batch.labels)
-    return Batch(inputs={k: cut(v) for k, v in inputs.items()}, labels=batch.labels)
+    return batch.count
 
 
 def _mask(batch: Batch, chain: Chain) -> Tensor | None:

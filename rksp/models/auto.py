@@ -33,7 +33,18 @@ _TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "AutoModelForImageClassification",
         ("ForImageClassification",),
     ),
+    "text-classification": (
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        "AutoModelForSequenceClassification",
+        ("ForSequenceClassification",),
+    ),
 }
+_OTHER_HEADS = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
 _BASE = ("MODEL_MAPPING_NAMES", "AutoModel")
 _WHOLE = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextToText")
 
@@ -90,13 +101,19 @@ class ChosenClass:
 
 
 def choose_class(
-    target: str, config: object, architectures: object, task: Task | None = None
+    target: str,
+    config: object,
+    architectures: object,
+    task: Task | None = None,
+    *,
+    has_weights: bool = False,
 ) -> ChosenClass:
     """The class for a configuration: its own architecture's, else by `_TABLES`, else the base.
 
     Args:
         architectures: The configuration's own list, of which only known names count.
         task: The user's wish, which must be one the model type has.
+        has_weights: Trained weights come with it, which must have a place in the class.
 
     Raises:
         InputError: transformers has no class for this type (and task).
@@ -119,6 +136,11 @@ def choose_class(
         chosen = _by_architecture(architectures, known, tables, kind)
         if chosen is None and known and task != "other" and not _is_base(architectures, kind):
             chosen = known[0]
+    if chosen is not None and task is None and (head := _other_head(architectures)) is not None:
+        if has_weights:
+            notes = (f"Of {head}, the model below the head is scored: rksp has no task for it.",)
+            return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
+        notes = (f"{head} is scored with the head for {chosen}: rksp has no task for its own.",)
     if chosen is not None:
         auto = getattr(transformers, _TABLES[chosen][1])
         return _with_attention(auto, config, chosen, notes)
@@ -131,6 +153,8 @@ def choose_class(
         notes = (f"{kind} is scored on text alone; its other inputs stay unused.",)
         auto = getattr(transformers, _WHOLE[1])
         return _with_attention(auto, config, "causal-lm", notes)
+    if (tower := _text_tower(config)) is not None:
+        return _of_two_towers(target, config, tower, known)
     if kind in getattr(modeling_auto, _BASE[0], {}):
         return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
     if getattr(config, "auto_map", None):
@@ -148,6 +172,34 @@ def _by_architecture(
             if name in classes or any(str(name).endswith(end) for end in _TABLES[task][2]):
                 return task
     return None
+
+
+def _other_head(architectures: object) -> str | None:
+    """A head for text that is none of `_TABLES`, by its class name."""
+    names = architectures if isinstance(architectures, list) else []
+    return next((name for name in names if str(name).endswith(_OTHER_HEADS)), None)
+
+
+def _text_tower(config: object) -> object | None:
+    """The text part of a configuration that has another part beside it."""
+    others = ("vision_config", "audio_config")
+    has_other = any(getattr(config, name, None) is not None for name in others)
+    return getattr(config, "text_config", None) if has_other else None
+
+
+def _of_two_towers(target: str, config: object, text: object, known: Sequence[str]) -> ChosenClass:
+    """The text tower alone: what compares two towers has no loss of one."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    images = "; --task image-classification scores the image tower" if known else ""
+    if text.model_type not in MODEL_MAPPING_NAMES:
+        raise InputError(
+            f"{target} is of model type {config.model_type}, which compares two towers, and "
+            f"transformers cannot build its text tower ({text.model_type}) alone{images}."
+        )
+    notes = (f"Of {config.model_type}, the text tower ({text.model_type}) is scored{images}.",)
+    return _with_attention(getattr(transformers, _BASE[1]), text, "other", notes)
 
 
 def _is_base(architectures: object, kind: str) -> bool:

@@ -38,6 +38,8 @@ _RENAMED = {
     }
 }
 
+_DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
+
 
 @contextmanager
 def offline() -> Iterator[None]:
@@ -156,6 +158,30 @@ def make_config(
     except refusals() as error:
         raise refused(target, error) from error
     return config
+
+
+def depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
+    """What `--set num_hidden_layers` means where encoder and decoder have a depth each.
+
+    Raises:
+        InputError: It means nothing: the model type has other names for both.
+    """
+    if "num_hidden_layers" not in overrides or not getattr(config, "is_encoder_decoder", False):
+        return []
+    decoder = [name for name in _DECODER_DEPTHS if hasattr(config, name)]
+    encoder = getattr(type(config), "attribute_map", {}).get("num_hidden_layers")
+    if not decoder:
+        return []
+    encoder_depth = getattr(config, encoder or "encoder_layers", None)
+    if str(encoder_depth) != str(overrides["num_hidden_layers"]):
+        raise InputError(
+            f"--set num_hidden_layers changes nothing in {target}, an encoder and a decoder; "
+            f"set encoder_layers and {decoder[0]}."
+        )
+    depth = getattr(config, decoder[0])
+    if depth == encoder_depth:
+        return []
+    return [f"num_hidden_layers is the encoder's depth; the decoder keeps {decoder[0]} {depth}."]
 
 
 def _from_dict(kind: type, settings: Mapping[str, object]) -> object:

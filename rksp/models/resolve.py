@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from rksp.errors import InputError, nearest
-from rksp.factory import is_factory, load_factory
+from rksp.factory import is_factory
 from rksp.models.auto import ChosenClass, choose_class
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
 from rksp.models.configuration import (
     ALIASES,
+    depth_notes,
     known_type,
     make_config,
     model_types,
@@ -25,6 +26,7 @@ from rksp.models.configuration import (
     overlay,
     remote_config,
 )
+from rksp.models.given import factory_source
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
@@ -47,7 +49,7 @@ def resolve(
 ) -> ModelSource:
     """Finds what a target means, in this order: a path, a factory, a model type, a Hub id.
 
-    Nothing is built but a skeleton on the meta device, to count parameters.
+    Nothing is built but a skeleton on the meta device, to count parameters; a factory is called.
 
     Args:
         target: See the module.
@@ -210,7 +212,11 @@ def _from_settings(
         settings, renamed = known_type(target, settings, needs_code)
         notes += renamed
         config = make_config(target, settings, overrides)
-    chosen = choose_class(target, config, settings.get("architectures"), task)
+        notes += depth_notes(target, config, overrides)
+    has_weights = folder is not None
+    chosen = choose_class(
+        target, config, settings.get("architectures"), task, has_weights=has_weights
+    )
     notes += chosen.notes
 
     def construct() -> nn.Module:
@@ -274,26 +280,7 @@ def _from_factory(
 ) -> ModelSource:
     if overrides:
         raise InputError("--set changes a configuration; a factory has none: change the factory.")
-    factory = load_factory(target)
-    try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            skeleton = factory()
-        count = sum(p.numel() for p in skeleton.parameters())
-    except refusals():  # a factory that reads values or files cannot run on the meta device
-        count = None
-    return ModelSource(
-        target=target,
-        kind="factory",
-        config=None,
-        task=task or "other",
-        num_parameters=count,
-        max_params=common["max_params"],
-        config_hash=None,
-        is_pretrained=False,
-        model_class=target.partition(":")[2],
-        seed=common["seed"],
-        construct=factory,
-    )
+    return factory_source(target, task=task, **common)
 
 
 def _snapshot(target: str, allow_hub: bool) -> Path:

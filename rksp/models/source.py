@@ -12,12 +12,15 @@ from typing import Literal
 import torch
 from torch import nn
 
+from rksp.batch import Batch
 from rksp.errors import InputError, NotCovered
 from rksp.models.checkpoint import check_finite
 from rksp.models.refusals import refusals, refused
 
-Kind = Literal["model_type", "config", "checkpoint", "hub", "factory"]
-Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification", "other"]
+Kind = Literal["model_type", "config", "checkpoint", "hub", "factory", "module"]
+Task = Literal[
+    "causal-lm", "masked-lm", "seq2seq", "image-classification", "text-classification", "other"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +30,20 @@ class ModelSource:
     Attributes:
         target: As the user wrote it.
         kind: What the target was taken for.
-        config: The Hugging Face configuration; None for a factory.
+        config: The Hugging Face configuration; None for another model.
         task: What the model predicts, which decides the probe.
-        num_parameters: Counted on the meta device; None where a factory cannot run there.
+        num_parameters: Their number, shared ones once.
         max_params: More than this is not built in memory.
-        config_hash: SHA-256 of the configuration, without names and versions; None for a factory.
+        config_hash: SHA-256 of the configuration, without names and versions; None without one.
         is_pretrained: Weights come from files.
         model_class: Name of the class that is built.
         tokenizer_path: `tokenizer.json` beside the target, if there is one.
         notes: What was changed or dropped on the way, a sentence each.
         construct_empty: Builds the model for a skeleton; None for a factory.
         folder: Of the weights of a checkpoint.
+        model: In memory already; measured as it stands and left so.
+        batch: What the model is to be shown, with its loss; None shows it text or images.
+        again: For a factory: the source that it gives at another seed.
     """
 
     target: str
@@ -55,6 +61,13 @@ class ModelSource:
     construct: Callable[[], nn.Module] = field(repr=False)
     construct_empty: Callable[[], nn.Module] | None = field(default=None, repr=False)
     folder: Path | None = None
+    model: nn.Module | None = field(default=None, repr=False)
+    batch: Batch | None = field(default=None, repr=False)
+    again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
+
+    def at(self, seed: int) -> ModelSource:
+        """Return the source at a seed: a factory is called again, with a batch of its own."""
+        return self if self.again is None or seed == self.seed else self.again(seed)
 
     def build(self, seed: int | None = None) -> nn.Module:
         """The model in evaluation mode, float32, on the CPU; the global generator as found.
@@ -68,18 +81,17 @@ class ModelSource:
                 weights that hold NaN or do not fit.
         """
         self.check_size()
+        seed = self.seed if seed is None else seed
+        if self.again is not None:
+            return self.again(seed).model.float().eval()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed if seed is None else seed)
+            torch.manual_seed(seed)
             try:
-                model = self._drawn_by_weight(self.seed if seed is None else seed)
+                model = self._drawn_by_weight(seed)
                 if model is None:
                     model = self.construct()
             except refusals() as error:
                 raise refused(self.target, error) from error
-        if not isinstance(model, nn.Module):
-            raise InputError(
-                f"{self.target} returned a {type(model).__name__}, not a torch.nn.Module."
-            )
         if self.is_pretrained:
             check_finite(dict(model.named_parameters()), self.target)
         return model.float().eval()

@@ -39,8 +39,10 @@ class KeyNullSum(AttentionWatcher):
         self._drift: dict[str, tuple[Tensor, Tensor]] = {}
 
     def look(self, layer: str, call: AttentionCall) -> None:
-        self._has_keys |= call.key is not None
-        if call.key is not None and call.key.requires_grad and not call.softcap:
+        if call.key is None or call.softcap:
+            return
+        self._is_covered = True
+        if call.key.requires_grad:
             sums = self._sums
 
             def after(gradient: Tensor) -> None:
@@ -51,8 +53,10 @@ class KeyNullSum(AttentionWatcher):
 
     @torch.no_grad()
     def readings(self, moment: Moment) -> list[Reading]:
-        if not self._has_keys:
-            raise NotCovered("the model's attention shows its logits alone, not its keys")
+        if not self._is_covered:
+            raise NotCovered(
+                "the model's attention caps its logits, or shows its logits alone and not its keys"
+            )
         seen, self._sums = self._sums, {}
         readings = []
         for layer, (total, energy) in seen.items():
@@ -75,5 +79,5 @@ class KeyNullSum(AttentionWatcher):
 
     def _clear(self) -> None:
         super()._clear()
-        self._has_keys = False
+        self._is_covered = False
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}

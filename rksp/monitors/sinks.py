@@ -1,14 +1,15 @@
-"""Where readings and alarms go: JSON Lines always, trackers where one is in use."""
+"""Where readings and alarms go: a file, or the tracker that is in use."""
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import ModuleType
 
@@ -101,12 +102,12 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
 
 
 def _line(kind: str, record: Reading | Alarm) -> str:
-    fields = {"kind": kind, **asdict(record)}
-    detail = fields.pop("detail", {})
-    fields |= {_DETAIL + name: value for name, value in detail.items()}
+    entries = {"kind": kind, **asdict(record)}
+    detail = entries.pop("detail", {})
+    entries |= {_DETAIL + name: value for name, value in detail.items()}
     safe = {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in fields.items()
+        for name, value in entries.items()
     }
     return json.dumps(safe, allow_nan=False) + "\n"
 
@@ -121,6 +122,59 @@ def _reading(record: dict) -> Reading:
 
 def _number(name: str, value: object) -> object:
     return float(value) if name in ("value", "baseline") and value is not None else value
+
+
+class Csv(Sink):
+    """A table of readings and alarms, a row each, flushed after every step; opens in any program.
+
+    An existing file is continued. `read_log` reads `JsonLines` alone: this one leaves out details.
+
+    Args:
+        path: The file; its folder must exist.
+
+    Raises:
+        InputError: It cannot be written, or holds another table.
+    """
+
+    COLUMNS = (
+        "kind", "step", "monitor", "quantity", "layer", "value", "severity", "rule", "baseline",
+        "advice",
+    )  # fmt: skip
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self._file = self.path.open("a+", encoding="utf-8", newline="")
+        except OSError as error:
+            raise InputError(
+                f"The monitor table {self.path} cannot be written ({error.strerror}); "
+                "give a path in a folder that exists."
+            ) from error
+        self._file.seek(0)
+        first = self._file.readline().rstrip()
+        self._rows = csv.DictWriter(self._file, self.COLUMNS, extrasaction="ignore")
+        if not first:
+            self._rows.writeheader()
+        elif first != ",".join(self.COLUMNS):
+            self._file.close()
+            raise InputError(
+                f"{self.path} holds another table, with the columns {first[:80]!r}; "
+                "give the path of a new file."
+            )
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        rows = [{"kind": "reading", **_fields(reading)} for reading in readings]
+        rows += [{"kind": "alarm", **_fields(alarm)} for alarm in alarms]
+        if rows:
+            self._rows.writerows(rows)
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _fields(record: Reading | Alarm) -> dict[str, object]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 class TensorBoard(Sink):
@@ -143,7 +197,11 @@ class TensorBoard(Sink):
 
 
 class WeightsAndBiases(Sink):
-    """The run that `wandb.init` opened; rksp never opens one."""
+    """The run that `wandb.init` opened; rksp never opens one. Alarms become its alerts.
+
+    An alert of a quantity is sent at its first alarm of each severity, so that an episode that
+    comes and goes is one message; all alarms stand in the run's log.
+    """
 
     def __init__(self) -> None:
         wandb = _needed("wandb", "wandb")
@@ -151,16 +209,30 @@ class WeightsAndBiases(Sink):
             raise InputError("No W&B run is active; call wandb.init() before rksp logs into it.")
         self._run = wandb.run
         self._run.define_metric("rksp/*", step_metric="rksp/step")
+        self._levels = {
+            Severity.WARN: wandb.AlertLevel.WARN,
+            Severity.CRITICAL: wandb.AlertLevel.ERROR,
+        }
+        self._once = _Once()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         for step, values in _by_step(readings):
             self._run.log({"rksp/step": step, **values})
         for alarm in alarms:
             self._run.log({"rksp/step": alarm.step, "rksp/alarm": sentence(alarm)})
+        for alarm in self._once(alarms):
+            self._run.alert(
+                title=f"rksp: {alarm.quantity} {alarm.severity}",
+                text=f"Step {alarm.step}: {sentence(alarm)}",
+                level=self._levels[alarm.severity],
+            )
 
 
 class MLflow(Sink):
-    """The run that `mlflow.start_run` opened; alarms become tags."""
+    """The run that `mlflow.start_run` opened; rksp never opens one. Alarms become its tags.
+
+    A quantity has one tag a severity, `rksp.alarm.critical.loss`, with its first such alarm.
+    """
 
     def __init__(self) -> None:
         self._mlflow = _needed("mlflow", "mlflow")
@@ -168,12 +240,14 @@ class MLflow(Sink):
             raise InputError(
                 "No MLflow run is active; call mlflow.start_run() before rksp logs into it."
             )
+        self._once = _Once()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         for step, values in _by_step(readings):
             self._mlflow.log_metrics(values, step=step)
-        for alarm in alarms:
-            self._mlflow.set_tag(f"rksp.alarm.{alarm.step}.{alarm.monitor}", sentence(alarm))
+        for alarm in self._once(alarms):
+            name = f"rksp.alarm.{alarm.severity}.{alarm.quantity}"
+            self._mlflow.set_tag(name, f"step {alarm.step}: {sentence(alarm)}")
 
 
 class Trackio(Sink):
@@ -190,6 +264,20 @@ class Trackio(Sink):
             self._run.log(values, step=step)
         for alarm in alarms:
             self._run.log({"rksp/alarm": sentence(alarm)}, step=alarm.step)
+
+
+class _Once:
+    """Lets the first alarm of every quantity and severity pass."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str, Severity]] = set()
+
+    def __call__(self, alarms: Sequence[Alarm]) -> Iterator[Alarm]:
+        for alarm in alarms:
+            key = (alarm.monitor, alarm.quantity, alarm.severity)
+            if key not in self._seen:
+                self._seen.add(key)
+                yield alarm
 
 
 def _needed(module: str, package: str) -> ModuleType:

@@ -1,87 +1,111 @@
-"""axolotl: one flat YAML around Hugging Face's trainer.
-
-Source of names and defaults: axolotl-ai-cloud/axolotl, src/axolotl/utils/schemas and trainer.py.
-"""
+"""axolotl: one flat YAML around Hugging Face's trainer."""
 
 from __future__ import annotations
 
-from rksp.recipe_files.document import Document
-from rksp.recipe_files.names import put_batch, put_optimizer, put_schedule, put_warmup_share
-from rksp.recipe_files.origin import Draft
-from rksp.recipe_files.reader import Reader
+import math
+
+from rksp.recipe_files.convert import (
+    batch,
+    clip,
+    epochs,
+    lora,
+    means,
+    optimizer,
+    positive,
+    put_warmup,
+    schedule,
+    share_of_run,
+)
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.table import Marks, Reader, Row
+
+_OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "kto": "kto", "orpo": "orpo",
+               "grpo": "grpo", "reward": "reward"}  # fmt: skip
+_ADAPTERS = {"rank": "lora_r", "alpha": "lora_alpha", "targets": "lora_target_modules"}
 
 
-def _matches(document: Document) -> bool:
-    return document.has("base_model") and (
-        document.has("micro_batch_size") or document.has("sequence_len")
-    )
-
-
-def _read(draft: Draft) -> None:
-    put_optimizer(draft, draft.text("optimizer"))
-    draft.take("learning_rate", "learning_rate")
-    for name in ("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"):
-        draft.take(name, name)
-    draft.take_clip("max_grad_norm")
-    draft.take("sequence_length", "sequence_len")
-    put_batch(draft, draft.number("micro_batch_size"), draft.number("gradient_accumulation_steps"))
-    steps = draft.number("max_steps")
-    if steps is not None:
-        draft.put("max_steps", steps.value, steps)
-    else:
-        epochs = draft.number("num_epochs")
-        count = f"{epochs.value:g}" if epochs is not None else "1"
-        why = f"num_epochs: {count} epochs need the size of the data set; give --max-steps"
-        draft.assume("max_steps", draft.value("max_steps"), why)
-    put_schedule(draft, draft.text("lr_scheduler"))
-    put_warmup_share(draft, draft.number("warmup_steps") or draft.number("warmup_ratio"))
-    draft.take("min_lr_ratio", "cosine_min_lr_ratio")
-    _precision(draft)
-    draft.default(
-        optimizer="adamw",
-        adam_beta1=0.9,
-        adam_beta2=0.999,
-        adam_epsilon=1e-8,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        schedule="cosine",
-        min_lr_ratio=0.0,
-        warmup_steps=min(int(0.03 * int(draft.value("max_steps"))), 100),
-        batch_size=draft.devices or 1,
-        sequence_length=512,
-        precision="fp32",
-    )
-    _model(draft)
+def _warmup(draft: Draft) -> None:
+    found = draft.number("warmup_steps")
+    found = found if found is not None else draft.number("warmup_ratio")
+    if found is not None:
+        put_warmup(draft, found, math.ceil)
 
 
 def _precision(draft: Draft) -> None:
-    for key, precision in (
-        ("bfloat16", "bf16-pure"),
-        ("float16", "fp16-pure"),
+    """`bf16: true` loads the weights themselves in bf16 (`cfg.torch_dtype`, utils/config).
+
+    FSDP and DeepSpeed keep a float32 copy of them (accelerate), and adapters are float32 (peft).
+    """
+    kept = draft.get("fsdp", "fsdp_config", "deepspeed")
+    is_mixed = kept is not None or draft.value("peft") != "none"
+    for key, short in (
+        ("bfloat16", "bf16"),
+        ("float16", "fp16"),
         ("bf16", "bf16"),
         ("fp16", "fp16"),
     ):
         found = draft.get(key)
-        if found is None or found.value not in (True, "auto", "full"):
+        if found is None or str(found.value).lower() not in ("true", "auto", "full"):
             continue
-        note = "auto: bf16 where the device has it" if found.value == "auto" else ""
-        draft.put(
-            "precision", "bf16-pure" if found.value == "full" else precision, found, note=note
-        )
+        is_pure = key in ("bfloat16", "float16") or str(found.value) == "full" or not is_mixed
+        text = "auto: bf16 where the device has it" if found.value == "auto" else ""
+        draft.put("precision", f"{short}-pure" if is_pure else short, found, text=text)
         return
+    if draft.false("bf16") is None:
+        draft.default("precision", "bf16" if is_mixed else "bf16-pure", "bf16 is auto")
+
+
+def _objective(draft: Draft) -> None:
+    means("objective", "rl", _OBJECTIVES)(draft)
+    if draft.knows("objective"):
+        loss = draft.value("objective")
+        draft.note(
+            f"It minimizes another loss ({loss}); rksp's estimate is for language modelling."
+        )
 
 
 def _model(draft: Draft) -> None:
     base = draft.text("base_model")
     if base is None:
         return
-    adapter, fresh = draft.text("adapter"), draft.get("reinit_weights")
     notes = []
-    if adapter is not None:
-        notes.append(f"It trains {adapter.value} adapters; rksp judges training of all weights.")
-    if fresh is not None and fresh.value is True:
+    if draft.true("reinit_weights") is not None:
         notes.append("reinit_weights: it starts from random weights; give the model's config.json.")
-    draft.describe(base.value, {}, *notes)
+    draft.describe(base.value, draft.mapping("overrides_of_model_config"), *notes)
 
 
-READER = Reader(name="axolotl", title="axolotl", matches=_matches, read=_read)
+READER = Reader(
+    name="axolotl",
+    title="axolotl",
+    version="0.19.0",
+    source="axolotl-ai-cloud/axolotl, src/axolotl/utils/schemas and core/builders/base.py",
+    marks=(
+        Marks(
+            all=("base_model",),
+            some=("micro_batch_size", "sequence_len", "datasets", "adapter", "sample_packing"),
+        ),
+    ),
+    steps=(
+        lora("load_in_4bit", "adapter=qlora", kind="qlora", **_ADAPTERS),
+        lora("adapter=lora", **_ADAPTERS),
+        Row("optimizer", "optimizer", optimizer, "adamw"),
+        Row("learning_rate", "learning_rate"),
+        Row("adam_beta1", "adam_beta1", default=0.9),
+        Row("adam_beta2", "adam_beta2", default=0.999),
+        Row("adam_epsilon", "adam_epsilon", default=1e-8),
+        Row("weight_decay", "weight_decay", default=0.0),
+        Row("max_grad_norm", "max_grad_norm", clip, 1.0),
+        Row("sequence_length", "sequence_len", default=512),
+        batch("micro_batch_size", "gradient_accumulation_steps", default=1),
+        Row("max_steps", "max_steps", positive),
+        epochs("num_epochs", 1),
+        Row("schedule", "lr_scheduler", schedule, "cosine"),
+        _warmup,
+        share_of_run("warmup_steps", 0.03, most=100),
+        Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
+        _precision,
+        Row("precision", "", default="fp32"),
+        _objective,
+        _model,
+    ),
+)

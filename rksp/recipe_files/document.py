@@ -6,9 +6,7 @@ YAML 1.1 and returns the first as text and the second as false.
 
 from __future__ import annotations
 
-import ast
 import json
-import operator
 import re
 import tomllib
 from collections.abc import Mapping
@@ -20,25 +18,20 @@ import yaml
 
 from rksp.errors import InputError
 from rksp.files import read_text
+from rksp.recipe_files.python_source import read_python
+from rksp.recipe_files.shell import read_shell
+from rksp.recipe_files.values import NUMBER, WHOLE, Unresolved
 
 _LARGEST = 2 * 2**20  # bytes; the largest real one seen, with all its data URLs, has 164 kB
 _MOST_NODES = 20_000  # aliases can unfold a kilobyte into gigabytes
 _MOST_REFERENCES = 2_000  # followed in one document: references can double at every step
 _LONGEST = 4096  # characters of a value that references are filled into
-_LARGEST_NUMBER = 1e30  # of arithmetic in Python: squares double the digits at every step
 _DEEPEST = 40
 # What PyYAML raises beside its own errors for a scalar that its tag does not fit.
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """A value that stands elsewhere: an `!include`, or a reference that leads nowhere."""
-
-    text: str
+_SHELL = (".sh", ".bash", ".slurm", ".sbatch")
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +49,11 @@ class Document:
 
     Attributes:
         path: Where it was read from.
-        syntax: `yaml`, `json`, `toml` or `python`.
+        syntax: `yaml`, `json`, `toml`, `python` or `shell`.
         data: Nested settings, as written; references are followed by `find`.
         lines: Dotted key → line, counted from one.
+        program: The program that a command line starts, such as `pretrain_gpt.py`.
+        launcher: The flags of what starts the program on many devices, such as torchrun's.
     """
 
     path: Path
@@ -66,6 +61,8 @@ class Document:
     data: Mapping[str, object]
     lines: Mapping[str, int] = field(default_factory=dict)
     _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+    program: str = ""
+    launcher: Mapping[str, object] = field(default_factory=dict)
 
     def find(self, *keys: str) -> Found | None:
         """The first of these dotted keys that holds a value; hyphens count as underscores.
@@ -75,10 +72,16 @@ class Document:
         for key in keys:
             actual, value = self._walk(key)
             if value is not None:
-                value = self._follow(value, 0)
+                value = self._follow(value, 0, actual.rpartition(".")[0])
             if value is not None:
                 return Found(key=actual, value=value, line=self.lines.get(actual))
         return None
+
+    def leaves(self) -> tuple[str, ...]:
+        """The dotted keys of all settings that have a value; a list is one setting."""
+        found: list[str] = []
+        _collect(self.data, "", found)
+        return tuple(found)
 
     def has(self, *keys: str) -> bool:
         """Whether every one of these dotted keys is there, null or not."""
@@ -87,6 +90,8 @@ class Document:
     def _walk(self, key: str) -> tuple[str, object]:
         value, actual = self.data, []
         for part in key.split("."):
+            if isinstance(value, Unresolved):  # what stands below stands elsewhere too
+                return ".".join(actual), value
             if not isinstance(value, Mapping):
                 return "", None
             name = next((k for k in value if _plain(k) == _plain(part)), None)
@@ -96,13 +101,17 @@ class Document:
             value = value[name]
         return ".".join(actual), value
 
-    def _follow(self, value: object, depth: int) -> object:
+    def _follow(self, value: object, depth: int, home: str) -> object:
+        """The value behind references; `${.a}` is looked up beside the key, as OmegaConf does."""
         if depth > _DEEPEST:
             return Unresolved("a reference that leads back to itself")
         if isinstance(value, Mapping):
-            return {k: self._follow(v, depth + 1) for k, v in value.items()}
+            return {
+                k: self._follow(v, depth + 1, f"{home}.{k}" if home else str(k))
+                for k, v in value.items()
+            }
         if isinstance(value, list):
-            return [self._follow(v, depth + 1) for v in value]
+            return [self._follow(v, depth + 1, home) for v in value]
         if not isinstance(value, str) or "${" not in value:
             return value
         self._followed[0] += 1
@@ -112,14 +121,24 @@ class Document:
             return Unresolved(f"{value[:80]}…")
         whole = _REFERENCE.fullmatch(value)
         if whole:
-            key, there = self._walk(whole[1].strip())
-            return self._follow(there, depth + 1) if key else Unresolved(value)
-        parts = {m[0]: self._follow(m[0], depth + 1) for m in _REFERENCE.finditer(value)}
+            key, there = self._walk(_absolute(whole[1].strip(), home))
+            return self._follow(there, depth + 1, home) if key else Unresolved(value)
+        parts = {m[0]: self._follow(m[0], depth + 1, home) for m in _REFERENCE.finditer(value)}
         if not parts or any(isinstance(p, Unresolved | Mapping | list) for p in parts.values()):
             return Unresolved(value)
         for reference, part in parts.items():
             value = value.replace(reference, "" if part is None else str(part))
-        return self._follow(value, depth + 1)
+        return self._follow(value, depth + 1, home)
+
+
+def _absolute(key: str, home: str) -> str:
+    """A key of OmegaConf from the root: one dot is beside, each further one a level up."""
+    if not key.startswith("."):
+        return key
+    levels = len(key) - len(key.lstrip(".")) - 1
+    parts = home.split(".") if home else []
+    parts = parts[: len(parts) - levels] if levels else parts
+    return ".".join((*parts, key.lstrip(".")))
 
 
 def load_document(path: Path) -> Document:
@@ -128,6 +147,16 @@ def load_document(path: Path) -> Document:
     Raises:
         InputError: It is missing, too large, malformed (with line and column), or no mapping.
     """
+    if path.suffix.lower() in _SHELL:
+        command = read_shell(read_text(path, _LARGEST))
+        return Document(
+            path=path,
+            syntax="shell",
+            data=command.data,
+            lines=command.lines,
+            program=command.program,
+            launcher=command.launcher,
+        )
     syntax, data, lines = parse_file(path)
     if not isinstance(data, Mapping):
         raise InputError(f"{path} holds a {type(data).__name__}, not settings by name.")
@@ -140,11 +169,18 @@ def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
     Raises:
         InputError: As in `load_document`, whatever the content is.
     """
-    parse = _PARSERS.get(path.suffix.lower())
+    suffix = path.suffix.lower()
+    parse = _PARSERS.get(suffix)
+    if suffix in _PICKLES:
+        raise InputError(
+            f"{path} is a pickle, which runs code when it is opened, so rksp never opens one; "
+            "write the settings as JSON where they were made "
+            "(training_args.to_json_string()) and give that file."
+        )
     if parse is None:
         raise InputError(
-            f"{path} is no kind of file that recipes are read from; "
-            f"there are {', '.join(sorted(_PARSERS))}."
+            f"{path} is not a kind of file that recipes are read from; "
+            f"there are {', '.join(sorted((*_PARSERS, *_SHELL)))}."
         )
     try:
         return parse(path, read_text(path, _LARGEST))
@@ -167,6 +203,14 @@ def parse_yaml(text: str) -> object:
         return loader.construct_document(node)
     except (*_NOT_YAML, RecursionError) as error:
         raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
+
+
+def _collect(value: object, prefix: str, found: list[str]) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _collect(inner, f"{prefix}.{name}" if prefix else str(name), found)
+    elif value is not None:
+        found.append(prefix)
 
 
 def _plain(key: object) -> str:
@@ -208,8 +252,8 @@ _Loader.add_implicit_resolver(
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)$"), ["~", "n", "N", ""]
 )
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(_WHOLE.pattern + "$"), _START)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_NUMBER.pattern + "$"), _START)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(WHOLE.pattern + "$"), _START)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(NUMBER.pattern + "$"), _START)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 _Loader.add_constructor("tag:yaml.org,2002:float", _number)
@@ -284,59 +328,13 @@ def _toml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
         raise InputError(f"{path}: not valid TOML, {error}.") from error
 
 
-_ARITHMETIC = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
 def _python(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
-    """Top-level assignments of literals and arithmetic; everything else is left out unread."""
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+        data, lines = read_python(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
-    data: dict[str, object] = {}
-    lines: dict[str, int] = {}
-    for statement in tree.body:
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            continue
-        name = statement.targets[0]
-        if isinstance(name, ast.Name):
-            data[name.id] = _literal(statement.value, data)
-            lines[name.id] = statement.lineno
     return "python", data, lines
-
-
-def _literal(node: ast.expr, known: Mapping[str, object]) -> object:
-    if isinstance(node, ast.Constant):
-        return node.value if _is_small(node.value) else Unresolved("a number too large")
-    if isinstance(node, ast.Name):
-        return known.get(node.id, Unresolved(node.id))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _literal(node.operand, known)
-        return -value if isinstance(value, int | float) else Unresolved(ast.unparse(node))
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        left, right = _literal(node.left, known), _literal(node.right, known)
-        if isinstance(left, int | float) and isinstance(right, int | float):
-            try:
-                value = _ARITHMETIC[type(node.op)](left, right)
-            except (ZeroDivisionError, OverflowError):
-                return Unresolved(ast.unparse(node))
-            if _is_small(value):
-                return value
-    return Unresolved(ast.unparse(node))
-
-
-def _is_small(value: object) -> bool:
-    """Say whether a value is no number beyond those that a configuration computes with."""
-    if isinstance(value, int | float):
-        return abs(value) <= _LARGEST_NUMBER
-    return not isinstance(value, complex)
 
 
 _PARSERS = {

@@ -1,88 +1,46 @@
-"""GPT-NeoX and Pythia: one flat YAML in JSON's clothes, hyphens and underscores mixed.
-
-Source of names and defaults: EleutherAI/gpt-neox, megatron/neox_arguments/neox_args.py.
-"""
+"""GPT-NeoX and Pythia: one flat YAML in JSON's clothes, hyphens and underscores mixed."""
 
 from __future__ import annotations
 
 import math
 
-from rksp.recipe_files.document import Document
-from rksp.recipe_files.names import (
-    put_batch,
-    put_optimizer,
+from rksp.recipe_files.convert import (
+    batch,
+    betas,
+    clip,
+    lowest_rate,
+    optimizer,
     put_precision,
-    put_ratio,
-    put_schedule,
-    put_warmup_share,
+    schedule,
+    share_of_run,
+    switches,
+    warmup,
 )
-from rksp.recipe_files.origin import Draft
-from rksp.recipe_files.reader import Reader
-
-
-def _matches(document: Document) -> bool:
-    return document.has("num_layers", "hidden_size", "seq_length") or document.has(
-        "optimizer.params.lr", "train_micro_batch_size_per_gpu"
-    )
-
-
-def _read(draft: Draft) -> None:
-    put_optimizer(draft, draft.text("optimizer.type"))
-    draft.take("learning_rate", "optimizer.params.lr", "lr")
-    draft.take_betas("optimizer.params.betas")
-    draft.take("adam_epsilon", "optimizer.params.eps")
-    draft.take("weight_decay", "weight_decay", "optimizer.params.weight_decay")
-    draft.take_clip("gradient_clipping")
-    draft.take("sequence_length", "seq_length")
-    _batch(draft)
-    draft.take("max_steps", "train_iters")
-    put_schedule(draft, draft.text("lr_decay_style"))
-    put_ratio(draft, draft.number("min_lr"))
-    put_warmup_share(draft, draft.number("warmup"))
-    _precision(draft)
-    draft.default(
-        optimizer="adamw",
-        adam_beta1=0.9,
-        adam_beta2=0.999,
-        adam_epsilon=1e-8,
-        weight_decay=0.01,
-        max_grad_norm=1.0,
-        schedule="linear",
-        min_lr_ratio=0.0,
-    )
-    if draft.knows("max_steps"):
-        draft.default(warmup_steps=round(0.01 * int(draft.value("max_steps"))))
-    _model(draft)
-
-
-def _batch(draft: Draft) -> None:
-    whole = draft.number("train_batch_size")
-    steps = draft.number("gradient_accumulation_steps", "gas")
-    if whole is not None:
-        draft.put("batch_size", whole.value, whole)
-        if steps is not None:
-            draft.put("gradient_accumulation_steps", steps.value, steps)
-        return
-    shared = 1
-    for key in ("pipe_parallel_size", "model_parallel_size"):
-        found = draft.number(key)
-        shared *= max(1, int(found.value)) if found is not None else 1
-    put_batch(draft, draft.number("train_micro_batch_size_per_gpu"), steps, replicas=shared)
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def _precision(draft: Draft) -> None:
+    """`precision`, or DeepSpeed's switches; fp16's `type` can name bfloat16."""
     named = draft.text("precision")
+    kind = draft.text("fp16.type")
     if named is not None:
         put_precision(draft, named)
-        return
-    for key, precision in (("bf16.enabled", "bf16"), ("fp16.enabled", "fp16")):
-        found = draft.get(key)
-        if found is not None and found.value is True:
-            kind = draft.text("fp16.type")
-            if key.startswith("fp16") and kind is not None:
-                put_precision(draft, kind)
-            else:
-                draft.put("precision", precision, found)
+    elif draft.true("fp16.enabled") is not None and kind is not None:
+        put_precision(draft, kind)
+    else:
+        switches(bf16__enabled="bf16", fp16__enabled="fp16")(draft)
+
+
+def _decay(draft: Draft) -> None:
+    """The schedule ends at `lr_decay_iters`, by default with the run."""
+    found = draft.number("lr_decay_iters")
+    if found is not None and found.value != draft.value("max_steps"):
+        span = max(1, int(found.value) - int(draft.value("warmup_steps")))
+        draft.put("decay_steps", span, found, text=f"{found.value} less the warm-up")
+    for key in ("use_mup", "mup_embedding_mult", "mup_output_temp"):
+        if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
+            draft.note(f"{key}: the rates and scales are μP's, per group; rksp reads one rate.")
             return
 
 
@@ -96,22 +54,47 @@ def _model(draft: Draft) -> None:
     other = next((kind for kind in ("rwkv", "mamba", "gmlp") if kind in attention), None)
     experts = draft.number("moe_num_experts", "num_experts")
     norm, places = draft.text("norm"), draft.text("pos_emb")
+    activation = draft.text("activation")
+    kind = "gpt_neox"
+    if norm is not None and norm.value == "rmsnorm" and activation is not None:
+        kind = "llama" if activation.value in ("swiglu", "silu") else "gpt_neox"
     if other is not None:
-        draft.no_target(f"its blocks are {other}, which transformers' gpt_neox has not.")
+        draft.no_target(f"its blocks are {other}; name a TARGET of transformers with such blocks.")
     elif experts is not None and experts.value > 1:
         draft.no_target(f"it has {experts.value} experts, which transformers' gpt_neox has not.")
-    elif norm is not None and norm.value not in ("layernorm", "non_parametric_layernorm"):
+    elif kind == "gpt_neox" and norm is not None and "layernorm" not in norm.value:
         draft.no_target(f"its norm is {norm.value}, and transformers' gpt_neox has layernorm.")
     elif places is not None and places.value != "rotary":
         draft.no_target(f"its positions are {places.value}, and gpt_neox has rotary ones.")
+    elif kind == "llama":
+        _describe_llama(draft, int(layers.value), int(width.value), int(heads.value))
     else:
         _describe(draft, int(layers.value), int(width.value), int(heads.value))
+
+
+def _describe_llama(draft: Draft, layers: int, width: int, heads: int) -> None:
+    """RMSNorm with SwiGLU: the blocks of Llama and Mistral (configs/llama, configs/mistral)."""
+    inner, pairs = draft.number("intermediate_size"), draft.number("num_kv_heads")
+    vocabulary, window = draft.number("padded_vocab_size"), draft.get("sliding_window_width")
+    longest = draft.number("max_position_embeddings", "seq_length")
+    untied = draft.true("no_weight_tying")
+    changes = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(pairs.value) if pairs is not None else heads,
+        "intermediate_size": int(inner.value) if inner is not None else None,
+        "max_position_embeddings": int(longest.value) if longest is not None else None,
+        "vocab_size": int(vocabulary.value) if vocabulary is not None else None,
+        "tie_word_embeddings": untied is None,
+    }
+    draft.describe("llama" if window is None else "mistral", changes)
 
 
 def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
     inner = draft.number("intermediate_size", "ffn_hidden_size")
     share = draft.number("rotary_pct")
-    untied, parallel = draft.get("no_weight_tying"), draft.get("gpt_j_residual")
+    untied, parallel = draft.true("no_weight_tying"), draft.true("gpt_j_residual")
     longest = draft.number("max_position_embeddings", "seq_length")
     vocabulary = draft.number("padded_vocab_size", "vocab_size")
     notes = []
@@ -129,8 +112,8 @@ def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
             "rope_parameters.partial_rotary_factor": float(share.value)
             if share is not None
             else 1.0,
-            "use_parallel_residual": parallel is not None and parallel.value is True,
-            "tie_word_embeddings": not (untied is not None and untied.value is True),
+            "use_parallel_residual": parallel is not None,
+            "tie_word_embeddings": untied is None,
             "initializer_range": _initial_std(draft, width, notes),
         },
         *notes,
@@ -138,16 +121,76 @@ def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
 
 
 def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
-    """Standard deviation of the input projections (neox: megatron/model/init_functions.py)."""
+    """Deviation of the input projections; the outputs' default is scaled_normal.
+
+    Source: megatron/model/init_functions.py and megatron/neox_arguments/neox_args.py.
+    """
     method, output = draft.text("init_method"), draft.text("output_layer_init_method")
-    if output is not None and (method is None or output.value != method.value):
-        notes.append(
-            f"Output projections are initialized by {output.value}, which gpt_neox cannot express."
-        )
+    outer = output.value if output is not None else "scaled_normal"
+    if outer != (method.value if method is not None else "normal"):
+        notes.append(f"Output projections are initialized by {outer}; gpt_neox has one deviation.")
     if method is not None and method.value == "small_init":
         return round(math.sqrt(2 / (5 * width)), 8)
     std = draft.number("init_method_std")
     return float(std.value) if std is not None else 0.02
 
 
-READER = Reader(name="gpt-neox", title="GPT-NeoX", matches=_matches, read=_read)
+READER = Reader(
+    name="gpt-neox",
+    title="GPT-NeoX",
+    unverified="defaults but weight decay and initialization",
+    version="ea7aefd8 (2024)",
+    source="EleutherAI/gpt-neox, megatron/neox_arguments/neox_args.py",
+    marks=(
+        Marks(
+            some=(
+                "num_layers",
+                "hidden_size",
+                "seq_length",
+                "train_iters",
+                "lr_decay_iters",
+                "lr_decay_style",
+                "pipe_parallel_size",
+                "model_parallel_size",
+                "pos_emb",
+                "no_weight_tying",
+                "output_layer_parallelism",
+                "attention_config",
+            ),
+            least=3,
+            none=("trainer", "language_model", "MODEL_ARGS", "lr", "train_micro_batch_size"),
+            syntax=("yaml", "json"),
+        ),
+        Marks(
+            all=("optimizer.params.lr", "train_micro_batch_size_per_gpu"),
+            some=("train_iters", "lr_decay_iters", "gas", "lr_decay_style"),
+            syntax=("yaml",),
+        ),
+    ),
+    steps=(
+        Row("optimizer", "optimizer.type", optimizer, "adamw"),
+        Row("learning_rate", "optimizer.params.lr lr"),
+        betas("optimizer.params.betas"),
+        Row("adam_beta1", "", default=0.9),
+        Row("adam_beta2", "", default=0.999),
+        Row("adam_epsilon", "optimizer.params.eps", default=1e-8),
+        Row("weight_decay", "weight_decay optimizer.params.weight_decay", default=0.1),
+        Row("max_grad_norm", "gradient_clipping", clip, 1.0),
+        Row("sequence_length", "seq_length"),
+        batch(
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps gas",
+            whole="train_batch_size",
+            shared=("pipe_parallel_size", "model_parallel_size"),
+        ),
+        Row("max_steps", "train_iters"),
+        Row("schedule", "lr_decay_style", schedule, "linear"),
+        Row("min_lr_ratio", "min_lr", lowest_rate, 0.0),
+        Row("warmup_steps", "warmup", warmup),
+        share_of_run("warmup_steps", 0.01),
+        _decay,
+        _precision,
+        Row("precision", "", default="fp32"),
+        _model,
+    ),
+)

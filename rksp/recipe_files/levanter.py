@@ -1,20 +1,18 @@
-"""Stanford's Levanter: draccus YAML with `!include` and jmp precision strings.
-
-Source of names and defaults: stanford-crfm/levanter, optim/config.py, optim/adam.py, trainer.py.
-"""
+"""Stanford's Levanter: draccus YAML with `!include` and jmp precision strings."""
 
 from __future__ import annotations
 
 import re
 
-from rksp.recipe_files.document import Document, Found
-from rksp.recipe_files.names import put_optimizer, put_precision, put_schedule, put_warmup_share
-from rksp.recipe_files.origin import Draft
-from rksp.recipe_files.reader import Reader
+from rksp.recipe_files.convert import clip, optimizer, put_precision, put_warmup, schedule
+from rksp.recipe_files.document import Found
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.table import Marks, Reader, Row
 
 _COMPUTE = re.compile(r"(?:^|,)c(?:ompute)?=([a-z0-9]+)")
 _PARAMETERS = re.compile(r"(?:^|,)p(?:arams)?=([a-z0-9]+)")
 _GPT2 = {"num_layers": "n_layer", "num_heads": "n_head", "hidden_dim": "n_embd"}
+_TIMESCALE = 10_000
 _LENGTHS = {"gpt2": 1024, "llama": 2048}
 _LLAMA = {
     "num_layers": "num_hidden_layers",
@@ -25,46 +23,58 @@ _LLAMA = {
 }
 
 
-def _matches(document: Document) -> bool:
-    return document.has("trainer.train_batch_size") or document.has("trainer.num_train_steps")
-
-
-def _read(draft: Draft) -> None:
-    put_optimizer(draft, draft.text("optimizer.type"))
-    draft.take("learning_rate", "optimizer.learning_rate")
-    for name, key in (
-        ("adam_beta1", "beta1"),
-        ("adam_beta2", "beta2"),
-        ("adam_epsilon", "epsilon"),
-        ("weight_decay", "weight_decay"),
-        ("min_lr_ratio", "min_lr_ratio"),
-    ):
-        draft.take(name, f"optimizer.{key}")
-    draft.take_clip("optimizer.max_grad_norm")
-    draft.take("sequence_length", "model.seq_len", "model.max_seq_len", "train_seq_len")
-    draft.take("batch_size", "trainer.train_batch_size")
-    draft.take("max_steps", "trainer.num_train_steps")
-    put_schedule(draft, draft.text("optimizer.lr_schedule"))
-    put_warmup_share(draft, draft.number("optimizer.warmup", "optimizer.warmup_ratio"))
-    _precision(draft)
+def _length(draft: Draft) -> None:
     kind = draft.text("model.type")
     if kind is not None and kind.value in _LENGTHS:
-        draft.default(sequence_length=_LENGTHS[kind.value])
-    draft.default(
-        optimizer="adamw",
-        learning_rate=6e-4,
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        adam_epsilon=1e-8,
-        weight_decay=0.1,
-        min_lr_ratio=0.1,
-        max_grad_norm=1.0,
-        schedule="cosine",
-        precision="fp32",
-    )
-    if draft.knows("max_steps"):
-        draft.default(warmup_steps=round(0.01 * int(draft.value("max_steps"))))
-    _model(draft)
+        draft.default("sequence_length", _LENGTHS[kind.value], f"of its {kind.value}")
+
+
+def _batch(draft: Draft) -> None:
+    """One number, or a schedule: a list of `{start, value}` (src/levanter/schedule.py)."""
+    found = draft.get("trainer.train_batch_size")
+    if found is None or not isinstance(found.value, list):
+        if found is not None:
+            draft.put("batch_size", draft.number(found.key).value, found)
+        draft.default("batch_size", 512)
+        return
+    phases = [part for part in found.value if isinstance(part, dict) and "value" in part]
+    if phases:
+        ramp = tuple((max(0, int(part.get("start", 0))), int(part["value"])) for part in phases)
+        draft.put("batch_ramp", ramp, found)
+        draft.put("batch_size", ramp[-1][1], found, text="the last of its schedule")
+
+
+def _warmup(draft: Draft) -> None:
+    """A share or a number of steps; `warmup_ratio` is the older word (optim/config.py)."""
+    found = draft.number("optimizer.warmup_ratio", "optimizer.warmup")
+    if found is not None:
+        put_warmup(draft, found, int)
+
+
+def _steady(draft: Draft) -> None:
+    """`stable`, a share or a number of steps, keeps the peak before the fall; then it is wsd."""
+    found, total = draft.number("optimizer.stable"), int(draft.value("max_steps"))
+    draft.default("warmup_steps", int(0.01 * total), f"0.01 of {total} steps", ("max_steps",))
+    if draft.value("schedule") == "inverse_sqrt":
+        _inverse_sqrt(draft, total)
+    if found is None or found.value == 0 or draft.value("schedule") not in ("linear", "cosine"):
+        return
+    steady = found.value if found.value >= 1 else found.value * total
+    span = max(1, round(total - int(draft.value("warmup_steps")) - steady))
+    draft.put("decay_steps", span, found, text=f"what {steady:g} stable steps leave")
+    draft.put("decay_shape", draft.value("schedule"), draft.get("optimizer.lr_schedule"))
+    draft.put("schedule", "wsd", found)
+
+
+def _inverse_sqrt(draft: Draft, total: int) -> None:
+    """`inv_sqrt` falls as √(10000 / step), and never above the peak: constant until step 10,000."""
+    kind = draft.get("optimizer.lr_schedule")
+    if total <= _TIMESCALE:
+        text = f"inv_sqrt keeps the peak until step {_TIMESCALE}"
+        draft.put("schedule", "constant", kind, text=text, after=("max_steps",))
+        return
+    draft.put("decay_steps", _TIMESCALE, kind)
+    draft.note(f"inv_sqrt keeps the peak until step {_TIMESCALE}; rksp falls from the warm-up on.")
 
 
 def _precision(draft: Draft) -> None:
@@ -73,18 +83,42 @@ def _precision(draft: Draft) -> None:
     if found is None:
         return
     compute, kept = _COMPUTE.search(found.value), _PARAMETERS.search(found.value)
+    if compute is None and kept is not None:  # p=f32 alone computes in float32 too
+        compute = kept
     name = compute[1] if compute else found.value
     if compute is None or (kept is not None and kept[1] == name):
         name = {"bfloat16": "pure_bf16", "float16": "pure_fp16", "f16": "pure_fp16"}.get(name, name)
-    put_precision(draft, Found(key=found.key, value=name, line=found.line), note=found.value)
+    put_precision(draft, Found(key=found.key, value=name, line=found.line), text=found.value)
+
+
+def _adapters(draft: Draft) -> None:
+    """`lora.r`, of `levanter.main.lora_lm` (src/levanter/lora.py)."""
+    rank = draft.number("lora.r")
+    if rank is None and not draft.document.has("lora"):
+        return
+    draft.put("peft", "lora", rank or draft.get("lora"))
+    draft.put("lora_rank", rank.value if rank is not None else 8, rank)
+    alpha = draft.number("lora.alpha")
+    draft.put("lora_alpha", alpha.value if alpha is not None else 8.0, alpha)
+    draft.note("It trains adapters; rksp's estimate is for training all weights.")
 
 
 def _model(draft: Draft) -> None:
+    start = draft.text("initialize_from_hf")
+    name = draft.text("hf_checkpoint", "model.hf_checkpoint")
+    if start is not None and start.value.lower() not in ("false", "none"):
+        base = name.value if start.value.lower() == "true" and name is not None else start.value
+        if base.lower() != "true":
+            draft.describe(base, {}, "initialize_from_hf: it starts from that model's weights.")
+            return
     settings = draft.mapping("model")
     kind = draft.text("model.type")
     if kind is None or kind.value not in ("gpt2", "llama"):
         if kind is not None:
             draft.no_target(f"its model type {kind.value!r} has no reader yet; name a TARGET.")
+        return
+    if start is not None and start.value.lower() == "true":
+        draft.no_target("initialize_from_hf: true starts from weights it does not name; give them.")
         return
     names = _GPT2 if kind.value == "gpt2" else _LLAMA
     changes = {names[key]: value for key, value in settings.items() if key in names}
@@ -100,4 +134,43 @@ def _model(draft: Draft) -> None:
     draft.describe(kind.value, changes, "The vocabulary is the tokenizer's; the default is used.")
 
 
-READER = Reader(name="levanter", title="Levanter", matches=_matches, read=_read)
+_TRAINER = ("trainer.train_batch_size", "trainer.num_train_steps", "trainer.mp",
+            "trainer.model_axis_size", "trainer.per_device_parallelism", "trainer.wandb",
+            "trainer.tracker", "trainer.checkpointer", "trainer.axis_resources",
+            "trainer.per_device_eval_parallelism")  # fmt: skip
+
+READER = Reader(
+    name="levanter",
+    title="Levanter",
+    version="00816d0f (2025)",
+    source="stanford-crfm/levanter, src/levanter/optim/config.py and src/levanter/trainer.py",
+    marks=(
+        Marks(some=_TRAINER, least=2, none=("trainer.precision", "trainer.max_steps")),
+        Marks(
+            some=_TRAINER,
+            all=("optimizer",),
+            none=("trainer.precision", "trainer.max_steps"),
+        ),
+    ),
+    steps=(
+        _adapters,
+        Row("optimizer", "optimizer.type", optimizer, "adamw"),
+        Row("learning_rate", "optimizer.learning_rate", default=6e-4),
+        Row("adam_beta1", "optimizer.beta1", default=0.9),
+        Row("adam_beta2", "optimizer.beta2", default=0.95),
+        Row("adam_epsilon", "optimizer.epsilon", default=1e-8),
+        Row("weight_decay", "optimizer.weight_decay", default=0.1),
+        Row("max_grad_norm", "optimizer.max_grad_norm", clip, 1.0),
+        Row("sequence_length", "train_seq_len model.seq_len model.max_seq_len"),
+        _length,
+        _batch,
+        Row("max_steps", "trainer.num_train_steps", default=400_000),
+        Row("schedule", "optimizer.lr_schedule", schedule, "cosine"),
+        _warmup,
+        _steady,
+        Row("min_lr_ratio", "optimizer.min_lr_ratio", default=0.1),
+        _precision,
+        Row("precision", "", default="fp32"),
+        _model,
+    ),
+)

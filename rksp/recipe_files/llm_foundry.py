@@ -1,39 +1,28 @@
-"""MosaicML's llm-foundry: YAML with `${variables.…}` and Composer's time strings.
-
-Source of names and defaults: mosaicml/llm-foundry (scripts/train/yamls) and mosaicml/composer.
-"""
+"""MosaicML's llm-foundry and Composer: YAML with `${variables.…}` and time strings."""
 
 from __future__ import annotations
 
-from rksp.recipe_files.document import Document
-from rksp.recipe_files.names import put_optimizer, put_precision, put_schedule, put_steps
-from rksp.recipe_files.origin import Draft
-from rksp.recipe_files.reader import Reader
+from rksp.recipe_files.convert import (
+    batch,
+    betas,
+    duration,
+    number,
+    optimizer,
+    precision,
+    put_steps,
+    schedule,
+)
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.table import Marks, Reader, Row
 
 
-def _matches(document: Document) -> bool:
-    return document.has("max_duration", "optimizer.lr", "model.name")
-
-
-def _read(draft: Draft) -> None:
-    put_optimizer(draft, draft.text("optimizer.name"))
-    draft.take("learning_rate", "optimizer.lr")
-    draft.take_betas("optimizer.betas")
-    draft.take("adam_epsilon", "optimizer.eps")
-    draft.default(adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8)
-    _decay(draft)
-    _clip(draft)
-    draft.take("sequence_length", "max_seq_len", "model.max_seq_len")
-    draft.take("batch_size", "global_train_batch_size")
-    _accumulation(draft)
-    put_steps(draft, "max_steps", draft.get("max_duration"), default_unit="")
-    put_schedule(draft, draft.text("scheduler.name"))
-    put_steps(draft, "warmup_steps", draft.get("scheduler.t_warmup"), default_unit="")
-    draft.take("min_lr_ratio", "scheduler.alpha_f")
-    draft.default(schedule="constant", min_lr_ratio=0.0)
-    put_precision(draft, draft.text("precision"))
-    draft.default(precision="fp32")
-    _model(draft)
+def _betas(draft: Draft) -> None:
+    """`decoupled_*` have their own (composer/optim); torch's otherwise."""
+    betas("optimizer.betas")(draft)
+    name = draft.text("optimizer.name")
+    is_decoupled = name is not None and "decoupled" in name.value
+    draft.default("adam_beta1", 0.9)
+    draft.default("adam_beta2", 0.95 if is_decoupled else 0.999)
 
 
 def _decay(draft: Draft) -> None:
@@ -43,13 +32,16 @@ def _decay(draft: Draft) -> None:
     """
     found, name = draft.number("optimizer.weight_decay"), draft.text("optimizer.name")
     rate = draft.value("learning_rate")
+    is_decoupled = name is not None and "decoupled" in name.value
     if found is None:
-        return
-    if name is None or "decoupled" not in name.value or not rate or not found.value:
+        draft.default(
+            "weight_decay", float(f"{1e-5 / rate:.6g}") if is_decoupled and rate else 0.01
+        )
+    elif not is_decoupled or not rate or not found.value:
         draft.put("weight_decay", found.value, found)
-        return
-    note = f"{found.value:g} / {rate:g}: decoupled from the rate"
-    draft.put("weight_decay", float(f"{found.value / rate:.6g}"), found, note=note)
+    else:
+        text = f"{found.value:g} / {rate:g}: decoupled from the rate"
+        draft.put("weight_decay", float(f"{found.value / rate:.6g}"), found, text=text)
 
 
 def _clip(draft: Draft) -> None:
@@ -60,23 +52,62 @@ def _clip(draft: Draft) -> None:
         return
     if kind is not None:
         draft.note(f"Gradients are clipped by {kind.value}, which rksp reads as no clipping.")
-    draft.default(max_grad_norm=None)
+    draft.default("max_grad_norm", None)
 
 
-def _accumulation(draft: Draft) -> None:
-    micro = draft.number("device_train_microbatch_size") if draft.devices else None
-    if micro is not None:
-        count = max(1, int(draft.value("batch_size")) // (int(micro.value) * draft.devices))
-        draft.put("gradient_accumulation_steps", count, micro, note=f"on {draft.devices} devices")
+def _fall(draft: Draft) -> None:
+    """Where the schedule ends (`t_max`), and how low: `alpha_f`."""
+    number(draft, "min_lr_ratio", ["scheduler.alpha_f"])
+    draft.default("min_lr_ratio", 0.0)
+    number(draft, "decay_power", ["scheduler.power"])
+    end = draft.text("scheduler.t_max")
+    if end is not None and end.value not in ("1dur", str(draft.value("max_steps"))):
+        put_steps(draft, "decay_steps", end, "ba")
+    milestones = draft.get("scheduler.milestones")
+    if milestones is not None and isinstance(milestones.value, list):
+        steps = [str(part).removesuffix("ba") for part in milestones.value]
+        if all(step.isdigit() for step in steps):
+            draft.put("decay_milestones", tuple(int(step) for step in steps), milestones)
+    number(draft, "decay_factor", ["scheduler.gamma"])
+
+
+_FRESH = {  # Hub id → model type and settings, for runs with `pretrained: false`
+    "gpt2": ("gpt2", {}),
+    "EleutherAI/gpt-neo-125M": (
+        "gpt_neo",
+        {
+            "hidden_size": 768,
+            "num_layers": 12,
+            "num_heads": 12,
+            "attention_types": [[["global", "local"], 6]],
+        },
+    ),
+}
 
 
 def _model(draft: Draft) -> None:
     name = draft.text("model.name")
     kind = name.value if name is not None else ""
-    if kind == "hf_causal_lm":
-        base = draft.text("model.pretrained_model_name_or_path")
-        if base is not None:
-            draft.describe(base.value, draft.mapping("model.config_overrides"))
+    if kind in ("hf_causal_lm", "hf_t5", "hf_prefix_lm"):
+        base, trained = (
+            draft.text("model.pretrained_model_name_or_path"),
+            draft.get("model.pretrained"),
+        )
+        if base is None:
+            return
+        if trained is not None and trained.value is False:
+            changes = draft.mapping("model.config_overrides")
+            if base.value in _FRESH:
+                kind, shape = _FRESH[base.value]
+                note = "pretrained: false: it starts from random weights."
+                draft.describe(kind, {**shape, **changes}, note)
+            else:
+                draft.no_target(
+                    f"pretrained: false starts from random weights in the shape of {base.value}; "
+                    "give that model's config.json as TARGET."
+                )
+            return
+        draft.describe(base.value, draft.mapping("model.config_overrides"))
         return
     experts = draft.number("model.ffn_config.moe_num_experts")
     sizes = {key: draft.number(f"model.{key}") for key in ("d_model", "n_heads", "n_layers")}
@@ -97,4 +128,85 @@ def _model(draft: Draft) -> None:
         )
 
 
-READER = Reader(name="llm-foundry", title="llm-foundry", matches=_matches, read=_read)
+_STEPS = (
+    Row("optimizer", "optimizer.name", optimizer),
+    Row("learning_rate", "optimizer.lr"),
+    _betas,
+    Row("adam_epsilon", "optimizer.eps", default=1e-8),
+    _decay,
+    _clip,
+    Row("sequence_length", "max_seq_len model.max_seq_len"),
+    batch("device_train_microbatch_size", whole="global_train_batch_size"),
+    Row("max_steps", "max_duration", duration("")),
+    Row("schedule", "scheduler.name", schedule, "constant"),
+    Row("warmup_steps", "scheduler.t_warmup", duration(""), 0),
+    _fall,
+    Row("precision", "precision", precision, "fp32"),
+)
+
+READER = Reader(
+    name="llm-foundry",
+    title="llm-foundry",
+    version="0.22.0",
+    source="mosaicml/llm-foundry, llmfoundry/utils/builders.py; mosaicml/composer 0.32.1",
+    marks=(
+        Marks(
+            all=("max_duration", "optimizer.lr", "model.name"),
+            some=(
+                "tokenizer",
+                "train_loader",
+                "global_train_batch_size",
+                "algorithms",
+                "max_seq_len",
+            ),
+            least=2,
+            none=("model.use_pretrained", "model.pretrained_model_name"),
+        ),
+    ),
+    steps=(*_STEPS, _model),
+)
+
+
+def _composer_model(draft: Draft) -> None:
+    name = draft.text("model.name")
+    base = draft.text("model.pretrained_model_name", "model.pretrained_model_name_or_path")
+    starts = draft.get("model.use_pretrained")
+    if name is not None and "bert" in name.value:
+        draft.put("objective", "mlm", name)
+        draft.note("It minimizes another loss (mlm); rksp's estimate is for language modelling.")
+    settings = draft.mapping("model.model_config")
+    if base is not None and starts is not None and starts.value is True:
+        draft.describe(base.value, settings)
+    elif name is not None and name.value in ("mosaic_bert", "hf_bert"):
+        notes = ["It starts from random weights."]
+        if name.value == "mosaic_bert":
+            notes.append("MosaicBERT has ALiBi and gated linear units, which bert has not.")
+        draft.describe("bert", settings, *notes)
+    elif name is not None:
+        draft.no_target(f"{name.value!r} builds its own model; name the same one as TARGET.")
+
+
+COMPOSER = Reader(
+    name="composer",
+    title="Composer",
+    version="0.32.1",
+    source="mosaicml/composer, composer/trainer and composer/optim; mosaicml/examples",
+    marks=(
+        Marks(
+            all=("max_duration",),
+            some=(
+                "optimizer.lr",
+                "optimizer.name",
+                "scheduler.name",
+                "global_train_batch_size",
+                "device_train_microbatch_size",
+                "algorithms",
+                "train_dataset",
+                "train_loader",
+            ),
+            least=2,
+            none=("optimizer.learning_rate",),
+        ),
+    ),
+    steps=(*_STEPS, _composer_model),
+)

@@ -1,14 +1,11 @@
-"""Hugging Face nanotron: everything is in the file, down to the parallelism.
-
-Source of names: huggingface/nanotron, src/nanotron/config.
-"""
+"""Hugging Face nanotron: everything is in the file, down to the parallelism."""
 
 from __future__ import annotations
 
-from rksp.recipe_files.document import Document, Found
-from rksp.recipe_files.names import put_optimizer, put_precision, put_ratio, put_schedule
-from rksp.recipe_files.origin import Draft
-from rksp.recipe_files.reader import Reader
+from rksp.recipe_files.convert import clip, lowest_rate, optimizer, put_precision, schedule
+from rksp.recipe_files.document import Found
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.table import Marks, Reader, Row
 
 _SCHEDULER = "optimizer.learning_rate_scheduler"
 _DENSE = {"is_llama_config": "llama", "is_qwen2_config": "qwen2", "is_starcoder2_config": None}
@@ -24,32 +21,7 @@ _SETTINGS = (
     "tie_word_embeddings",
     "vocab_size",
 )
-
-
-def _matches(document: Document) -> bool:
-    return document.has(_SCHEDULER, "tokens.micro_batch_size")
-
-
-def _read(draft: Draft) -> None:
-    put_optimizer(draft, draft.text("optimizer.optimizer_factory.name"))
-    draft.take("learning_rate", f"{_SCHEDULER}.learning_rate")
-    for name, key in (
-        ("adam_beta1", "adam_beta1"),
-        ("adam_beta2", "adam_beta2"),
-        ("adam_epsilon", "adam_eps"),
-    ):
-        draft.take(name, f"optimizer.optimizer_factory.{key}", f"optimizer.{key}")
-    draft.take("weight_decay", "optimizer.weight_decay")
-    draft.take_clip("optimizer.clip_grad")
-    draft.take("sequence_length", "tokens.sequence_length")
-    _batch(draft)
-    draft.take("max_steps", "tokens.train_steps")
-    draft.take("warmup_steps", f"{_SCHEDULER}.lr_warmup_steps")
-    put_schedule(draft, draft.text(f"{_SCHEDULER}.lr_decay_style"))
-    put_ratio(draft, draft.number(f"{_SCHEDULER}.min_decay_lr"))
-    _precision(draft)
-    draft.default(optimizer="adamw", max_grad_norm=None, schedule="linear", warmup_steps=0)
-    _model(draft)
+_SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def _batch(draft: Draft) -> None:
@@ -58,31 +30,82 @@ def _batch(draft: Draft) -> None:
     if found[0] is None:
         return
     micro, steps, copies = (int(f.value) if f is not None else 1 for f in found)
-    note = f"{micro} × {steps} accumulated × {copies} replicas"
-    draft.put("batch_size", micro * steps * copies, *found, note=note)
+    text = f"{micro} × {steps} accumulated × {copies} replicas"
+    draft.put("batch_size", micro * steps * copies, *found, text=text)
     draft.put("gradient_accumulation_steps", steps, found[1])
+
+
+def _fall(draft: Draft) -> None:
+    """From `lr_decay_starting_step` (default the warm-up's end) over `lr_decay_steps`.
+
+    A later start makes it a warm-up, a plateau and a fall (src/nanotron/helpers.py).
+    """
+    start = draft.number(f"{_SCHEDULER}.lr_decay_starting_step")
+    span = draft.number(f"{_SCHEDULER}.lr_decay_steps")
+    style = draft.text(f"{_SCHEDULER}.lr_decay_style")
+    total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
+    if start is not None and start.value > warm:
+        shapes = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt"}
+        shape = shapes.get(style.value if style is not None else "linear", "linear")
+        length = max(1, total - int(start.value))
+        draft.put("schedule", "wsd", start, style, text=f"from step {start.value} by {shape}")
+        draft.put("decay_shape", shape, style)
+        draft.put("decay_steps", length, start, text=f"{total} - {start.value}")
+        if span is not None and int(span.value) != length:
+            draft.note(f"The fall takes {span.value} steps; rksp reads {length}, to the run's end.")
+    elif span is not None and int(span.value) != total - warm:
+        draft.put("decay_steps", int(span.value), span)
+
+
+def _style(draft: Draft) -> None:
+    found = draft.text(f"{_SCHEDULER}.lr_decay_style")
+    if found is not None and found.value == "1-sqrt":
+        draft.put("schedule", "wsd", found, text="1-sqrt")
+        draft.put("decay_shape", "sqrt", found)
+        warm = int(draft.value("warmup_steps"))
+        draft.put("decay_steps", max(1, int(draft.value("max_steps")) - warm), found)
+    else:
+        schedule(draft, "schedule", [f"{_SCHEDULER}.lr_decay_style"])
+    draft.default("schedule", "linear")
+
+
+def _lowest(draft: Draft) -> None:
+    lowest_rate(draft, "min_lr_ratio", [f"{_SCHEDULER}.min_decay_lr"])
+    draft.default("min_lr_ratio", 1.0, "min_decay_lr is the peak unless set")
 
 
 def _precision(draft: Draft) -> None:
     """Weights are kept in `model.dtype`; with float32 accumulation there is a float32 copy too."""
-    kind, copy = draft.text("model.dtype"), draft.get("optimizer.accumulate_grad_in_fp32")
-    has_copy = copy is not None and copy.value is True
-    if kind is not None and not has_copy and kind.value != "float32":
+    kind, copy = draft.text("model.dtype"), draft.true("optimizer.accumulate_grad_in_fp32")
+    if kind is None:
+        return
+    if copy is None and kind.value != "float32":
         kind = Found(
             key=kind.key, value=f"pure_{_SHORT.get(kind.value, kind.value)}", line=kind.line
         )
-    note = "with float32 master weights" if has_copy else ""
-    put_precision(draft, kind, note=note)
+    put_precision(draft, kind, text="with float32 master weights" if copy is not None else "")
 
 
-_SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+def _mup(draft: Draft) -> bool:
+    """`use_mup`: spectral initialization and rates by layer (src/nanotron/scaling)."""
+    found = draft.true("model.init_method.use_mup")
+    if found is not None:
+        draft.note(
+            f"{found.key}: initialization and rates are μP's, layer by layer; "
+            "rksp reads one rate and one deviation."
+        )
+    return found is not None
 
 
 def _model(draft: Draft) -> None:
+    is_mup = _mup(draft)
     settings = draft.mapping("model.model_config")
     kind = next((_DENSE[key] for key in _DENSE if settings.get(key)), None)
     std = draft.number("model.init_method.std", "model.init_method.initializer_range")
     deviation = float(std.value) if std is not None else settings.get("initializer_range")
+    start = draft.text("model.init_method.path")
+    if start is not None:
+        draft.note(f"It starts from the weights in {start.value}, which rksp does not read.")
     if settings.get("is_mamba_config"):
         state = settings.get("ssm_cfg") or {}
         draft.describe(
@@ -103,12 +126,36 @@ def _model(draft: Draft) -> None:
         draft.no_target("its model is none that transformers knows; name a TARGET.")
     else:
         wanted = {key: settings.get(key) for key in _SETTINGS}
-        draft.describe(
-            kind,
-            wanted | {"initializer_range": deviation},
+        notes = [] if is_mup else [
             "nanotron divides the output projections' deviation by √(2 × layers); "
             f"transformers' {kind} does not.",
-        )
+        ]  # fmt: skip
+        draft.describe(kind, wanted | {"initializer_range": deviation}, *notes)
 
 
-READER = Reader(name="nanotron", title="nanotron", matches=_matches, read=_read)
+READER = Reader(
+    name="nanotron",
+    title="nanotron",
+    version="0.4",
+    source="huggingface/nanotron, src/nanotron/config/config.py and src/nanotron/helpers.py",
+    marks=(Marks(all=(_SCHEDULER, "tokens.micro_batch_size")),),
+    steps=(
+        Row("optimizer", "optimizer.optimizer_factory.name", optimizer, "adamw"),
+        Row("learning_rate", f"{_SCHEDULER}.learning_rate"),
+        Row("adam_beta1", "optimizer.optimizer_factory.adam_beta1 optimizer.adam_beta1"),
+        Row("adam_beta2", "optimizer.optimizer_factory.adam_beta2 optimizer.adam_beta2"),
+        Row("adam_epsilon", "optimizer.optimizer_factory.adam_eps optimizer.adam_eps"),
+        Row("weight_decay", "optimizer.weight_decay"),
+        Row("max_grad_norm", "optimizer.clip_grad", clip, None),
+        Row("sequence_length", "tokens.sequence_length"),
+        _batch,
+        Row("max_steps", "tokens.train_steps"),
+        Row("warmup_steps", f"{_SCHEDULER}.lr_warmup_steps", default=0),
+        _style,
+        _fall,
+        _lowest,
+        _precision,
+        Row("precision", "", default="fp32"),
+        _model,
+    ),
+)

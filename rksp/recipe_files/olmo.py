@@ -1,60 +1,58 @@
-"""OLMo: times in steps, tokens or epochs, by suffix or by `scheduler.units`.
-
-Source of names and defaults: allenai/OLMo, olmo/config.py.
-"""
+"""OLMo: times in steps, tokens or epochs, by suffix or by `scheduler.units`."""
 
 from __future__ import annotations
 
-from rksp.recipe_files.document import Document
-from rksp.recipe_files.names import put_optimizer, put_precision, put_schedule, put_steps
-from rksp.recipe_files.origin import Draft
-from rksp.recipe_files.reader import Reader
+from rksp.recipe_files.convert import betas, clip, optimizer, precision, put_steps, schedule
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.table import Marks, Reader, Row
 
 
-def _matches(document: Document) -> bool:
-    return document.has("max_duration", "optimizer.learning_rate", "model.d_model")
-
-
-def _read(draft: Draft) -> None:
-    put_optimizer(draft, draft.text("optimizer.name"))
-    draft.take("learning_rate", "optimizer.learning_rate")
-    draft.take_betas("optimizer.betas")
-    draft.take("adam_epsilon", "optimizer.eps")
-    draft.take("weight_decay", "optimizer.weight_decay")
-    draft.take_clip("max_grad_norm")
-    draft.take("sequence_length", "model.max_sequence_length")
-    draft.take("batch_size", "global_train_batch_size")
-    _steps(draft)
-    put_schedule(draft, draft.text("scheduler.name"))
+def _unit(draft: Draft) -> str:
     units = draft.text("scheduler.units")
-    unit = "tok" if units is not None and units.value == "tokens" else "ba"
-    put_steps(draft, "warmup_steps", draft.get("scheduler.t_warmup"), default_unit=unit)
-    draft.take("min_lr_ratio", "scheduler.alpha_f")
-    put_precision(draft, draft.text("precision"))
-    draft.default(
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        adam_epsilon=1e-5,
-        weight_decay=0.01,
-        max_grad_norm=None,
-        warmup_steps=100,
-        min_lr_ratio=0.1,
-        precision="fp32",
-    )
-    _model(draft)
+    return "tok" if units is not None and units.value == "tokens" else "ba"
 
 
 def _steps(draft: Draft) -> None:
     """The first that can be counted: the duration, where the schedule ends, where the run stops."""
-    put_steps(draft, "max_steps", draft.get("max_duration"))
-    units = draft.text("scheduler.units")
-    unit = "tok" if units is not None and units.value == "tokens" else "ba"
-    for key, default_unit in (("scheduler.t_max", unit), ("stop_at", "ba")):
+    whole = draft.get("max_duration")
+    if whole is not None:
+        put_steps(draft, "max_steps", whole)
+    else:
+        draft.default("max_steps", 10_000)
+    for key, unit in (("scheduler.t_max", _unit(draft)), ("stop_at", "ba")):
         found = draft.get(key)
-        duration = draft.get("max_duration")
-        if found is not None and (duration is None or str(duration.value).endswith("ep")):
-            put_steps(draft, "max_steps", found, default_unit=default_unit)
+        if found is not None and (whole is None or str(whole.value).endswith("ep")):
+            put_steps(draft, "max_steps", found, unit)
             return
+
+
+def _warmup(draft: Draft) -> None:
+    found = draft.get("scheduler.t_warmup")
+    if found is not None:
+        put_steps(draft, "warmup_steps", found, _unit(draft))
+    draft.default("warmup_steps", 100)
+
+
+def _fall(draft: Draft) -> None:
+    """A schedule that ends before or after the run (`t_max`, olmo/optim.py)."""
+    found = draft.number("scheduler.t_max")
+    if found is None or draft.document.find("max_duration") is None:
+        return
+    tokens = int(draft.value("batch_size")) * int(draft.value("sequence_length"))
+    end = round(found.value / tokens) if _unit(draft) == "tok" else int(found.value)
+    if abs(end - int(draft.value("max_steps"))) > 1:
+        span = max(1, end - int(draft.value("warmup_steps")))
+        draft.put("decay_steps", span, found, text=f"{end} less the warm-up")
+
+
+def _start(draft: Draft) -> None:
+    """`load_path` continues from a checkpoint, weights alone with `reset_optimizer_state`."""
+    found = draft.text("load_path")
+    if found is not None:
+        draft.note(
+            f"load_path: the run continues from {found.value}, which rksp does not read; "
+            "it judges the start from fresh weights."
+        )
 
 
 def _model(draft: Draft) -> None:
@@ -100,4 +98,30 @@ def _model(draft: Draft) -> None:
     )
 
 
-READER = Reader(name="olmo", title="OLMo", matches=_matches, read=_read)
+READER = Reader(
+    name="olmo",
+    title="OLMo",
+    version="0.6.0",
+    source="allenai/OLMo, olmo/config.py and olmo/optim.py",
+    marks=(Marks(all=("max_duration", "optimizer.learning_rate", "model.d_model")),),
+    steps=(
+        Row("optimizer", "optimizer.name", optimizer, "lion"),
+        Row("learning_rate", "optimizer.learning_rate", default=1e-4),
+        betas("optimizer.betas"),
+        Row("adam_beta1", "", default=0.9),
+        Row("adam_beta2", "", default=0.95),
+        Row("adam_epsilon", "optimizer.eps", default=1e-5),
+        Row("weight_decay", "optimizer.weight_decay", default=0.01),
+        Row("max_grad_norm", "max_grad_norm", clip, None),
+        Row("sequence_length", "model.max_sequence_length", default=1024),
+        Row("batch_size", "global_train_batch_size", default=512),
+        _steps,
+        Row("schedule", "scheduler.name", schedule, "cosine"),
+        _warmup,
+        _fall,
+        Row("min_lr_ratio", "scheduler.alpha_f", default=0.1),
+        Row("precision", "precision", precision, "fp32"),
+        _start,
+        _model,
+    ),
+)

@@ -2,51 +2,92 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 from rksp.errors import InputError, nearest
 from rksp.recipe_files import (
     axolotl,
+    deepspeed,
+    fairseq,
+    foreign,
     gpt_neox,
     hugging_face,
     levanter,
+    lingua,
     litgpt,
+    llama_factory,
+    llm_c,
     llm_foundry,
+    maxtext,
+    megatron,
+    modded_nanogpt,
+    ms_swift,
     nanogpt,
     nanotron,
+    nemo,
     olmo,
     torchtitan,
     torchtune,
+    trl,
 )
 from rksp.recipe_files.document import Document, load_document
-from rksp.recipe_files.origin import Draft, RecipeFile
-from rksp.recipe_files.reader import Reader
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.origin import RecipeFile
+from rksp.recipe_files.table import Reader
 
 # The first that matches reads; the most particular marks come first.
 READERS: tuple[Reader, ...] = (
     nanotron.READER,
     torchtune.READER,
     litgpt.READER,
+    nemo.READER,
     levanter.READER,
+    lingua.READER,
     olmo.READER,
     llm_foundry.READER,
+    llm_foundry.COMPOSER,
+    fairseq.READER,
     axolotl.READER,
     torchtitan.READER,
+    modded_nanogpt.READER,
     nanogpt.READER,
     gpt_neox.READER,
+    llm_c.READER,
+    megatron.READER,
+    maxtext.READER,
+    llama_factory.READER,
+    ms_swift.READER,
+    trl.READER,
     hugging_face.READER,
+    deepspeed.READER,
+)
+_FEW = 0.2  # share of understood settings below which the reader is told
+_LAUNCHED = (
+    ("nproc_per_node", ("nnodes",)),
+    ("num_processes", ()),
+    ("num_gpus", ("num_nodes",)),
+    ("np", ()),
+    ("n", ()),
 )
 
 
 def read_recipe_file(
-    path: Path, *, trainer: str | None = None, devices: int | None = None
+    path: Path,
+    *,
+    trainer: str | None = None,
+    devices: int | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> RecipeFile:
     """Reads the recipe, and the model if there is one, from a trainer's configuration file.
 
     Args:
-        path: YAML, JSON, TOML, or nanoGPT's Python.
+        path: YAML, JSON, TOML, a shell script or Python; `FILE.py::NAME` chooses one of several.
         trainer: Name of the reader; default recognized by its keys.
         devices: Devices of the run, for batches that are given per device.
+        given: Fields that the user typed; they win, and what the file says in terms of them
+            follows them.
 
     Raises:
         InputError: The file cannot be parsed or is no trainer's; one sentence with line and column
@@ -54,44 +95,92 @@ def read_recipe_file(
     """
     if devices is not None and devices < 1:
         raise InputError(f"--devices is {devices}; give at least 1.")
-    document = load_document(path)
-    reader = _named(trainer) if trainer is not None else recognize(document)
-    return read_document(document, reader, devices=devices)
+    name, _, part = str(path).partition("::")
+    document = load_document(Path(name))
+    return read_document(document, trainer=trainer, devices=devices, given=given, part=part or None)
 
 
-def read_document(document: Document, reader: Reader, *, devices: int | None) -> RecipeFile:
-    """Read a document as a trainer does.
+def read_document(
+    document: Document,
+    *,
+    trainer: str | None = None,
+    devices: int | None = None,
+    given: Mapping[str, object] | None = None,
+    part: str | None = None,
+) -> RecipeFile:
+    """Like `read_recipe_file`, from a document that was loaded already.
 
     Raises:
-        InputError: A value cannot be counted with: it is infinite, zero where something is divided
-            by it, or of another kind.
+        InputError: As there; or a value cannot be counted with: it is infinite, zero where
+            something is divided by it, or of another kind.
     """
-    draft = Draft(document, reader.title, devices=devices)
+    document, notes = unwrap(document, part)
+    reader = _named(trainer) if trainer is not None else recognize(document)
+    title = f"{reader.title} {reader.version}"
+    draft = Draft(document, title, devices=devices, given=given)
+    for note in notes:
+        draft.note(note)
     try:
+        _launched(draft)
         reader.read(draft)
-        return draft.finish()
+        read = draft.finish()
     except (ArithmeticError, ValueError, TypeError) as error:
         raise InputError(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."
         ) from error
+    if read.settings >= 10 and read.understood < _FEW * read.settings:
+        counted = f"Read {read.understood} of {read.settings} settings as {reader.title}'s."
+        read = dataclasses.replace(read, notes=(*read.notes, counted))
+    return read
+
+
+def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
+    """What stands inside: a W&B run's configuration, a registry's choice, Megatron's arguments."""
+    if torchtitan.is_registry(document):
+        return torchtitan.choose(document, part), ()
+    if part is not None:
+        raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
+    if _is_wandb(document):
+        return _of_wandb(document), ("Read from the configuration that W&B logged.",)
+    arguments = document.data.get("MODEL_ARGS")
+    if isinstance(arguments, Mapping):
+        return _of_arguments(document, arguments), ()
+    return document, ()
 
 
 def recognize(document: Document) -> Reader:
     """The reader whose marks a document bears.
 
     Raises:
-        InputError: None matches.
+        InputError: None matches; the format is named where it is plain.
     """
+    document, _ = unwrap(document)
     for reader in READERS:
         if reader.matches(document):
             return reader
-    if document.has("parameters", "method"):
-        raise InputError(f"{document.path} is a sweep, not one recipe; give it to rksp grid.")
+    known = foreign.name_of(document)
+    if known is not None:
+        raise InputError(f"{document.path} is {known.title}. {known.advice}")
+    if document.syntax == "shell":
+        raise InputError(
+            f"{document.path} holds no command of a trainer that rksp reads"
+            f"{f' (found {document.program})' if document.program else ''}; "
+            "give the trainer's configuration file, or --as NAME."
+        )
     names = ", ".join(reader.name for reader in READERS)
     raise InputError(
         f"{document.path} bears the marks of no trainer that rksp reads ({names}); "
-        "rksp explain-config --as NAME shows what one of them would make of it."
+        "--as NAME reads it as one of them."
     )
+
+
+def matches_any(document: Document) -> bool:
+    """Whether some reader knows a document."""
+    try:
+        recognize(document)
+    except InputError:
+        return False
+    return True
 
 
 def _named(name: str) -> Reader:
@@ -100,3 +189,58 @@ def _named(name: str) -> Reader:
         hint = nearest(name, found) or f"; there are {', '.join(found)}."
         raise InputError(f"No trainer is called {name!r}{hint}")
     return found[name]
+
+
+def _launched(draft: Draft) -> None:
+    """The devices that torchrun, Accelerate, DeepSpeed or mpirun are told to start."""
+    flags = draft.document.launcher
+    for key, others in _LAUNCHED:
+        counts = [flags.get(name, 1) for name in (key, *others)]
+        if (
+            draft.devices is None
+            and key in flags
+            and all(
+                isinstance(count, int) and not isinstance(count, bool) and count > 0
+                for count in counts
+            )
+        ):
+            draft.devices = counts[0] * (counts[1] if len(counts) > 1 else 1)
+            draft.devices_text = " × ".join(f"--{name}" for name in (key, *others) if name in flags)
+
+
+def _is_wandb(document: Document) -> bool:
+    inner = [
+        value for key, value in document.data.items() if key not in ("_wandb", "wandb_version")
+    ]
+    wrapped = [value for value in inner if isinstance(value, Mapping) and "value" in value]
+    return len(wrapped) >= 2 and len(wrapped) == len(inner)
+
+
+def _of_wandb(document: Document) -> Document:
+    """`key: {desc: null, value: …}` as `key: …`, with its lines."""
+    data = {
+        key: value["value"]
+        for key, value in document.data.items()
+        if isinstance(value, Mapping) and "value" in value and key != "_wandb"
+    }
+    lines = {}
+    for key, line in document.lines.items():
+        parts = key.split(".")
+        if len(parts) > 1 and parts[1] == "value":
+            inner = ".".join((parts[0], *parts[2:]))
+            lines[inner] = line if len(parts) > 2 else document.lines[parts[0]]
+    return dataclasses.replace(document, data=data, lines=lines)
+
+
+def _of_arguments(document: Document, arguments: Mapping[str, object]) -> Document:
+    """`MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests as a command line."""
+    names = {key: str(key).lstrip("-").replace("-", "_") for key in arguments}
+    data = {names[key]: value for key, value in arguments.items()}
+    lines = {
+        names[key]: document.lines[f"MODEL_ARGS.{key}"]
+        for key in arguments
+        if f"MODEL_ARGS.{key}" in document.lines
+    }
+    return dataclasses.replace(
+        document, syntax="shell", data=data, lines=lines, program="pretrain_gpt.py"
+    )

@@ -1,54 +1,32 @@
-"""torchtune: OmegaConf YAML whose parts name the class they build (`_component_`).
-
-Source of names and defaults: pytorch/torchtune, recipes/configs; torch.optim for the optimizers.
-"""
+"""torchtune: OmegaConf YAML whose parts name the class they build (`_component_`)."""
 
 from __future__ import annotations
 
-from rksp.recipe_files.document import Document, Found
-from rksp.recipe_files.names import put_batch, put_optimizer, put_precision, put_schedule
-from rksp.recipe_files.origin import Draft
-from rksp.recipe_files.reader import Reader
+from rksp.recipe_files.convert import batch, betas, clip, optimizer, put_precision, schedule
+from rksp.recipe_files.document import Found
+from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.known_models import hub_id_of
+from rksp.recipe_files.table import Marks, Reader, Row
+
+_OBJECTIVES = {"dpo": "dpo", "ppo": "ppo", "forwardkl": "distillation", "grpo": "grpo"}
 
 
-def _matches(document: Document) -> bool:
-    return document.has("optimizer._component_")
-
-
-def _read(draft: Draft) -> None:
-    put_optimizer(draft, draft.text("optimizer._component_"))
-    draft.take("learning_rate", "optimizer.lr")
-    draft.take_betas("optimizer.betas")
-    draft.take("adam_epsilon", "optimizer.eps")
-    draft.take("weight_decay", "optimizer.weight_decay")
-    draft.take_clip("clip_grad_norm")
-    draft.take("sequence_length", "tokenizer.max_seq_len")
-    put_batch(draft, draft.number("batch_size"), draft.number("gradient_accumulation_steps"))
-    steps, epochs = draft.number("max_steps_per_epoch"), draft.number("epochs")
+def _steps(draft: Draft) -> None:
+    """Steps a pass times passes; epochs alone need the size of the data set."""
+    steps, rounds = draft.number("max_steps_per_epoch"), draft.number("epochs")
     if steps is not None:
-        rounds = int(epochs.value) if epochs is not None else 1
-        note = f"{steps.value} a pass × {rounds} passes"
-        draft.put("max_steps", int(steps.value) * rounds, steps, epochs, note=note)
-    elif epochs is not None:
-        why = f"epochs: {epochs.value} epochs need the size of the data set; give --max-steps"
-        draft.assume("max_steps", draft.value("max_steps"), why)
-    put_schedule(draft, draft.text("lr_scheduler._component_"))
-    draft.take("warmup_steps", "lr_scheduler.num_warmup_steps")
-    _precision(draft)
-    draft.default(
-        adam_beta1=0.9,
-        adam_beta2=0.999,
-        adam_epsilon=1e-8,
-        weight_decay=0.01 if draft.value("optimizer") == "adamw" else 0.0,
-        max_grad_norm=None,
-        schedule="cosine" if draft.document.find("lr_scheduler") else "constant",
-        min_lr_ratio=0.0,
-        warmup_steps=0,
-        precision="fp32",
-    )
-    model = draft.text("model._component_")
-    if model is not None:
-        draft.no_target(f"{model.value} builds its own model; name the same one as TARGET.")
+        count = int(rounds.value) if rounds is not None else 1
+        text = f"{steps.value} a pass × {count} passes"
+        draft.put("max_steps", int(steps.value) * count, steps, rounds, text=text)
+    elif rounds is not None:
+        why = f"epochs: {rounds.value} epochs need the size of the data set; give --max-steps"
+        draft.assume("max_steps", why, rounds)
+
+
+def _own_defaults(draft: Draft) -> None:
+    """torch.optim's decay, and no schedule unless the file builds one."""
+    draft.default("weight_decay", 0.01 if draft.value("optimizer") == "adamw" else 0.0)
+    draft.default("schedule", "cosine" if draft.document.find("lr_scheduler") else "constant")
 
 
 def _precision(draft: Draft) -> None:
@@ -59,4 +37,85 @@ def _precision(draft: Draft) -> None:
         put_precision(draft, Found(key=found.key, value=name, line=found.line))
 
 
-READER = Reader(name="torchtune", title="torchtune", matches=_matches, read=_read)
+def _adapters(draft: Draft) -> None:
+    """The model's builder says so: `lora_llama3_8b`, `qlora_llama2_7b`."""
+    built = draft.text("model._component_")
+    name = built.value.rsplit(".", 1)[-1] if built is not None else ""
+    if not name.startswith(("lora_", "qlora_", "dora_", "qdora_")) and "lora" not in name:
+        return
+    draft.put("peft", "qlora" if name.startswith(("qlora", "qdora")) else "lora", built)
+    for field, key in (("lora_rank", "model.lora_rank"), ("lora_alpha", "model.lora_alpha")):
+        found = draft.number(key)
+        if found is not None:
+            draft.put(field, found.value, found)
+    draft.default("lora_rank", 8)
+    modules = draft.get("model.lora_attn_modules")
+    if modules is not None and isinstance(modules.value, list):
+        draft.put("lora_targets", tuple(str(part) for part in modules.value), modules)
+    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+
+
+def _objective(draft: Draft) -> None:
+    built = draft.text("loss._component_", "loss_fn._component_")
+    name = built.value.lower() if built is not None else ""
+    found = next((meaning for word, meaning in _OBJECTIVES.items() if word in name), None)
+    kd = draft.text("kd_loss._component_")
+    if found is None and kd is not None:
+        found, built = "distillation", kd
+    if found is not None:
+        draft.put("objective", found, built)
+        draft.note(
+            f"It minimizes another loss ({found}); rksp's estimate is for language modelling."
+        )
+
+
+def _model(draft: Draft) -> None:
+    """It starts from a folder of downloaded weights, which bears its repository's name."""
+    folder = draft.text("checkpointer.checkpoint_dir")
+    name = hub_id_of(folder.value) if folder is not None else None
+    found = draft.text("model._component_")
+    if name is not None:
+        note = f"checkpoint_dir: {folder.value} is read as the Hub's {name}, with its weights."
+        draft.describe(name, {}, note)
+    elif found is not None:
+        draft.no_target(f"{found.value} builds its own model; name the same one as TARGET.")
+
+
+READER = Reader(
+    name="torchtune",
+    title="torchtune",
+    version="0.6.1",
+    source="pytorch/torchtune, recipes/*.py and torchtune/training/lr_schedulers.py; torch.optim",
+    marks=(
+        Marks(
+            all=("optimizer._component_",),
+            some=("model._component_", "tokenizer._component_", "checkpointer._component_"),
+        ),
+        Marks(
+            all=("model._component_", "tokenizer._component_"),
+            some=("epochs", "lr_scheduler", "ppo_epochs", "loss"),
+        ),
+    ),
+    steps=(
+        _adapters,
+        Row("optimizer", "optimizer._component_", optimizer),
+        Row("learning_rate", "optimizer.lr"),
+        betas("optimizer.betas"),
+        Row("adam_beta1", "", default=0.9),
+        Row("adam_beta2", "", default=0.999),
+        Row("adam_epsilon", "optimizer.eps", default=1e-8),
+        Row("weight_decay", "optimizer.weight_decay"),
+        Row("max_grad_norm", "clip_grad_norm", clip, None),
+        Row("sequence_length", "tokenizer.max_seq_len"),
+        batch("batch_size", "gradient_accumulation_steps", whole="ppo_batch_size"),
+        _steps,
+        Row("schedule", "lr_scheduler._component_", schedule),
+        Row("warmup_steps", "lr_scheduler.num_warmup_steps", default=0),
+        _own_defaults,
+        Row("min_lr_ratio", "", default=0.0),
+        _precision,
+        Row("precision", "", default="fp32"),
+        _objective,
+        _model,
+    ),
+)

@@ -27,7 +27,7 @@ class Gate:
 
     fail_on: str
     bar: float = DEFAULT_BAR
-    level: str | None = None
+    level: str | None = "error"
 
     @classmethod
     def parse(cls, text: str) -> Gate:

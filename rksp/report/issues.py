@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
+from rksp.checks.places import setting_line
+from rksp.checks.registry import blamed_field
 from rksp.documents.finding import Finding, Level
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
 from rksp.report import words
 
 RISK = "RKSP001"
 UNDECIDED = "RKSP002"
-# The field of the recipe that an issue is about, where it is about one.
-_FIELDS = {
-    RISK: "learning_rate",
-    "RKSP304": "precision",
-    "RKSP305": "precision",
-    "RKSP306": "precision",
-    "RKSP307": "precision",
-    "RKSP404": "max_grad_norm",
-    "RKSP405": "adam_epsilon",
-    "RKSP501": "learning_rate",
-    "RKSP502": "learning_rate",
-    "RKSP503": "warmup_steps",
-    "RKSP504": "batch_size",
-}
 _ON_DISK = ("config", "checkpoint", "training config")
 
 
@@ -50,16 +38,22 @@ def state(issue: Finding, since: ComparisonReport | None) -> str | None:
 
 
 def place(report: ScoreReport, issue: Finding) -> tuple[str, int] | None:
-    """File, with forward slashes, and line: of the recipe's field, else the start of the target's.
+    """File, with forward slashes, and line: of the recipe's field, else of the model's setting.
 
     None where the recipe was typed and the target is only a name.
     """
-    stands = report.recipe_places.get(_FIELDS.get(issue.code, ""))
+    stands = report.recipe_places.get(_field(issue))
     if stands is not None:
         return stands
     if report.target.kind not in _ON_DISK:
         return None
-    return PurePath(report.target.name).as_posix(), 1
+    file = PurePath(report.target.name)
+    return file.as_posix(), setting_line(Path(file), issue.code)
+
+
+def _field(issue: Finding) -> str:
+    """Return the recipe's field that an issue is about; empty where it is about none."""
+    return "learning_rate" if issue.code == RISK else blamed_field(issue.code)
 
 
 def _verdict(report: ScoreReport) -> list[Finding]:

@@ -35,8 +35,8 @@ def render(report: ScoreReport) -> str:
     seed = deciding(report)
     parts = [
         f"## rksp: {words.TITLES[report.verdict]} — {code(report.target.name)}",
-        f"{words.size_and_weights(report)}; blocks {plain(words.blocks(report))}, "
-        f"width {report.target.width}; shown {plain(report.target.probe)}",
+        f"{words.size_and_weights(report)}; {plain(words.stream(report))}; "
+        f"shown {plain(report.target.probe)}",
         *_verdict(report, seed),
     ]
     if report.gate and report.gate.failed:
@@ -48,7 +48,8 @@ def render(report: ScoreReport) -> str:
         parts.append(comparison(report.baseline))
     if seed.risk and seed.risk.contributions and report.recipe.learning_rate is not None:
         parts.append(_folded("Reasons", _contributions(seed.risk)))
-    parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
+    if seed.spectra.layers:
+        parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
     parts.append(_folded("Evidence", _evidence(report, seed)))
     parts.append(_folded("Provenance", _provenance(report)))
     return "\n\n".join(parts) + "\n"

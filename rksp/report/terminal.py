@@ -41,7 +41,9 @@ def render(report: ScoreReport) -> Group:
         parts.append(_findings(report.findings))
     if report.baseline:
         parts.append(_changes(report.baseline))
-    parts += [Text(), _spectra(seed), Text(), _forward(seed)]
+    if seed.spectra.layers:
+        parts += [Text(), _spectra(seed)]
+    parts += [Text(), _forward(seed)]
     notes = words.notes(report, seed)
     if notes:
         parts += [Text(), *(Text(f"· {note}", style="dim") for note in notes)]
@@ -70,7 +72,7 @@ def _headline(report: ScoreReport) -> Text:
     return Text.assemble(
         (target.name, "bold"),
         f", {words.size_and_weights(report)}\n",
-        (f"blocks {words.blocks(report)}, width {target.width}; shown {target.probe}\n", "dim"),
+        (f"{words.stream(report)}; shown {target.probe}\n", "dim"),
     )
 
 
@@ -187,7 +189,10 @@ def _forward(seed: SeedReport) -> Table:
         if value is not None:
             table.add_row(name, form.format(value), meaning)
 
-    add("initial loss", forward.loss, f"a uniform guess has {forward.uniform_loss or 0:.3g}")
+    guess = (
+        "" if forward.uniform_loss is None else f"a uniform guess has {forward.uniform_loss:.3g}"
+    )
+    add("initial loss", forward.loss, guess)
     add("logit std", forward.logit_std, "over the classes")
     add("attention logit std", forward.attention_logit_std, "largest of the layers")
     add("attention entropy", forward.attention_entropy, "lowest layer's; 1 is uniform")

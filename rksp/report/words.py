@@ -33,6 +33,8 @@ def size_and_weights(report: ScoreReport) -> str:
     """`124 M parameters, random initialization`."""
     target = report.target
     weights = "stored weights" if target.is_pretrained else "random initialization"
+    if target.kind in ("factory", "module"):
+        weights = "weights as given"
     if target.parameters is None:
         return weights
     return f"{count(target.parameters)} parameters, {weights}"
@@ -41,6 +43,13 @@ def size_and_weights(report: ScoreReport) -> str:
 def blocks(report: ScoreReport) -> str:
     """`transformer.h (12)`, or both chains of an encoder and decoder."""
     return " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
+
+
+def stream(report: ScoreReport) -> str:
+    """`blocks transformer.h (12), width 768`, or that there is no residual stream."""
+    if not report.target.blocks:
+        return "no residual stream of constant width"
+    return f"blocks {blocks(report)}, width {report.target.width}"
 
 
 def answer(report: ScoreReport, risk: RiskAssessment) -> str:
@@ -105,7 +114,8 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     """What could not be measured, and what limits the numbers that could."""
     found = [*report.target.notes]
     if seed.spectra.reason:
-        found.append(f"spectra indeterminate: {seed.spectra.reason}")
+        reading = "indeterminate" if seed.spectra.layers else "not measured"
+        found.append(f"spectra {reading}: {seed.spectra.reason}")
     for status, number in Counter(layer.status for layer in seed.spectra.layers).items():
         if status != Status.OK.value and not seed.spectra.reason:
             concerned = "1 block" if number == 1 else f"{number} blocks"

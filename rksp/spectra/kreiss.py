@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import blas, schur
-from scipy.optimize import minimize
 
 RADII = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
 MARGIN = 1e-2
@@ -72,6 +71,8 @@ def kreiss_constant(
         def negative(point: np.ndarray) -> float:
             excess = np.exp(min(point[0], 50.0))
             return -excess * search.norm((1 + excess) * np.exp(1j * point[1]))
+
+        from scipy.optimize import minimize  # a quarter of a second that few spectra need
 
         start = np.array([np.log(np.abs(where) - 1), np.angle(where)])
         found = minimize(

@@ -22,8 +22,8 @@ class Profile:
     Attributes:
         spectra: One spectrum per block, and their aggregates.
         forward: Statistics of the same pass.
-        chains: (path, number of blocks) of the residual stream.
-        width: Width of the residual stream.
+        chains: (path, number of blocks) of the residual stream; none where there is no such stream.
+        width: Width of the residual stream, 0 without one.
         states: States per block before duplicates were removed.
         forward_passes: Cost in passes over the probe.
         notes: What the reader must know about how the stream was read, a sentence each.
@@ -48,6 +48,7 @@ def profile(
     num_states: int | None = None,
     blocks: str | None = None,
     workers: int = 1,
+    needs_chain: bool = True,
 ) -> Profile:
     """Profiles a model that you already have: one forward pass, every block's spectrum.
 
@@ -61,6 +62,7 @@ def profile(
         num_states: Use this many token states; default all.
         blocks: Module path of the list of blocks; default the one that is found.
         workers: Threads for the eigenproblems; the result does not depend on it.
+        needs_chain: Refuse a model without a chain of blocks; else its spectra are not measured.
 
     Raises:
         InputError: An option or the inputs cannot be used.
@@ -73,10 +75,16 @@ def profile(
         variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
     ) as spectra:
         seen: Collected = collect(
-            model, batch, consume=spectra.consume, num_states=num_states, blocks=blocks
+            model,
+            batch,
+            consume=spectra.consume,
+            num_states=num_states,
+            blocks=blocks,
+            needs_chain=needs_chain,
         )
+        missing = SpectralProfile.not_measured(variant, "no residual stream of constant width")
         return Profile(
-            spectra=spectra.finish(),
+            spectra=spectra.finish() if seen.chains else missing,
             forward=seen.forward,
             chains=seen.chains,
             width=seen.width,

@@ -69,8 +69,9 @@ class SpectralProfile:
         coverage: OK layers over layers.
         published_score: Layer mean of the near-unit mass, over the layers that the variant counts;
             None if none has one.
-        reading: `"measured"`, or `"indeterminate"` where the profile must not be read as risk.
-        reason: Why it is indeterminate, with numbers and a remedy; empty otherwise.
+        reading: `"measured"`, `"indeterminate"` where the profile must not be read as risk, or
+            `"not measured"`.
+        reason: Why it is not measured, with numbers and a remedy; empty otherwise.
     """
 
     layers: tuple[LayerSpectrum, ...]
@@ -81,6 +82,20 @@ class SpectralProfile:
     published_score: float | None
     reading: str
     reason: str
+
+    @classmethod
+    def not_measured(cls, variant: str, reason: str) -> SpectralProfile:
+        """Return the profile of a model that has no blocks to measure."""
+        return cls(
+            layers=(),
+            variant=variant,
+            aggregates={},
+            aggregates_without_first={},
+            coverage=0.0,
+            published_score=None,
+            reading="not measured",
+            reason=reason,
+        )
 
     @classmethod
     def of(cls, layers: Iterable[LayerSpectrum], variant: Variant) -> SpectralProfile:

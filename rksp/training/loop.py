@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.batch import Batch
+from rksp.errors import InputError
 from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
@@ -35,7 +36,7 @@ class Companion:
 
     rate_scale: float = 1.0
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Called once, before the first step."""
 
     def begin(self, moment: Moment) -> None:
@@ -80,9 +81,11 @@ def train(
         recorded and not applied. In fp16 a step whose scaled gradient overflows is computed again
         at half the scale, down to a scale of one.
     """
+    if recipe.precision == "fp8":
+        raise InputError("rksp does not train in fp8; choose bf16 (--precision bf16).")
     optimizer = make_optimizer(model, recipe)
     beside = companion or Companion()
-    beside.bind(model, optimizer, recipe)  # may add parameters
+    beside.bind(model, optimizer)  # may add parameters
     params = [p for p in model.parameters() if p.requires_grad]
     device = params[0].device.type
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)

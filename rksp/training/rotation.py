@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from rksp.errors import NotCovered
 from rksp.moment import Moment
-from rksp.recipe import Recipe
 from rksp.training.loop import Companion
 
 
@@ -31,10 +30,10 @@ class Rotation(Companion):
         self._turn = 0
         self._started = 0.0
 
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         for index, companion in enumerate(self.companions):
             try:
-                companion.bind(model, optimizer, recipe)
+                companion.bind(model, optimizer)
             except NotCovered as error:
                 self.missing[index] = str(error)
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,21 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
+from torch import nn
 
 from rksp.batch import Batch
 from rksp.faults.base import Fault
 from rksp.interventions.base import Action, Intervention
-from rksp.moment import Moment
-from rksp.monitors.alarm import Alarm, Severity
+from rksp.monitors.alarm import Alarm
 from rksp.monitors.base import Reading
 from rksp.monitors.watch import Watch
 from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
+from rksp.training.beside import Beside
 from rksp.training.checkpoints import Checkpoints
-from rksp.training.loop import Companion, Stop, hopeless, train
+from rksp.training.loop import Stop, hopeless, train
 
 Progress = Callable[[int, float], None]  # (step, loss)
 
@@ -154,93 +151,3 @@ def without(curves: Curves, undone: Sequence[tuple[int, int]]) -> Curves:
         grad_norm=curves.grad_norm[keep],
         planned_steps=curves.planned_steps - int((~keep).sum()),
     )
-
-
-class Beside(Companion):
-    """Calls faults, monitors and interventions at their moments, in that order."""
-
-    def __init__(
-        self,
-        watch: Watch,
-        interventions: Sequence[Intervention],
-        faults: Sequence[Fault],
-        checkpoints: Checkpoints | None,
-    ) -> None:
-        self.watch, self.interventions, self.faults = watch, interventions, faults
-        self.checkpoints = checkpoints
-        self.undone: list[tuple[int, int]] = []
-        self.was_rolled_back = False  # in the current step
-        self.step_seconds: list[float] = []
-        self._started = 0.0
-        self._alarms: list[Alarm] = []
-        self._heeded = [0] * len(self.interventions)  # actions known of each
-        self._handles: list[RemovableHandle] = []
-
-    @property
-    def rate_scale(self) -> float:
-        return math.prod(intervention.rate_scale for intervention in self.interventions)
-
-    def bind(self, model: nn.Module, optimizer: Optimizer, recipe: Recipe) -> None:
-        for intervention in self.interventions:
-            intervention.bind(model, optimizer, recipe)
-        self.watch.bind(model)
-        self.watch.leave_out_of_advice(i.name for i in self.interventions)
-
-    def begin(self, moment: Moment) -> None:
-        self._started = time.perf_counter()
-        self.was_rolled_back = False
-        if self.checkpoints is not None:
-            self.checkpoints.keep(moment.step, moment.model, moment.optimizer)
-        for part in (*self.faults, *self.interventions):
-            self._handles += part.arm(moment)
-        self.watch.begin_step(moment.step)
-
-    def penalty(self, moment: Moment) -> Tensor | None:
-        terms = [i.penalty(moment) for i in self.interventions]
-        terms = [term for term in terms if term is not None]
-        return sum(terms[1:], terms[0]) if terms else None
-
-    def after_backward(self, moment: Moment) -> None:
-        self._disarm()
-        for fault in self.faults:
-            fault.after_backward(moment)
-        self._alarms = self.watch.after_backward(moment)
-
-    def before_update(self, moment: Moment) -> bool:
-        for intervention in self.interventions:
-            intervention.before_update(moment)
-        return bool(self.interventions)
-
-    def after_update(self, moment: Moment) -> None:
-        for part in (*self.faults, *self.interventions):
-            part.after_update(moment)
-        self._heed(moment)  # before monitors compare weights with those of earlier steps
-        self._alarms = self._alarms + self.watch.after_update(moment)
-        for alarm in self._alarms:
-            if alarm.severity is Severity.CRITICAL and self.checkpoints is not None:
-                self.checkpoints.write(alarm.step, moment.model)
-            for intervention in self.interventions:
-                intervention.on_alarm(alarm, moment)
-        self._heed(moment)
-        self.step_seconds.append(time.perf_counter() - self._started)
-
-    def close(self) -> None:
-        self._disarm()
-        self.watch.close()
-
-    def _heed(self, moment: Moment) -> None:
-        """Draws the consequences of what interventions did since the last call."""
-        for place, intervention in enumerate(self.interventions):
-            for action in intervention.actions[self._heeded[place] :]:
-                if action.moved_weights:
-                    self.watch.reset(f"{action.intervention}: {action.what}")
-                undone = int(action.detail.get("undone", 0))
-                if undone:
-                    self.undone.append((moment.step + 1 - undone, moment.step + 1))
-                    self.was_rolled_back = True
-            self._heeded[place] = len(intervention.actions)
-
-    def _disarm(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()

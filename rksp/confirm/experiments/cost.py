@@ -19,8 +19,8 @@ from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
 from rksp.monitors.watch import Watch
 from rksp.training import Companion, train
+from rksp.training.beside import Beside
 from rksp.training.rotation import Rotation
-from rksp.training.runner import Beside
 
 ROUNDS = 40
 # Line that acts at every step → steps between two actions as published or by default.

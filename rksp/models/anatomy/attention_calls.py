@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ _HIDDEN = -1e4  # an additive mask at or below this hides a key
 _EAGER = "eager_attention_forward"  # transformers' name for attention written out
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
+_IS_MEASURING: ContextVar[bool] = ContextVar("is_measuring", default=False)
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
 
@@ -135,7 +137,12 @@ def attention_entropies(logits: Tensor, visible: Tensor) -> Tensor:
         logits, visible: As `visible_logits` returns them.
     """
     most = visible.sum(-1).clamp(min=2).to(logits.dtype).log()
-    return torch.special.entr(logits.softmax(-1)).sum(-1) / most
+    token = _IS_MEASURING.set(True)  # or other watchers would take this softmax for the model's
+    try:
+        probabilities = logits.softmax(-1)
+    finally:
+        _IS_MEASURING.reset(token)
+    return torch.special.entr(probabilities).sum(-1) / most
 
 
 Look = Callable[[AttentionCall], None]
@@ -222,7 +229,7 @@ class _Watcher(AttentionTap):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func in _SOFTMAX and not self.is_inside:
+        if func in _SOFTMAX and not (self.is_inside or _IS_MEASURING.get()):
             logits = args[0] if args else kwargs.get("input")
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(logits, Tensor) and logits.dim() == 4 and dim in (-1, 3):

@@ -15,8 +15,8 @@ _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fit
 _ACTIVATIONS = 4  # of the widest module's output that live at once inside a block
 _SCRATCH = 12  # of it that statistics take and the allocator keeps, ...
 _MOST_SCRATCH = 400 * 10**6  # ... but no more bytes: what is larger goes back to the system
-_OVERHEAD = 50 * 10**6  # of threads and of what BLAS packs; a tenth is lost between allocations
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
+OVERHEAD = 50 * 10**6  # of threads and of what BLAS packs; a tenth is lost between allocations
 _SHARE = 0.9  # of what is free, where no limit is given
 # Limit and usage of a container (cgroup 2, cgroup 1), and what its usage is called: file pages
 # are left out, which make room by themselves.
@@ -49,7 +49,7 @@ class MemoryPlan:
     @property
     def peak(self) -> int:
         inside = self.weights + self.activations + self.spectra
-        return self.base + _OVERHEAD + int(1.1 * inside)
+        return self.base + OVERHEAD + int(1.1 * inside)
 
     def check(self, limit: int | None, target: str) -> None:
         """Refuses a pass that would not fit.

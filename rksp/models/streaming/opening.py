@@ -18,11 +18,20 @@ from rksp.models.streaming.weights import InitialWeights, fill_buffers
 Streaming = Literal["auto", "always", "never"]
 STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
 _PASS = 4  # bytes a parameter for a forward pass in memory
-_RESPONSE = 24  # for the response: weights, their copy, gradient, update, two moments
+_RESPONSE = 12  # for the response: weights, update, moved weights
 
 
-def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | None) -> bool:
+def should_stream(
+    source: ModelSource,
+    streaming: Streaming,
+    max_memory: int | None,
+    *,
+    with_response: bool = False,
+) -> bool:
     """Whether a model is streamed: where it must be, or would not fit in memory.
+
+    Args:
+        with_response: Count what the response holds besides the weights.
 
     Raises:
         InputError: Streaming was asked for and the target cannot be, or it was forbidden and the
@@ -33,7 +42,7 @@ def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | N
     can = source.construct_empty is not None
     if streaming == "always" and not can:
         raise InputError(
-            f"{source.target} is a factory, whose weights cannot be drawn one by one; "
+            f"{source.target} is a {source.kind}, whose weights cannot be drawn one by one; "
             "use --stream never."
         )
     if streaming == "always" or source.num_parameters is None:
@@ -41,7 +50,8 @@ def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | N
     limit = free_memory() if max_memory is None else max_memory
     needed = resident_memory() + _PASS * source.num_parameters
     if streaming == "auto" and can:
-        return source.num_parameters > source.max_params or needed > limit
+        fits = response_fits(source, max_memory) if with_response else needed <= limit
+        return source.num_parameters > source.max_params or not fits
     if needed > limit:
         advice = "use --stream auto" if can else "use a smaller one"
         raise InputError(
@@ -52,7 +62,7 @@ def should_stream(source: ModelSource, streaming: Streaming, max_memory: int | N
 
 
 def response_fits(source: ModelSource, max_memory: int | None) -> bool:
-    """Whether the response, which holds six copies of the weights, fits in memory."""
+    """Whether the response, which holds three copies of the weights, fits in memory."""
     limit = free_memory() if max_memory is None else max_memory
     if source.num_parameters is None:
         return True

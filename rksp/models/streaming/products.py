@@ -8,9 +8,11 @@ are left to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from rksp.models.streaming.slices import Rows, even_edges
 
+Result = TypeVar("Result")
 _LARGE = 1 << 22  # entries of a weight: its product with 256 tokens takes 20 ms on one core
 _NARROW = 512  # outputs of a part
 _PARTS = 16
@@ -57,18 +60,18 @@ class SplitProducts(TorchFunctionMode):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(*x.shape[:-1], len(weight), dtype=x.dtype)
-        self._multiply(_flat(x), weight, bias, _flat(out))
+        self.multiply(_flat(x), weight, bias, _flat(out))
         return out
 
     def _by_rows(self, weight: Rows, x: Tensor, like: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(*x.shape[:-1], len(like), dtype=x.dtype)
         for start, stop, part in weight.parts():
             own = None if bias is None else bias[start:stop]
-            self._multiply(_flat(x), part, own, _flat(out)[:, start:stop])
+            self.multiply(_flat(x), part, own, _flat(out)[:, start:stop])
             del part  # before the next one takes its memory
         return out
 
-    def _multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
         """Writes `x @ weight.T + bias` to `out` `[tokens, outputs]`."""
 
         @torch.no_grad()  # threads begin with gradients on
@@ -80,9 +83,27 @@ class SplitProducts(TorchFunctionMode):
                 torch.addmm(bias[start:stop], x, own, out=here)
 
         self.flops += 2 * len(x) * weight.numel()
-        futures = [self.pool.submit(part, *edges) for edges in pairwise(bounds(len(weight)))]
-        for future in futures:
-            future.result()
+        run_all(self.pool, [partial(part, *edges) for edges in pairwise(bounds(len(weight)))])
+
+
+def multiply_back(pool: ThreadPoolExecutor, x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight` for `[tokens, outputs]` and `[outputs, inputs]`, on the threads of a pool."""
+    out = torch.empty(len(x), weight.shape[1], dtype=x.dtype)
+
+    @torch.no_grad()
+    def part(start: int, stop: int) -> None:
+        torch.mm(x, weight[:, start:stop], out=out[:, start:stop])
+
+    run_all(pool, [partial(part, *edges) for edges in pairwise(bounds(weight.shape[1]))])
+    return out
+
+
+def run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Result]]) -> list[Result]:
+    """Runs jobs on the threads of a pool; their results in order, or what one raised."""
+    jobs = list(jobs)
+    if len(jobs) == 1:
+        return [jobs[0]()]
+    return [future.result() for future in [pool.submit(job) for job in jobs]]
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -47,18 +47,28 @@ class Experts:
         slot: Where it stands.
         read: See `Read`.
         device: Where the experts are wanted.
+        give: Gives an expert in place of `read`, or None; called with the slot, its index and
+            `read`.
         ahead: Whether to load the next expert meanwhile: they are looked at in their order.
     """
 
     def __init__(
-        self, slot: Slot, read: Read, device: torch.device, ahead: Callable[[], bool]
+        self,
+        slot: Slot,
+        read: Read,
+        device: torch.device,
+        give: Callable[[Slot, int, Read], Tensor | None],
+        ahead: Callable[[], bool],
     ) -> None:
         self.shape, self.dtype, self.device = slot.empty.shape, slot.empty.dtype, device
-        self._read, self._ahead = read, ahead
+        self._slot, self._read, self._give, self._ahead = slot, read, give, ahead
         self._next: tuple[int, Callable[[], Tensor]] | None = None
 
     def __getitem__(self, index: int | Tensor) -> Tensor:
         index = int(index)
+        given = self._give(self._slot, index, self._read)
+        if given is not None:
+            return given
         expected, wait = self._next or (None, None)
         if expected != index:
             wait = self._read(index, index + 1)
@@ -70,6 +80,17 @@ class Experts:
     def forget(self) -> None:
         """Drops what is loaded."""
         self._next = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        """A product of stacks (`torch.bmm`), as Llama 4 has it, expert by expert."""
+        if func is torch.bmm and len(args) == 2 and isinstance(args[1], cls) and not kwargs:
+            x, stack = args
+            return torch.stack([torch.mm(x[i], stack[i]) for i in range(len(stack))])
+        raise RuntimeError(f"{func.__name__} of a stack of experts of which one is there at a time")
 
 
 class Rows:

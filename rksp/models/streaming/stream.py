@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from rksp.errors import InputError, NotCovered
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.streaming.buffers import Buffers
+from rksp.models.streaming.guest import Guest
 from rksp.models.streaming.loading import Jobs, Loading, choose_device, move_buffers, moved
-from rksp.models.streaming.memory import free_memory, plan_memory
+from rksp.models.streaming.planning import plan_stream
 from rksp.models.streaming.products import SplitProducts
-from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall, slice_size
+from rksp.models.streaming.scales import Scales
+from rksp.models.streaming.slices import Experts, Read, Rows, is_stack, is_tall
 from rksp.models.streaming.units import (
     GRAINS,
     Grain,
@@ -32,7 +34,6 @@ from rksp.models.streaming.units import (
 from rksp.models.streaming.weights import Weights
 
 Result = TypeVar("Result")
-AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
 
 
 class Stream:
@@ -73,8 +74,9 @@ class Stream:
         move_buffers(model, self.device)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._slots = slots_of(model)
-        can_slice = [slot for slot in self._slots if weights.can_slice(slot.name)]
+        self.slots = slots_of(model)
+        self.empty = {slot.name: slot.empty for slot in self.slots}  # of no memory, by name
+        can_slice = [slot for slot in self.slots if weights.can_slice(slot.name)]
         self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
         on_cpu = self.device.type == "cpu"  # a GPU has no use for less than a whole matrix
         self.tall = tuple(slot for slot in can_slice if on_cpu and is_tall(slot))
@@ -82,10 +84,12 @@ class Stream:
         self.units: tuple[Unit, ...] = ()
         self.order: list[Unit] = []
         self.is_rehearsing = False
-        self._asked_ahead = ahead
+        self.asked_ahead = ahead
         self.ahead = ahead or 0
-        self._widest = self._logits = 0
+        self.widest = self.logits = 0
         self.waited = 0.0  # seconds the model stood still for its weights
+        self.pass_seconds: float | None = None  # of the last pass of the stream's own
+        self._begun = 0.0
         self._place = 0
         self._done: list[Unit] = []
         self._loaded: list[Unit] = []
@@ -93,13 +97,17 @@ class Stream:
         self._experts: list[Experts] = []
         self._hooks: list = []
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rksp-weights")
-        self._products = ThreadPoolExecutor(workers, thread_name_prefix="rksp-products")
-        self._buffers = Buffers()
+        self.products = ThreadPoolExecutor(workers, thread_name_prefix="rksp-products")
+        self.buffers = Buffers()
+        self.scales = Scales()
+        self._guest: Guest | None = None
         self.split_flops = 0  # of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("eager")  # the one that looks at experts one by one
         for slot in self.stacks:
-            experts = Experts(slot, self._read(slot), self.device, lambda: bool(self.ahead))
+            experts = Experts(
+                slot, self.read(slot), self.device, self._give_expert, lambda: bool(self.ahead)
+            )
             # In the instance's own dictionary it hides the parameter, which stays listed.
             slot.module.__dict__[slot.attribute] = experts
             self._experts.append(experts)
@@ -118,41 +126,10 @@ class Stream:
         where = ", on the GPU" if self.device.type == "cuda" else ""
         return f"streamed {grains[self.grain]}{experts}{tall}{where}"
 
-    def _plan(self, sequences: int, entries: int) -> None:
-        """Predicts the peak, preparing less ahead where memory is short.
-
-        Raises:
-            InputError: It does not fit even so.
-        """
-        inner = max((unit.size for unit in self.units if unit.is_in_list), default=0)
-        wished = max(AHEAD, inner) if self._asked_ahead is None else self._asked_ahead
-        limit = free_memory() if self.max_memory is None else self.max_memory
-        for self.ahead in (wished, inner, wished // 4, 0):
-            self.plan = plan_memory(
-                self.order,
-                ahead=self.ahead,
-                slice_size=self._slice_size(),
-                widest=self._widest * sequences,
-                logits=self._logits * sequences,
-                entries=entries,
-                workers=self.workers,
-            )
-            if self.plan.peak <= limit:
-                self._buffers.limit = self.plan.weights
-                return
-        self.plan.check(limit, self.target)
-
-    def _slice_size(self) -> int:
-        """Bytes of what is loaded at a time of weights that are not loaded whole."""
-        together: dict[nn.Module, int] = {}  # both stacks of a module are in use at once
-        for slot in self.stacks:
-            together[slot.module] = together.get(slot.module, 0) + slice_size(slot)
-        return max((*together.values(), *map(slice_size, self.tall)), default=0)
-
     def _attach(self, grain: Grain) -> None:
         self._detach()
         sliced = {*self.stacks, *self.tall}
-        whole = [slot for slot in self._slots if slot not in sliced]
+        whole = [slot for slot in self.slots if slot not in sliced]
         self.grain, self.units = grain, units_of(self.model, whole, grain)
         for unit in self.units:
             self._hooks += [
@@ -165,9 +142,9 @@ class Stream:
             ]
         self._hooks += [
             self.model.register_forward_pre_hook(
-                lambda module, args, kwargs: moved((args, kwargs), self.device), with_kwargs=True
+                lambda module, args, kwargs: self._begin_pass(args, kwargs), with_kwargs=True
             ),
-            self.model.register_forward_hook(lambda module, args, output: self.release()),
+            self.model.register_forward_hook(lambda module, args, output: self._end_pass()),
         ]
 
     def _detach(self) -> None:
@@ -181,8 +158,8 @@ class Stream:
         if self.device.type != "cpu":
             yield
             return
-        tall = {id(slot.empty): Rows(slot.empty, self._read(slot)) for slot in self.tall}
-        with SplitProducts(self._products, tall) as split:
+        tall = {id(slot.empty): Rows(slot.empty, self.read(slot)) for slot in self.tall}
+        with SplitProducts(self.products, tall) as split:
             yield
         self.split_flops = split.flops
 
@@ -227,7 +204,8 @@ class Stream:
                 f"{type(self.model).__name__} cannot be streamed: it uses weights outside of the "
                 f"modules that hold them ({text}); use --stream never."
             ) from failure
-        self._plan(sequences, entries)
+        self.plan, self.ahead = plan_stream(self, sequences, entries)
+        self.buffers.limit = self.plan.weights
         return result
 
     def _attempts(self) -> Iterator[None]:
@@ -240,14 +218,15 @@ class Stream:
             yield
 
     def _enter(self, unit: Unit) -> None:
+        if self._guest is not None:
+            self._guest.enter(unit)
+            return
         self._retire()
         if self.is_rehearsing:
             self.order.append(unit)
             tensors = {slot.name: hollow(slot.empty, self.device) for slot in unit.slots}
         else:
-            loading = self._coming.pop(unit, None) or self._load(unit)
-            self._advance(unit)
-            tensors = self._wait(loading)
+            tensors = self.fetch(unit)
         for slot in unit.slots:
             # As in memory: torch chooses between products, which round differently, by whether a
             # weight requires a gradient, even where none is taken. Where one is, the graph would
@@ -256,6 +235,44 @@ class Stream:
             weight = nn.Parameter(tensors[slot.name], requires_grad=is_asked)
             slot.module._parameters[slot.attribute] = weight
         self._loaded.append(unit)
+
+    def fetch(self, unit: Unit) -> dict[str, Tensor]:
+        """The weights of a unit; begins with those of the units after it."""
+        loading = self._coming.pop(unit, None) or self._load(unit)
+        self._advance(unit)
+        tensors = self._wait(loading)
+        for name, tensor in tensors.items():
+            self.scales.note(name, 0, tensor, self.products)
+        return tensors
+
+    def begin(self, slot: Slot) -> Callable[[], Tensor]:
+        """Begins to load one whole weight; gives what waits for it."""
+        loading = self._loading({slot.name: slot.empty}, self.weights.jobs)
+        return lambda: self._wait(loading)[slot.name]
+
+    @contextmanager
+    def visited_by(self, guest: Guest) -> Iterator[None]:
+        """Inside, modules get their weights from a guest."""
+        self.release()
+        self._guest = guest
+        try:
+            yield
+        finally:
+            self._guest = None
+            for unit in self.units:  # of a pass that was broken off
+                unit.clear()
+            self.release()
+
+    def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
+        """What a guest gives for an expert, if there is one."""
+        if self._guest is None:
+            return None
+
+        def begin() -> Callable[[], Tensor]:
+            wait = read(index, index + 1)
+            return lambda: wait()[0]
+
+        return self._guest.expert(slot, index, begin)
 
     def _load(self, unit: Unit) -> Loading:
         return self._loading({slot.name: slot.empty for slot in unit.slots}, self.weights.jobs)
@@ -267,7 +284,7 @@ class Stream:
             in_place=self.weights.is_drawn_in_place,
             pool=self._pool,
             device=self.device,
-            buffers=self._buffers,
+            buffers=self.buffers,
         )
 
     def _wait(self, loading: Loading) -> dict[str, Tensor]:
@@ -277,17 +294,19 @@ class Stream:
         return tensors
 
     def _leave(self, unit: Unit, output: object) -> None:
+        if self._guest is not None:
+            self._guest.leave(unit)
+            return
         if self.is_rehearsing and unit.module is not self.model:
             size = _bytes_of(output)
             # The last module gives the logits, of which there is one copy and not four.
-            self._widest, self._logits = max(self._widest, self._logits), size
+            self.widest, self.logits = max(self.widest, self.logits), size
         # Not dropped yet: hooks that come after this one may look at the weights.
         self._done.append(unit)
 
     def _retire(self) -> None:
         for unit in self._done:
-            for slot in unit.slots:
-                slot.module._parameters[slot.attribute] = slot.empty
+            unit.clear()
             if unit in self._loaded:
                 self._loaded.remove(unit)
         self._done.clear()
@@ -312,7 +331,7 @@ class Stream:
         for loading in self._coming.values():
             loading.send()
 
-    def _read(self, slot: Slot) -> Read:
+    def read(self, slot: Slot) -> Read:
         """What loads parts of a slot's weight."""
 
         def read(start: int, stop: int) -> Callable[[], Tensor]:
@@ -325,9 +344,24 @@ class Stream:
                 {slot.name: like},
                 lambda name, out: self.weights.rows(name, start, stop, out),
             )
-            return lambda: self._wait(loading)[slot.name]
+
+            def wait() -> Tensor:
+                part = self._wait(loading)[slot.name]
+                self.scales.note(slot.name, start, part, self.products)
+                return part
+
+            return wait
 
         return read
+
+    def _begin_pass(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        self._begun = time.perf_counter()
+        return moved((args, kwargs), self.device)
+
+    def _end_pass(self) -> None:
+        if self._guest is None:
+            self.release()
+            self.pass_seconds = time.perf_counter() - self._begun
 
     def release(self) -> None:
         """Drops every weight; the next pass begins anew."""
@@ -338,8 +372,33 @@ class Stream:
         self._coming.clear()
         for experts in self._experts:
             experts.forget()
-        self._buffers.trim()
+        self.buffers.trim()
         self._place = 0
+
+    def again(self) -> Stream:
+        """A closed stream as it was after its rehearsal."""
+        stream = Stream(
+            self.model,
+            self.weights,
+            workers=self.workers,
+            ahead=self.asked_ahead,
+            max_memory=self.max_memory,
+            target=self.target,
+            device=self.device,
+        )
+        if not self.tall:
+            stream.tall = ()
+        stream._attach(self.grain)
+        units = {unit.path: unit for unit in stream.units}
+        stream.order = [units[unit.path] for unit in self.order]
+        stream.plan, stream.ahead, stream.scales = self.plan, self.ahead, self.scales
+        stream.widest, stream.waited, stream.pass_seconds = (
+            self.widest,
+            self.waited,
+            self.pass_seconds,
+        )
+        stream.buffers.limit = self.buffers.limit
+        return stream
 
     def close(self) -> None:
         """Drops every weight, takes the hooks off and stops the threads."""
@@ -348,7 +407,7 @@ class Stream:
         for slot in self.stacks:
             slot.module.__dict__.pop(slot.attribute, None)
         self.model.__dict__.pop("_rksp_stream", None)
-        for pool in (self._pool, self._products):
+        for pool in (self._pool, self.products):
             pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(self._threads)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +55,16 @@ class Unit:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(slot.name for slot in self.slots))
+
+    def place(self, tensors: Mapping[str, Tensor]) -> None:
+        """Puts tensors where the weights stand."""
+        for slot in self.slots:
+            slot.module._parameters[slot.attribute] = tensors[slot.name]
+
+    def clear(self) -> None:
+        """Puts what has no memory there."""
+        for slot in self.slots:
+            slot.module._parameters[slot.attribute] = slot.empty
 
 
 def slots_of(model: nn.Module) -> list[Slot]:

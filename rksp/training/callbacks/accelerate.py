@@ -1,42 +1,43 @@
-"""Monitors in a loop under Hugging Face Accelerate."""
+"""Monitors and interventions in a loop under Hugging Face Accelerate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Monitor
-from rksp.monitors.rules import Rules
+from rksp.monitors.alarm import Alarm
 from rksp.monitors.sinks import Sink
-from rksp.training.callbacks.plain import LoopWatch, unscaled
+from rksp.training.callbacks.plain import LoopWatch
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
 class AccelerateWatch(LoopWatch):
-    """The three calls of `LoopWatch`, at every micro-batch inside of `accumulate`.
+    """The calls of `LoopWatch`, at every micro-batch inside of `accumulate`.
 
-        watch = AccelerateWatch(accelerator, model, optimizer)
+        watch = AccelerateWatch(accelerator, model, optimizer, interventions=["backoff"])
         for batch in batches:
             with accelerator.accumulate(model):
                 watch.begin_step()
                 loss = model(**batch).loss
-                accelerator.backward(loss)
+                accelerator.backward(watch.penalized(loss))
                 watch.after_backward(loss)   # before clip_grad_norm_
                 optimizer.step()
                 watch.after_update()
                 optimizer.zero_grad()
 
     It counts optimizer steps itself, averages the micro-batches' losses, and shows the gradients
-    unscaled under fp16. Every process must make the calls.
+    unscaled under fp16. Every process must make the calls; the main one writes to the sinks.
 
     Args:
         accelerator: The one that prepared the model and the optimizer.
+        model, optimizer: As it prepared them.
+        sinks: Where readings and alarms go, from the main process.
+        options: As of `LoopWatch`.
     """
 
     def __init__(
@@ -45,41 +46,35 @@ class AccelerateWatch(LoopWatch):
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        monitors: Sequence[str | Monitor] = ("all",),
-        rules: Rules | None = None,
         sinks: Iterable[Sink] = (),
-        stop_on: Severity | str | None = None,
+        **options: object,
     ) -> None:
         self.accelerator = accelerator
         self._losses: list[float] = []
-        super().__init__(
-            accelerator.unwrap_model(model),
-            optimizer,
-            monitors=monitors,
-            rules=rules,
-            sinks=sinks if accelerator.is_main_process else (),
-            stop_on=stop_on,
-        )
+        sinks = sinks if accelerator.is_main_process else ()
+        super().__init__(accelerator.unwrap_model(model), optimizer, sinks=sinks, **options)
 
     def begin_step(self, step: int | None = None) -> None:
         if not self._losses:
             super().begin_step(step)
 
-    def after_backward(self, loss: Tensor | float | None = None) -> list[Alarm]:
+    def after_backward(
+        self, loss: Tensor | float | None = None, *, scale: float | None = None
+    ) -> list[Alarm]:
         self._losses.append(float("nan") if loss is None else float(loss))
         if not self.accelerator.sync_gradients:
-            self.watch.end_forward_backward()
+            self.end_micro_batch()
             return []
         mean, self._losses = sum(self._losses) / len(self._losses), []
-        with unscaled(self.model, loss_scale(self.accelerator)):
-            return super().after_backward(None if loss is None else mean)
+        scale = loss_scale(self.accelerator) if scale is None else scale
+        return super().after_backward(None if loss is None else mean, scale=scale)
 
     def after_update(self) -> list[Alarm]:
+        if not self.accelerator.sync_gradients:
+            return []
         # An overflow under fp16 skips the step.
-        is_step = (
-            self.accelerator.sync_gradients and not self.accelerator.optimizer_step_was_skipped
-        )
-        return super().after_update() if is_step else []
+        was_skipped = self.accelerator.optimizer_step_was_skipped and not self.was_dropped
+        return [] if was_skipped else super().after_update()
 
 
 def loss_scale(accelerator: Accelerator) -> float:

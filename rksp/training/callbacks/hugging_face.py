@@ -1,69 +1,65 @@
-"""Monitors in the Trainer of transformers."""
+"""Monitors and interventions in the Trainer of transformers."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rksp.errors import InputError
-from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Monitor
+from rksp.monitors.latest import Latest
 from rksp.monitors.rules import Rules
 from rksp.monitors.sinks import Sink
 from rksp.monitors.watch import Watch
 from rksp.training.callbacks.accelerate import loss_scale
-from rksp.training.callbacks.plain import LoopWatch, unscaled
+from rksp.training.callbacks.plain import LoopWatch
+from rksp.training.callbacks.replaced import Replaced
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 
 class WatchCallback(TrainerCallback):
-    """All monitors in a `transformers.Trainer`:
+    """All monitors, and interventions if asked for, in a `transformers.Trainer`:
 
-        WatchCallback(sinks=[JsonLines("monitor.jsonl")]).attach(trainer)
-        trainer.train()
+        Trainer(model, args, callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
 
-    The Trainer hands callbacks neither the loss nor the gradients before they are clipped, and
-    its log replaces a NaN loss by a mean (`logging_nan_inf_filter`). So `attach` also wraps
-    `trainer.training_step`, the method that is documented for it: what it returns is the raw
-    loss, and after the last micro-batch the gradients are whole and not yet clipped. A
-    loss that is not finite is an alarm there, before the optimizer's step. The run is otherwise
-    bitwise what it would be.
+    A Trainer hands its callbacks neither itself, nor the loss, nor the gradients before they are
+    clipped, and its log replaces a NaN loss by a mean (`logging_nan_inf_filter`). So the callback
+    finds the Trainer that calls it, and for the time of the training stands around its
+    `training_step`, whose result is the raw loss and after which the gradients are whole and not
+    yet clipped, and around `accelerator.backward`, where interventions add to the loss. A loss that
+    is not finite is an alarm there, before the optimizer's step. Without interventions the run is
+    bitwise what it would be. What interventions do is that of `LoopWatch`.
 
     Attributes:
         loop: The monitored loop, from the start of training on; `watch` is its watch.
 
     Args:
-        monitors, rules, sinks: As of `LoopWatch`; default rules know the warm-up of the arguments.
-        stop_on: Stop training at an alarm of this severity. If it is raised before the
-            optimizer's step, the gradients are dropped, so that the step changes no weight.
+        rules: Of the alarms; by default they know the warm-up of the arguments.
+        sinks: Where all readings and alarms go, from the main process.
+        log: Whether the latest values also go through `trainer.log`, and so wherever `report_to`
+            says: at its logging steps one number a quantity, the worst layer's.
+        options: `monitors`, `stop_on` and `interventions` of `LoopWatch`.
     """
 
     def __init__(
         self,
         *,
-        monitors: Sequence[str | Monitor] = ("all",),
         rules: Rules | None = None,
         sinks: Iterable[Sink] = (),
-        stop_on: Severity | str | None = None,
+        log: bool = True,
+        **options: object,
     ) -> None:
-        self._monitors, self._rules, self._sinks = monitors, rules, tuple(sinks)
-        self._stop_on = stop_on
+        self._rules, self._sinks, self._options = rules, tuple(sinks), options
+        self._latest = Latest() if log else None
+        self._replaced = Replaced()
         self._trainer: Trainer | None = None
         self._losses: list[float] = []
         self.loop: LoopWatch | None = None
-
-    def attach(self, trainer: Trainer) -> WatchCallback:
-        """Adds this callback to a trainer and looks at its training steps; returns itself."""
-        self._trainer = trainer
-        trainer.add_callback(self)
-        trainer.training_step = self._watched(trainer.training_step)
-        return self
 
     @property
     def watch(self) -> Watch:
@@ -79,20 +75,19 @@ class WatchCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
-        if self._trainer is None:
-            raise InputError(
-                "WatchCallback must see the training steps; call callback.attach(trainer) in place "
-                "of trainer.add_callback(callback)."
-            )
+        self._replaced.restore()
+        self._trainer = trainer = _caller()
         rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
+        sinks = self._sinks + ((self._latest,) if self._latest else ())
         self.loop = LoopWatch(
             kwargs["model"],
             kwargs["optimizer"],
-            monitors=self._monitors,
             rules=rules,
-            sinks=self._sinks if state.is_world_process_zero else (),
-            stop_on=self._stop_on,
+            sinks=sinks if state.is_world_process_zero else (),
+            **self._options,
         )
+        self._replaced.method(trainer, "training_step", self._watched)
+        self._replaced.method(trainer.accelerator, "backward", self._penalized)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
@@ -103,35 +98,58 @@ class WatchCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
-        if not self.loop.should_stop and not self._accelerator.optimizer_step_was_skipped:
+        was_skipped = self._trainer.accelerator.optimizer_step_was_skipped
+        if self.loop.was_dropped or not was_skipped:
             self.loop.after_update()
         control.should_training_stop |= self.loop.should_stop
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> None:
+        if control.should_log and self._latest and self._latest.values:
+            self._trainer.log(dict(self._latest.values))
+            control.should_log = True  # which a log takes back, and the Trainer's own is to come
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
+        self._replaced.restore()
         self.loop.close()
 
-    @property
-    def _accelerator(self):
-        return self._trainer.accelerator
-
     def _watched(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(training_step)
         def step(*args: object, **kwargs: object) -> Tensor:
             loss = training_step(*args, **kwargs)
-            self._after_micro_batch(loss)
+            self._losses.append(float(loss))  # already a share of the step's mean
+            accelerator = self._trainer.accelerator
+            if accelerator.sync_gradients:
+                self.loop.after_backward(sum(self._losses), scale=loss_scale(accelerator))
+            else:
+                self.loop.end_micro_batch()
             return loss
 
         return step
 
-    def _after_micro_batch(self, loss: Tensor) -> list[Alarm]:
-        self._losses.append(float(loss))  # already a share of the step's mean
-        if not self._accelerator.sync_gradients:
-            self.loop.watch.end_forward_backward()
-            return []
-        with unscaled(self.loop.model, loss_scale(self._accelerator)):
-            alarms = self.loop.after_backward(sum(self._losses))
-        if self.loop.should_stop:
-            self.loop.model.zero_grad(set_to_none=True)
-        return alarms
+    def _penalized(self, backward: Callable[..., None]) -> Callable[..., None]:
+        def run(loss: Tensor, **kwargs: object) -> None:
+            penalty = self.loop.penalty()
+            if penalty is not None:
+                loss = loss + penalty / self._trainer.current_gradient_accumulation_steps
+            backward(loss, **kwargs)
+
+        return run
+
+
+def _caller() -> Trainer:
+    """The Trainer on the stack of this call: none of what it hands to callbacks leads to it."""
+    from transformers import Trainer
+
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
+        frame = frame.f_back
+    raise InputError(
+        "WatchCallback was called by no transformers.Trainer; give it to one, as in "
+        "Trainer(callbacks=[WatchCallback()])."
+    )

@@ -1,53 +1,54 @@
-"""Monitors in the Trainer of Lightning."""
+"""Monitors and interventions in the Trainer of Lightning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import lightning
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.errors import InputError
-from rksp.monitors.alarm import Severity
-from rksp.monitors.base import Monitor
-from rksp.monitors.rules import Rules
+from rksp.monitors.latest import Latest
 from rksp.monitors.sinks import Sink
 from rksp.monitors.watch import Watch
 from rksp.training.callbacks.plain import LoopWatch
+from rksp.training.callbacks.replaced import Replaced
 
 
 class WatchCallback(lightning.Callback):
-    """All monitors in a `lightning.Trainer`:
+    """All monitors, and interventions if asked for, in a `lightning.Trainer`:
 
-        Trainer(callbacks=[WatchCallback(sinks=[JsonLines("monitor.jsonl")])])
+        Trainer(callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
 
     Lightning calls `training_step`, not the module, so the watched model is the module's only
     child with parameters, or what `model` finds in it. Gradients are seen unscaled and before
-    clipping; a loss that is not finite is an alarm before the optimizer's step.
+    clipping; a loss that is not finite is an alarm before the optimizer's step. What interventions
+    add to the loss is added in the module's `backward`, so it is part of no logged loss.
 
     Attributes:
         loop: The monitored loop, from the start of training on; `watch` is its watch.
 
     Args:
         model: From the Lightning module to the model that its `training_step` calls.
-        monitors, rules, sinks: As of `LoopWatch`.
-        stop_on: Stop training at an alarm of this severity; if it is raised before the
-            optimizer's step, the gradients are dropped, so that the step changes no weight.
+        sinks: Where all readings and alarms go, from the main process.
+        log: Whether the latest values also go through `log_dict` of the module, and so into its
+            loggers: one number a quantity, the worst layer's.
+        options: `monitors`, `rules`, `stop_on` and `interventions` of `LoopWatch`.
     """
 
     def __init__(
         self,
         *,
         model: Callable[[lightning.LightningModule], nn.Module] | None = None,
-        monitors: Sequence[str | Monitor] = ("all",),
-        rules: Rules | None = None,
         sinks: Iterable[Sink] = (),
-        stop_on: Severity | str | None = None,
+        log: bool = True,
+        **options: object,
     ) -> None:
         self._find = model or _only_child
-        self._monitors, self._rules, self._sinks = monitors, rules, tuple(sinks)
-        self._stop_on = stop_on
+        self._sinks, self._options = tuple(sinks), options
+        self._latest = Latest() if log else None
+        self._replaced = Replaced()
         self._losses: list[float] = []
         self._is_updated = False
         self.loop: LoopWatch | None = None
@@ -69,14 +70,15 @@ class WatchCallback(lightning.Callback):
                 "WatchCallback follows automatic optimization with one optimizer; use LoopWatch in "
                 "the training_step of a module that optimizes by hand."
             )
+        sinks = self._sinks + ((self._latest,) if self._latest else ())
         self.loop = LoopWatch(
             self._find(module),
             trainer.optimizers[0],
-            monitors=self._monitors,
-            rules=self._rules,
-            sinks=self._sinks if trainer.is_global_zero else (),
-            stop_on=self._stop_on,
+            sinks=sinks if trainer.is_global_zero else (),
+            **self._options,
         )
+        self._replaced.restore()
+        self._replaced.method(module, "backward", lambda call: self._penalized(call, trainer))
 
     def on_train_batch_start(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, batch, batch_idx: int
@@ -88,14 +90,12 @@ class WatchCallback(lightning.Callback):
     def on_before_backward(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, loss: Tensor
     ) -> None:
-        scaler = trainer.scaler
-        scale = scaler.get_scale() if scaler is not None and scaler.is_enabled() else 1.0
-        self._losses.append(float(loss.detach()) / scale)  # a share of the step's mean
+        self._losses.append(float(loss.detach()) / _scale(trainer))  # a share of the step's mean
 
     def on_after_backward(
         self, trainer: lightning.Trainer, module: lightning.LightningModule
     ) -> None:
-        self.loop.watch.end_forward_backward()
+        self.loop.end_micro_batch()
 
     def on_before_optimizer_step(
         self,
@@ -104,10 +104,7 @@ class WatchCallback(lightning.Callback):
         optimizer: Optimizer,
     ) -> None:
         self.loop.after_backward(sum(self._losses))
-        if self.loop.should_stop:
-            self.loop.model.zero_grad(set_to_none=True)
-            trainer.should_stop = True
-        self._is_updated = not self.loop.should_stop
+        self._is_updated = True
 
     def on_train_batch_end(
         self,
@@ -117,13 +114,42 @@ class WatchCallback(lightning.Callback):
         batch,
         batch_idx: int,
     ) -> None:
-        if self._is_updated:
-            self.loop.after_update()
-            self._is_updated = False
-            trainer.should_stop |= self.loop.should_stop
+        if not self._is_updated:
+            return
+        self.loop.after_update()
+        self._is_updated = False
+        trainer.should_stop |= self.loop.should_stop
+        if self._latest and self._latest.values:
+            module.log_dict(self._latest.values, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._replaced.restore()
         self.loop.close()
+
+    def on_exception(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, error: BaseException
+    ) -> None:
+        self._replaced.restore()
+        if self.loop is not None:
+            self.loop.close()
+
+    def _penalized(
+        self, backward: Callable[..., None], trainer: lightning.Trainer
+    ) -> Callable[..., None]:
+        def run(loss: Tensor, *args: object, **kwargs: object) -> None:
+            penalty = self.loop.penalty()
+            if penalty is not None:
+                share = _scale(trainer) / trainer.accumulate_grad_batches
+                loss = loss + share * penalty
+            backward(loss, *args, **kwargs)
+
+        return run
+
+
+def _scale(trainer: lightning.Trainer) -> float:
+    """The factor of the loss scaler, if there is one."""
+    scaler = trainer.scaler
+    return float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
 
 
 def _only_child(module: lightning.LightningModule) -> nn.Module:

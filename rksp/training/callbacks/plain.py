@@ -1,8 +1,9 @@
-"""Monitors in a loop of your own: three calls a step."""
+"""Monitors and interventions in a loop of your own."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rksp.errors import InputError
+from rksp.interventions.base import Action, Intervention
+from rksp.interventions.registry import make_intervention
 from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Monitor
@@ -17,27 +21,41 @@ from rksp.monitors.registry import make_monitors
 from rksp.monitors.rules import Rules
 from rksp.monitors.sinks import Sink, sentence
 from rksp.monitors.watch import Watch
+from rksp.training.beside import Beside
+from rksp.training.callbacks.rate_scale import RateScale
+from rksp.training.loop import mean_over_ranks
 
 _LOG = logging.getLogger("rksp")
 _KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
 
 
 class LoopWatch:
-    """Monitors over a plain training loop.
+    """Monitors and interventions over a plain training loop.
 
-        watch = LoopWatch(model, optimizer, sinks=[JsonLines("monitor.jsonl")])
+        watch = LoopWatch(model, optimizer, interventions=["backoff", "z_loss"])
         for batch in batches:
-            watch.begin_step()              # before the forward pass
+            watch.begin_step()                  # before the forward pass
             loss = model(**batch).loss
-            loss.backward()
-            watch.after_backward(loss)      # before clipping
+            watch.penalized(loss).backward()    # loss.backward() if nothing adds to the loss
+            watch.after_backward(loss)          # before clipping
             optimizer.step()
-            watch.after_update()            # before zero_grad
+            watch.after_update()                # before zero_grad
             optimizer.zero_grad()
 
-    With accumulation, call `begin_step` before the first micro-batch, `after_backward` after the
-    last one, with the mean loss. Alarms are returned, kept in `watch.alarms`, and logged as
-    warnings of the logger `rksp`.
+    With accumulation, call `begin_step` before the first micro-batch, `penalized` in every one, and
+    `after_backward` after the last one, with the mean loss. Alarms are returned, kept in
+    `watch.alarms`, and logged as warnings of the logger `rksp`. Under `torch.distributed` every
+    rank must make the calls: the loss is the mean over the ranks, and an alarm of one is an alarm
+    of all.
+
+    Interventions act as in `rksp.training.run`. A step whose loss is not finite is then dropped:
+    its gradients are set to None. A rate that an intervention lowers is multiplied into the
+    optimizer's groups while the optimizer steps, so the schedule never sees it.
+
+    Attributes:
+        watch: Readings, alarms, costs and silent monitors.
+        should_stop: Whether an alarm as severe as `stop_on` was raised.
+        was_dropped: Whether the gradients of this step were dropped.
 
     Args:
         model: The module that is called in the loop, unwrapped.
@@ -45,7 +63,14 @@ class LoopWatch:
         monitors: Names (`"all"`, `"gradient-norm:every=5"`) or monitors.
         rules: Of the alarms; give the warm-up's length, `Rules(warmup_steps=...)`.
         sinks: Where readings and alarms go.
-        stop_on: Set `should_stop` at an alarm at least this severe.
+        stop_on: Set `should_stop` at an alarm at least this severe. If it is raised in
+            `after_backward`, the gradients are dropped, so that the step changes no weight.
+        interventions: Lines (`"backoff"`, `"zclip:threshold=3"`) or interventions, in the order in
+            which they act.
+
+    Raises:
+        NotCovered: An intervention finds nothing to act on in this model.
+        InputError: Interventions are given without an optimizer.
     """
 
     def __init__(
@@ -57,50 +82,123 @@ class LoopWatch:
         rules: Rules | None = None,
         sinks: Iterable[Sink] = (),
         stop_on: Severity | str | None = None,
+        interventions: Sequence[str | Intervention] = (),
     ) -> None:
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer = model, innermost(optimizer)
         self.watch = Watch(chosen_monitors(monitors), rules, sinks, keep=_KEEP)
         self.stop_on = None if stop_on is None else Severity(stop_on)
-        self.should_stop = False
+        self.should_stop = self.was_dropped = False
         self.step = -1
-        for name, reason in self.watch.bind(model).items():
+        self._interventions = chosen_interventions(interventions)
+        if self._interventions and self.optimizer is None:
+            raise InputError("Interventions need the optimizer; call LoopWatch(model, optimizer).")
+        must_agree = self.stop_on is not None
+        self._beside = Beside(self.watch, self._interventions, must_agree=must_agree, keep=_KEEP)
+        self._beside.bind(model, self.optimizer)
+        for name, reason in self.watch.silent.items():
             _LOG.info("monitor %s is silent: %s", name, reason)
+        self._adds_to_loss = [
+            i.name for i in self._interventions if type(i).penalty is not Intervention.penalty
+        ]
+        self._rate = RateScale(self.optimizer) if self._interventions else None
+        self._was_asked = False
+        self._moment = Moment(step=-1, model=model, optimizer=self.optimizer)
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What the interventions did so far, intervention by intervention."""
+        return tuple(action for i in self._interventions for action in i.actions)
 
     def begin_step(self, step: int | None = None) -> None:
         """Starts a step: the next one, or the one that is named."""
         self.step = self.step + 1 if step is None else step
-        self.watch.begin_step(self.step)
+        self._was_asked = self.was_dropped = False
+        self._moment = self._now()
+        if self._rate is not None:
+            self._rate.factor = self._beside.rate_scale
+        self._beside.begin(self._moment)
 
-    def after_backward(self, loss: Tensor | float | None = None) -> list[Alarm]:
-        """Reads losses and gradients: weights are still those of the forward pass."""
+    def penalized(self, loss: Tensor) -> Tensor:
+        """The loss of a micro-batch with what interventions add to it, for `backward` alone."""
+        penalty = self.penalty()
+        return loss if penalty is None else loss + penalty
+
+    def penalty(self) -> Tensor | None:
+        """What interventions add to the loss of the micro-batch that has just gone forward."""
+        self._was_asked = True
+        return self._beside.penalty(self._moment)
+
+    def after_backward(
+        self, loss: Tensor | float | None = None, *, scale: float = 1.0
+    ) -> list[Alarm]:
+        """Reads losses and gradients, lets interventions change gradients; the new alarms.
+
+        Args:
+            loss: The step's mean loss, without what interventions add.
+            scale: Factor on the gradients that a loss scaler has not taken out yet.
+
+        Raises:
+            InputError: An intervention adds to the loss and was not asked for it.
+        """
+        if self._adds_to_loss and not self._was_asked:
+            raise InputError(
+                f"{self._adds_to_loss[0]} adds to the loss, and backward was called without it; "
+                "call watch.penalized(loss).backward()."
+            )
         value = float(loss.detach()) if isinstance(loss, Tensor) else loss
-        return self._heard(self.watch.after_backward(self._moment(value)))
+        self._moment = self._now()
+        self._moment.loss = value = None if value is None else mean_over_ranks(value)
+        is_finite = value is None or math.isfinite(value)
+        with unscaled(self.model, scale, keep_changes=bool(self._interventions)):
+            self._beside.after_backward(self._moment)
+            alarms = self._heard()
+            if is_finite and not self.should_stop:
+                self._beside.before_update(self._moment)
+        if self.should_stop or (self._interventions and not is_finite):
+            self._drop(scale)
+        return alarms
 
     def after_update(self) -> list[Alarm]:
         """Reads weights and the optimizer's state; not called for a step that is skipped."""
-        return self._heard(self.watch.after_update(self._moment(None)))
+        if self.should_stop:
+            return []
+        self._beside.after_update(self._moment)
+        return self._heard()
+
+    def end_micro_batch(self) -> None:
+        """Ends the backward pass of a micro-batch that is not the step's last."""
+        self.watch.end_forward_backward()
 
     def close(self) -> None:
         """Takes the hooks off and closes the sinks."""
-        self.watch.close()
+        self._beside.close()
+        if self._rate is not None:
+            self._rate.close()
 
-    def _moment(self, loss: float | None) -> Moment:
+    def _now(self) -> Moment:
         groups = [] if self.optimizer is None else self.optimizer.param_groups
+        rate = float(groups[0]["lr"]) * self._beside.rate_scale if groups else None
         return Moment(
-            step=self.step,
-            model=self.model,
-            optimizer=self.optimizer,
-            loss=loss,
-            learning_rate=float(groups[0]["lr"]) if groups else None,
+            step=self.step, model=self.model, optimizer=self.optimizer, learning_rate=rate
         )
 
-    def _heard(self, alarms: list[Alarm]) -> list[Alarm]:
-        for alarm in alarms:
+    def _drop(self, scale: float) -> None:
+        """Makes the optimizer's step change nothing."""
+        self.was_dropped = True
+        if scale == 1.0:
+            self.model.zero_grad(set_to_none=True)
+            return
+        for p in self.model.parameters():  # a loss scaler skips steps by this, and needs gradients
+            if p.grad is not None:
+                p.grad.fill_(math.inf)
+
+    def _heard(self) -> list[Alarm]:
+        for alarm in self._beside.heard:
             _LOG.warning("step %d: %s", alarm.step, sentence(alarm))
             is_critical = alarm.severity is Severity.CRITICAL
             if self.stop_on is Severity.WARN or (self.stop_on is not None and is_critical):
                 self.should_stop = True
-        return alarms
+        return self._beside.heard
 
 
 def chosen_monitors(monitors: Sequence[str | Monitor]) -> list[Monitor]:
@@ -109,9 +207,25 @@ def chosen_monitors(monitors: Sequence[str | Monitor]) -> list[Monitor]:
     return [m for m in monitors if isinstance(m, Monitor)] + (make_monitors(names) if names else [])
 
 
+def chosen_interventions(lines: Sequence[str | Intervention]) -> list[Intervention]:
+    """Interventions from lines, from interventions, or from both, in the order given."""
+    return [make_intervention(line) if isinstance(line, str) else line for line in lines]
+
+
+def innermost(optimizer: Optimizer | None) -> Optimizer | None:
+    """The optimizer inside the wrappers of a trainer."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
 @contextmanager
-def unscaled(model: nn.Module, scale: float) -> Iterator[None]:
-    """Gradients divided by a loss scale inside; the very same tensors stand again afterwards."""
+def unscaled(model: nn.Module, scale: float, *, keep_changes: bool = False) -> Iterator[None]:
+    """Gradients divided by a loss scale inside; the very same tensors stand again afterwards.
+
+    Args:
+        keep_changes: Whether what is done to the gradients inside counts afterwards.
+    """
     if scale == 1.0:
         yield
         return
@@ -122,5 +236,8 @@ def unscaled(model: nn.Module, scale: float) -> Iterator[None]:
                 p.grad = grad / scale
         yield
     finally:
-        for p, grad in held:
-            p.grad = grad
+        with torch.no_grad():
+            for p, grad in held:
+                if keep_changes and p.grad is not None:
+                    grad.copy_(p.grad * scale)
+                p.grad = grad

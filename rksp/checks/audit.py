@@ -1,0 +1,205 @@
+"""The audit: every check against public runs that failed and public runs that did not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from rksp.checks.declared import Settings
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.registry import CHECKS, run_checks
+from rksp.documents.finding import Finding, Level
+from rksp.errors import InputError
+from rksp.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rksp.measure.forward import ForwardStats
+
+CORPUS = Path(__file__).parent / "corpus"
+_SEEN = (Level.ERROR, Level.WARNING)
+
+
+class PublicRun(BaseModel):
+    """One published run, as far as its source tells.
+
+    Attributes:
+        source: Where the facts stand.
+        config: The model's settings under Hugging Face's names.
+        recipe: Fields of `Recipe`.
+        measured: Numbers that the source reports and rksp would measure.
+        is_pretrained: Trained weights were trained further.
+        inferred: Settings that the source does not state, by name.
+        cause: What its source says went wrong; empty for runs that succeeded.
+        expected: Codes of which one must be found, at warning or above.
+        unseen: Why a tool that looks before training cannot name the cause; empty if it can.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    source: str
+    config: dict[str, object] = Field(default_factory=dict)
+    recipe: dict[str, object] = Field(default_factory=dict)
+    measured: dict[str, float | str] = Field(default_factory=dict)
+    is_pretrained: bool = False
+    inferred: tuple[str, ...] = ()
+    cause: str = ""
+    expected: tuple[str, ...] = ()
+    unseen: str = ""
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the checks say of it."""
+        return run_checks(
+            CheckEvidence(
+                recipe=Recipe.parse(self.recipe),
+                config=Settings(self.config).config,
+                forward=_forward(self.measured) if self.measured else None,
+                is_pretrained=self.is_pretrained,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """One check over the corpus.
+
+    Attributes:
+        hits: Failures whose documented cause it names.
+        misses: Failures whose cause it should name, alone or with others, and nothing names.
+        false_alarms: Successes that it warns of.
+    """
+
+    code: str
+    name: str
+    hits: int
+    misses: int
+    false_alarms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The outcome of an audit.
+
+    Attributes:
+        warned, in_error: Successes with a warning or error, and with an error, with the codes.
+        named, missed: Visible failures whose cause is named at warning or above, and the others.
+        unseen: Failures that cannot be seen before training, with the reason.
+    """
+
+    tallies: tuple[Tally, ...]
+    healthy: int
+    warned: tuple[tuple[str, str], ...]
+    in_error: tuple[tuple[str, str], ...]
+    named: tuple[str, ...]
+    missed: tuple[tuple[str, str], ...]
+    unseen: tuple[tuple[str, str], ...]
+
+
+@cache
+def corpus(kind: Literal["healthy", "failures"]) -> tuple[PublicRun, ...]:
+    """The published runs of a kind.
+
+    Raises:
+        InputError: A row of the file is not a run.
+    """
+    path = CORPUS / f"{kind}.yaml"
+    rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        return tuple(PublicRun.model_validate(row) for row in rows)
+    except ValueError as error:
+        raise InputError(f"{path.name} holds a row that is no run: {error}") from None
+
+
+def audit() -> Audit:
+    """Runs all checks over the corpus; measures nothing."""
+    hits, misses, alarms = Counter(), Counter(), Counter()
+    warned, in_error, named, missed, unseen = [], [], [], [], []
+    for run in corpus("healthy"):
+        bad = [finding for finding in run.findings() if finding.level in _SEEN]
+        alarms.update({finding.code for finding in bad})
+        codes = ", ".join(finding.code for finding in bad)
+        if bad:
+            warned.append((run.name, codes))
+        if any(finding.level is Level.ERROR for finding in bad):
+            in_error.append((run.name, codes))
+    for run in corpus("failures"):
+        seen = {finding.code for finding in run.findings() if finding.level in _SEEN}
+        found = [code for code in run.expected if code in seen]
+        hits.update(found)
+        if found:
+            named.append(run.name)
+        elif run.unseen:
+            unseen.append((run.name, run.unseen))
+        else:
+            misses.update(run.expected)
+            missed.append((run.name, ", ".join(run.expected)))
+    tallies = tuple(
+        Tally(
+            code=check.code,
+            name=check.name,
+            hits=hits[check.code],
+            misses=misses[check.code],
+            false_alarms=alarms[check.code],
+        )
+        for check in CHECKS
+    )
+    return Audit(
+        tallies=tallies,
+        healthy=len(corpus("healthy")),
+        warned=tuple(warned),
+        in_error=tuple(in_error),
+        named=tuple(named),
+        missed=tuple(missed),
+        unseen=tuple(unseen),
+    )
+
+
+def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
+    """The statistics of a forward pass of which a source reports some."""
+    from rksp.measure.attention_stats import AttentionStats  # loads torch
+    from rksp.measure.forward import ForwardStats, RouterStats
+
+    attention, routers = (), ()
+    if "attention_logit_std" in measured:
+        attention = (
+            AttentionStats(
+                logit_std=measured["attention_logit_std"],
+                max_logit=measured["attention_logit_std"] * 4,
+                entropy=measured.get("attention_entropy", 1.0),
+                min_head_entropy=measured.get("attention_entropy", 1.0),
+                collapsed_heads=0,
+                block=0,
+            ),
+        )
+    if "router_logit_std" in measured:
+        routers = (
+            RouterStats(
+                name="router",
+                entropy=1.0,
+                logit_std=measured["router_logit_std"],
+                max_violation=0.0,
+                dead_experts=None,
+            ),
+        )
+    return ForwardStats(
+        loss=measured.get("loss"),
+        uniform_loss=measured.get("uniform_loss"),
+        logit_std=measured.get("logit_std"),
+        log_z=None,
+        blocks=(),
+        attention=attention,
+        routers=routers,
+        activation_absmax=measured.get("activation_absmax"),
+        activation_name=measured.get("activation_name"),
+        aligned_response=None,
+        aligned_worst=(),
+        not_measured={},
+        non_finite=measured.get("non_finite"),
+    )

@@ -1,0 +1,115 @@
+"""Checks of what keeps experts in use: the balance loss, and the router's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence, Need
+from rksp.documents.finding import Level
+
+# Families whose routers are balanced by a bias and not by a loss.
+_BIAS_BALANCED = ("deepseek_v3", "glm4_moe", "dots1", "kimi_k2", "minimax_m2")
+_COEFFICIENT = ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coef")
+_Z_LOSS = ("router_z_loss_coef", "moe_z_loss_coef", "z_loss_coef")
+
+
+def balance_is_off(evidence: CheckEvidence) -> str | None:
+    """Why no loss balances the experts; None where one does, or where it cannot be told."""
+    settings = evidence.settings
+    if (settings.experts or 0) <= 1 or settings.family in _BIAS_BALANCED:
+        return None
+    if settings.get("topk_method") == "noaux_tc" or settings.get("use_routing_bias") is True:
+        return None
+    coefficient = settings.number(*_COEFFICIENT)
+    if coefficient == 0:
+        return "the coefficient of the balance loss is 0"
+    if settings.get("output_router_logits") is False:
+        return "output_router_logits is False, so Hugging Face adds no balance loss"
+    return None
+
+
+def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
+    reason = balance_is_off(evidence)
+    if reason is not None:
+        yield Observation(
+            level=Level.WARNING,
+            message=f"Nothing balances {evidence.experts:g} experts: {reason}.",
+            value=evidence.experts,
+        )
+
+
+def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
+    settings = evidence.settings
+    if (settings.experts or 0) <= 1:
+        return
+    chosen, coefficient = settings.experts_per_token, settings.number(*_Z_LOSS)
+    if evidence.recipe.precision in ("bf16-pure", "fp16-pure") and not evidence.is_fine_tuning:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"The router's softmax over {settings.experts:g} experts is computed in "
+                f"{evidence.recipe.precision.removesuffix('-pure')}."
+            ),
+            value=settings.experts,
+            fix="Keep the router in float32 (--precision bf16).",
+        )
+    elif chosen == 1 and coefficient == 0:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"Each token goes to one of {settings.experts:g} experts, and the router's z-loss "
+                "is off."
+            ),
+            value=0.0,
+        )
+
+
+CHECKS = (
+    Check(
+        code="RKSP804",
+        name="balance-loss-off",
+        level=Level.WARNING,
+        title="Nothing balances the experts",
+        measures=(
+            "The coefficient of the balance loss, and output_router_logits, which turns it on in "
+            "Hugging Face; silent where a bias balances."
+        ),
+        why=(
+            "The expert that is asked more learns more and is asked more. Mixtral's and its "
+            "relatives' balance loss is added only if output_router_logits is True, and its "
+            "default is False: training runs without it in silence, whatever the coefficient. "
+            "Trainers other than Hugging Face's may add it themselves."
+        ),
+        source=(
+            "transformers #44242 and PR 44586; LlamaFactory PR 3276; axolotl PR 995; trl PR 6085"
+        ),
+        healthy="output_router_logits=True with a coefficient above 0, or bias balancing",
+        fix="Set output_router_logits=True and router_aux_loss_coef to 0.01.",
+        failing="mixtral with output_router_logits=False",
+        stable="mixtral with output_router_logits=True, router_aux_loss_coef=0.02",
+        look=_balance,
+        needs=(Need.CONFIG,),
+        settings=("output_router_logits", "router_aux_loss_coef"),
+    ),
+    Check(
+        code="RKSP805",
+        name="router-stability",
+        level=Level.WARNING,
+        title="Nothing keeps the router's logits small",
+        measures="The router's z-loss, if each token goes to one expert; its precision.",
+        why=(
+            "Router logits grow, and the softmax over them rounds: in ST-MoE a router in bfloat16 "
+            "made runs diverge, and the z-loss was the one remedy that cost no quality. A 410M "
+            "top-1 mixture without it went to a log-sum-exp of 24 and one expert."
+        ),
+        source="Zoph et al., 2022 (arXiv 2202.08906); KempnerForge #117 and PR 119",
+        healthy="a z-loss of 1e-3, or two experts or more a token; the router in float32",
+        fix="Set the router's z-loss to 1e-3.",
+        failing="num_experts_per_tok=1, router_z_loss_coef=0",
+        stable="num_experts_per_tok=1, router_z_loss_coef=0.001",
+        look=_router_loss,
+        needs=(Need.CONFIG,),
+        settings=("router_z_loss_coef",),
+    ),
+)

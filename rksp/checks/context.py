@@ -1,0 +1,189 @@
+"""Checks of positions: their limit, the base of rotary ones, and their rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence, Need
+from rksp.documents.finding import Level
+
+# Families that look positions up in a table; beyond its end is an index error.
+_LOOKED_UP = frozenset(
+    [
+        "albert",
+        "bart",
+        "bert",
+        "biogpt",
+        "codegen",
+        "deberta",
+        "distilbert",
+        "electra",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neo",
+        "gptj",
+        "mbart",
+        "opt",
+        "roberta",
+        "xlm-roberta",
+        "xlm",
+    ]
+)
+_RESERVED = {"roberta": 2, "xlm-roberta": 2}  # rows that positions skip
+_RELATIVE = ("t5", "mt5", "umt5", "longt5", "xlnet", "bloom", "mpt")  # any distance will do
+_UNROTATED = ("nemotron_h", "jamba")  # attention without positions, whatever rope_theta says
+_LONG = 32_768
+
+
+def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
+    settings, asked = evidence.settings, evidence.recipe.sequence_length
+    limit = settings.positions
+    if limit is None:
+        return
+    limit -= _RESERVED.get(settings.family, 0)
+    if asked <= limit or settings.family in _RELATIVE:
+        return
+    if settings.family in _LOOKED_UP:
+        yield Observation(
+            level=Level.ERROR,
+            message=(
+                f"Sequences of {asked} tokens do not fit the {limit:g} positions of "
+                f"{settings.family}: step 0 ends with an index error."
+            ),
+            value=float(asked),
+        )
+    elif evidence.is_pretrained:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"Sequences of {asked} tokens are longer than the {limit:g} that these weights "
+                "were trained on."
+            ),
+            value=float(asked),
+        )
+
+
+def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
+    settings = evidence.settings
+    base, is_scaled = _rope(evidence)
+    if base is None or is_scaled or not settings.positions or settings.family in _UNROTATED:
+        return
+    context = max(settings.positions, evidence.recipe.sequence_length)
+    if settings.positions >= 1e6:  # a sentinel, not a context
+        context = evidence.recipe.sequence_length
+    longest = 2 * math.pi * base
+    if context > longest:
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"A rotary base of {base:g} repeats after {longest:,.0f} positions, and the "
+                f"context has {context:,.0f}."
+            ),
+            value=context / longest,
+        )
+
+
+def _rope(evidence: CheckEvidence) -> tuple[float | None, bool]:
+    """The largest rotary base, and whether positions are scaled."""
+    scaling = evidence.setting("rope_scaling")
+    parameters = evidence.setting("rope_parameters")
+    bases = [evidence.number("rope_theta", "rotary_emb_base")]
+    kinds = [_part(scaling, "rope_type") or _part(scaling, "type")]
+    for part in (parameters, *_parts(parameters)):
+        bases.append(_part(part, "rope_theta"))
+        kinds.append(_part(part, "rope_type"))
+    known = [base for base in bases if isinstance(base, int | float)]
+    return max(known, default=None), any(kind not in (None, "default") for kind in kinds)
+
+
+def _part(value: object, name: str) -> object | None:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+
+
+def _parts(value: object) -> list[object]:
+    """The parts of settings by kind of layer."""
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return [part for part in inner.values() if not isinstance(part, str | int | float)]
+
+
+def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
+    base, _ = _rope(evidence)
+    recipe = evidence.recipe
+    if base is not None and recipe.precision == "bf16-pure" and recipe.sequence_length > _LONG:
+        yield Observation(
+            level=Level.NOTE,
+            message=(
+                f"bf16 counts exactly to 256, and sequences have {recipe.sequence_length} rotary "
+                "positions."
+            ),
+            value=float(recipe.sequence_length),
+        )
+
+
+CHECKS = (
+    Check(
+        code="RKSP205",
+        name="position-limit",
+        level=Level.ERROR,
+        title="Sequences are longer than the model's positions",
+        measures=(
+            "Tokens a sequence against the position limit: an error in families that look "
+            "positions up, a warning for trained weights of the others."
+        ),
+        why=(
+            "A table of learned positions has no row beyond its end, and the first step stops "
+            "with an index error (on a GPU, a device-side assertion that names nothing). Rotary "
+            "positions go on, but trained weights have never seen them."
+        ),
+        source="arithmetic",
+        healthy="sequences within the position limit",
+        fix="Shorten sequences to the limit (--sequence-length), or raise the limit.",
+        failing="gpt2 --sequence-length 2048",
+        stable="gpt2 --sequence-length 1024",
+        look=_position_limit,
+        needs=(Need.CONFIG,),
+        field="sequence_length",
+        settings=("max_position_embeddings", "n_positions"),
+    ),
+    Check(
+        code="RKSP206",
+        name="rope-base",
+        level=Level.WARNING,
+        title="The rotary base is too small for the context",
+        measures="2πθ, the longest wavelength of rotary positions, against the context.",
+        why=(
+            "Beyond its longest wavelength every rotary angle has been seen before: far positions "
+            "cannot be told from near ones. Contexts of 128k use a base of 5e5 or more, or scale "
+            "positions."
+        ),
+        source="Su et al., 2021, section 3.3; Men et al., 2024 (arXiv 2405.14591)",
+        healthy="a context under 2πθ, or scaled positions",
+        fix="Raise rope_theta to 500000 or more.",
+        failing="rope_theta=10000, max_position_embeddings=131072: 62,832 positions",
+        stable="rope_theta=500000, max_position_embeddings=131072",
+        look=_rope_base,
+        needs=(Need.CONFIG,),
+        settings=("rope_theta", "rope_parameters"),
+    ),
+    Check(
+        code="RKSP207",
+        name="rope-precision",
+        level=Level.NOTE,
+        title="Long rotary positions in bf16",
+        measures=f"Sequences above {_LONG:,} tokens in bf16-pure.",
+        why=(
+            "bf16 has 8 significant bits, so positions round to multiples of 128 near 32k, and "
+            "rotary attention is no longer relative. The error grows with the context."
+        ),
+        source="Wang et al., 2024 (arXiv 2411.13476)",
+        healthy=f"at most {_LONG:,} tokens, or rotary angles in float32",
+        fix="Compute rotary angles in float32 (--precision bf16).",
+        failing="--precision bf16-pure --sequence-length 65536",
+        stable="--precision bf16 --sequence-length 65536",
+        look=_rope_precision,
+        needs=(Need.CONFIG,),
+        field="precision",
+    ),
+)

@@ -1,0 +1,61 @@
+"""What rksp cannot judge, said instead of judged as something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.published import MEASURED_OPTIMIZERS
+from rksp.documents.finding import Level
+from rksp.recipe import Recipe
+
+_SEEN_OBJECTIVES = ("lm", "mlm", "seq2seq", "classification")
+
+
+def not_covered(recipe: Recipe) -> tuple[str, ...]:
+    """What of a recipe the classifier's labelled runs do not hold, so that it cannot judge."""
+    parts = {
+        f"optimizer {recipe.optimizer}": recipe.optimizer not in MEASURED_OPTIMIZERS,
+        "fp8": recipe.precision == "fp8",
+        "adapters": recipe.peft != "none",
+        f"objective {recipe.objective}": recipe.objective not in _SEEN_OBJECTIVES,
+        "batch ramp": bool(recipe.batch_ramp),
+    }
+    return tuple(part for part, is_part in parts.items() if is_part)
+
+
+def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
+    parts = list(not_covered(evidence.recipe))
+    if evidence.scales_rates_by_width:
+        parts.append("rates scaled by width (μP)")
+    if parts:
+        yield Observation(
+            level=Level.NOTE,
+            message=f"The labelled runs behind P(failed) hold no {', no '.join(parts)}.",
+            value=float(len(parts)),
+        )
+
+
+CHECKS = (
+    Check(
+        code="RKSP901",
+        name="not-covered",
+        level=Level.NOTE,
+        title="Part of the recipe is outside what rksp can judge",
+        measures=(
+            "The optimizer, precision, adapters, objective, batch ramp and scaling of rates "
+            "against those of the labelled runs."
+        ),
+        why=(
+            "A probability about another recipe is no answer. The named checks still hold; what "
+            "they cannot judge, they leave out."
+        ),
+        source="the card of the fitted classifier",
+        healthy="a recipe of the kinds in the classifier's card",
+        fix="Read the named checks, and confirm with a short run (rksp confirm).",
+        failing="--optimizer lamb",
+        stable="--optimizer adamw",
+        look=_not_covered,
+    ),
+)

@@ -1,0 +1,128 @@
+"""Checks of fine-tuning: its rates and batches, whole or through adapters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.published import RATES
+from rksp.documents.finding import Level
+
+_LARGE = 1e9  # parameters
+_WHOLE, _WHOLE_SMALL, _ADAPTERS = 1e-4, 5e-4, 5e-4
+_PREFERENCE, _PREFERENCE_ADAPTERS = 1e-5, 1e-4
+_IMAGES = 3e-3  # with layer-wise decay, as in MAE and BEiT
+_BATCH_TOKENS = 128 * 1024  # 64 sequences of 2,048 tokens
+_ERROR = 10.0
+_FEW = 2
+_GENTLE = 1e-5
+_PREFERENCE_LOSSES = ("dpo", "kto", "orpo", "ppo", "grpo")
+_VISION = ("vit", "deit", "beit", "swin", "dinov2", "vit_mae", "convnext")
+
+
+def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
+    rate, limit = evidence.recipe.learning_rate, _limit(evidence)
+    if rate is None or limit is None or rate <= limit:
+        return
+    how = "whole" if evidence.recipe.peft == "none" else f"by {evidence.recipe.peft}"
+    yield Observation(
+        level=Level.ERROR if rate > _ERROR * limit else Level.WARNING,
+        message=(
+            f"The rate {rate:g} is {rate / limit:.3g} times {limit:.2g}, the highest that is usual "
+            f"for training on {how} at this size and batch."
+        ),
+        value=rate / limit,
+        rate=limit,
+    )
+
+
+def _limit(evidence: CheckEvidence) -> float | None:
+    """The highest usual rate of fine-tuning; None where there is none."""
+    recipe = evidence.recipe
+    family = RATES[recipe.optimizer].family
+    if not evidence.is_fine_tuning or family not in ("adaptive", "sign"):
+        return None
+    if recipe.optimizer == "adafactor":
+        return None
+    is_preference = recipe.objective in _PREFERENCE_LOSSES
+    if recipe.peft != "none":
+        limit = _PREFERENCE_ADAPTERS if is_preference else _ADAPTERS
+    elif evidence.settings.family in _VISION:
+        limit = _IMAGES
+    else:
+        is_large = (evidence.parameters or _LARGE) >= _LARGE
+        limit = _WHOLE if is_large else _WHOLE_SMALL
+        limit = _PREFERENCE if is_preference else limit
+        limit *= max(1.0, math.sqrt(evidence.tokens / _BATCH_TOKENS))
+    return limit / 3 if family == "sign" else limit
+
+
+def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe = evidence.recipe
+    rate = recipe.learning_rate
+    if not evidence.is_fine_tuning or rate is None or recipe.batch_size > _FEW:
+        return
+    if recipe.objective in _PREFERENCE_LOSSES:
+        return
+    is_whole = recipe.peft == "none"
+    count = "1 sequence" if recipe.batch_size == 1 else f"{recipe.batch_size} sequences"
+    yield Observation(
+        level=Level.WARNING if is_whole and rate > _GENTLE else Level.NOTE,
+        message=f"A step sees {count}, at a rate of {rate:g}.",
+        value=float(recipe.batch_size),
+    )
+
+
+CHECKS = (
+    Check(
+        code="RKSP508",
+        name="fine-tuning-rate",
+        level=Level.ERROR,
+        title="The learning rate is a pre-training rate",
+        measures=(
+            f"The rate of training on trained weights against {_WHOLE:g} from 1B parameters, "
+            f"{_WHOLE_SMALL:g} below, {_ADAPTERS:g} for adapters; {_PREFERENCE:g} and "
+            f"{_PREFERENCE_ADAPTERS:g} for losses of preference or reward; times √(tokens a step / "
+            f"{_BATCH_TOKENS:,}) above that batch; a third for Lion."
+        ),
+        why=(
+            "Trained weights sit in a minimum that a large step leaves, and what was learned is "
+            "lost before anything is. Published recipes train 7B on whole at 1e-6 to 2e-5 and by "
+            "LoRA at 1e-4 to 3e-4. A LoRA run of Llama 2 at 5e-2 had a loss of 0 and a NaN "
+            "gradient."
+        ),
+        source=(
+            "LlamaFactory #2810; Hu et al., 2021 (LoRA); Dettmers et al., 2023 (QLoRA); Rafailov "
+            "et al., 2023 (DPO); Rozière et al., 2023 (continued training at 4M tokens)"
+        ),
+        healthy=f"at most the range; an error above {_ERROR:g} times",
+        fix="Lower the learning rate to 2e-5, or 2e-4 for adapters.",
+        failing="a trained 7B on whole at 1e-2",
+        stable="a trained 7B on whole at 2e-5, or by LoRA at 2e-4",
+        look=_rate,
+        field="learning_rate",
+    ),
+    Check(
+        code="RKSP509",
+        name="fine-tuning-batch",
+        level=Level.WARNING,
+        title="A step of fine-tuning sees one or two sequences",
+        measures=(
+            f"Sequences an optimizer step, up to {_FEW}; a warning for whole training above "
+            f"{_GENTLE:g}."
+        ),
+        why=(
+            "Sequences differ more than their average does, and Adam takes a full step after each "
+            "of them. The loss jumps, and single odd examples undo what others taught."
+        ),
+        source="LlamaFactory #5261; the levels are our choice",
+        healthy=f"more than {_FEW} sequences, 16 to 128 in published recipes",
+        fix="Accumulate gradients over 16 sequences (--accumulate 16 --batch-size 16).",
+        failing="--batch-size 1 --lr 5e-5 on trained weights",
+        stable="--batch-size 16 --lr 5e-5 on trained weights",
+        look=_batch,
+        field="batch_size",
+    ),
+)

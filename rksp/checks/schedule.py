@@ -1,0 +1,135 @@
+"""Checks of the schedule: a peak that is reached, and weights that move."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rksp.checks.check import Check, Observation
+from rksp.checks.evidence import CheckEvidence, Need
+from rksp.checks.published import RATES
+from rksp.documents.finding import Level
+
+_TRAVEL, _NO_TRAVEL = 1e-5, 1e-6  # fine-tuning by reinforcement travels 1e-4
+_LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_FIXED_IN = (4, 46)
+
+
+def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe = evidence.recipe
+    if recipe.warmup_steps >= recipe.max_steps and recipe.warmup_steps > 1:
+        share = recipe.max_steps / recipe.warmup_steps
+        yield Observation(
+            level=Level.WARNING,
+            message=(
+                f"The warm-up of {recipe.warmup_steps} steps is as long as the run of "
+                f"{recipe.max_steps}: the rate only climbs, to {share:.0%} of its peak."
+            ),
+            value=1 / share,
+            fix=f"Warm up for {max(1, recipe.max_steps // 10)} steps, or train for longer.",
+        )
+
+
+def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
+    recipe = evidence.recipe
+    rate = recipe.learning_rate
+    if rate is None or RATES[recipe.optimizer].family in ("plain", "layerwise"):
+        return
+    farthest = rate * recipe.max_steps
+    if farthest < _TRAVEL or rate < _LOST_IN_FP32:
+        is_still = farthest < _NO_TRAVEL or rate < _LOST_IN_FP32
+        yield Observation(
+            level=Level.ERROR if is_still else Level.WARNING,
+            message=(
+                f"A rate of {rate:g} over {recipe.max_steps} steps moves a weight by at most "
+                f"{farthest:.1g}: nothing is learned."
+            ),
+            value=farthest,
+        )
+
+
+def _loss_normalization(evidence: CheckEvidence) -> Iterator[Observation]:
+    steps = evidence.recipe.gradient_accumulation_steps
+    found = _VERSION.match(str(evidence.setting("transformers_version") or ""))
+    if found is None or steps == 1:
+        return
+    version = (int(found[1]), int(found[2]))
+    if version < _FIXED_IN:
+        yield Observation(
+            level=Level.NOTE,
+            message=(
+                f"The configuration was written by transformers {found[0]}, whose trainer weighs "
+                f"{steps} accumulated batches of different lengths alike."
+            ),
+            value=float(steps),
+        )
+
+
+CHECKS = (
+    Check(
+        code="RKSP505",
+        name="warmup-length",
+        level=Level.WARNING,
+        title="The warm-up is as long as the run",
+        measures="Warm-up steps against the steps of the run.",
+        why=(
+            "The rate only climbs: its peak comes at the last step or never, and nothing anneals. "
+            "Usually a setting left over from a longer run. It trains, but the recipe is not the "
+            "one that is written."
+        ),
+        source="arithmetic; nanoGPT-mup runs 1,000 steps with a warm-up of 2,000",
+        healthy="a warm-up shorter than the run",
+        fix="Shorten the warm-up to a tenth of the run.",
+        failing="--warmup-steps 2000 --max-steps 1000",
+        stable="--warmup-steps 100 --max-steps 1000",
+        look=_warmup_length,
+        field="warmup_steps",
+    ),
+    Check(
+        code="RKSP506",
+        name="no-movement",
+        level=Level.ERROR,
+        title="The learning rate is too small to move a weight",
+        measures=(
+            "The peak rate times the steps of the run, which bounds how far a normalized update "
+            f"carries a weight; and the rate against {_LOST_IN_FP32:g}."
+        ),
+        why=(
+            "Weights are about 0.02. An update of Adam's kind moves each by at most the rate a "
+            "step; below 1e-9 a float32 weight of that size does not change at all. Usually an "
+            "exponent was mistyped."
+        ),
+        source="arithmetic (IEEE 754 single precision); Kingma and Ba, 2015, section 2.1",
+        healthy=f"at least {_TRAVEL:g} in all; an error under {_NO_TRAVEL:g}",
+        fix="Look for a mistyped exponent: pre-training uses 1e-4 to 1e-3, fine-tuning 1e-5.",
+        failing="--lr 1e-12 --max-steps 1000",
+        stable="--lr 5e-7 --max-steps 500 (preference tuning)",
+        look=_travel,
+        field="learning_rate",
+    ),
+    Check(
+        code="RKSP510",
+        name="loss-normalization",
+        level=Level.NOTE,
+        title="Accumulated batches may be weighed wrongly",
+        measures=(
+            "Gradient accumulation together with a configuration written by transformers before "
+            "4.46."
+        ),
+        why=(
+            "Until 4.46 the trainer averaged each micro-batch over its own tokens, so that short "
+            "sequences counted more than long ones: the loss with accumulation is not that of the "
+            "whole batch."
+        ),
+        source="transformers 4.46 release notes (gradient accumulation fix)",
+        healthy="transformers 4.46 or newer, or no accumulation",
+        fix="Upgrade transformers to 4.46 or newer.",
+        failing="--accumulate 8 with transformers_version 4.40",
+        stable="--accumulate 8 with transformers_version 4.46",
+        look=_loss_normalization,
+        needs=(Need.CONFIG,),
+        field="gradient_accumulation_steps",
+        settings=("transformers_version",),
+    ),
+)

@@ -1,0 +1,63 @@
+"""Which findings a user wants, and how seriously."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rksp.checks.registry import CHECKS, find_check
+from rksp.documents.finding import Finding, Level
+from rksp.errors import InputError, nearest
+
+_SEVERITY = tuple(Level)
+
+
+def select_findings(
+    findings: Iterable[Finding],
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    levels: Mapping[str, str] | None = None,
+) -> tuple[Finding, ...]:
+    """Keeps the findings that were selected and not ignored, at the levels that were asked for.
+
+    Args:
+        select: Codes, beginnings of codes (`RKSP5`) or names; empty keeps all.
+        ignore: The same; wins over `select` unless it is the shorter beginning of a code.
+        levels: Code or name to error, warning or note.
+
+    Returns:
+        Errors first, then warnings and notes, each in the given order.
+
+    Raises:
+        InputError: A code, name or level is unknown; the nearest is named.
+    """
+    chosen, left_out = [_code(text) for text in select], [_code(text) for text in ignore]
+    wanted = {_code(key, whole=True): _level(value) for key, value in (levels or {}).items()}
+    kept = [
+        finding.model_copy(update={"level": wanted.get(finding.code, finding.level)})
+        for finding in findings
+        if _is_kept(finding.code, chosen, left_out)
+    ]
+    return tuple(sorted(kept, key=lambda finding: _SEVERITY.index(finding.level)))
+
+
+def _is_kept(code: str, chosen: list[str], left_out: list[str]) -> bool:
+    """Whether the longest beginning that matches a code was selected."""
+    selected = max((len(start) for start in chosen if code.startswith(start)), default=-1)
+    ignored = max((len(start) for start in left_out if code.startswith(start)), default=-1)
+    return (selected >= 0 or not chosen) and ignored < max(selected, 0)
+
+
+def _code(text: str, whole: bool = False) -> str:
+    """The code that a code or name means, or the beginning of several."""
+    if not whole and text.upper().startswith("RKSP"):
+        start = text.upper()
+        if any(check.code.startswith(start) for check in CHECKS):
+            return start
+    return find_check(text).code
+
+
+def _level(text: str) -> Level:
+    if text not in _SEVERITY:
+        hint = nearest(text, _SEVERITY, count=1) or "."
+        raise InputError(f"The level {text!r} is none of error, warning and note{hint}")
+    return Level(text)

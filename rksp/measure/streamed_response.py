@@ -1,0 +1,285 @@
+"""The response of a model whose weights come and go: the same numbers, in a few passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from rksp.batch import Batch
+from rksp.errors import NotCovered
+from rksp.measure.first_update import FirstUpdate
+from rksp.measure.response import (
+    GRADIENT_NOT_FINITE,
+    ResponsePoint,
+    ResponseProfile,
+    evaluating,
+    measure_response,
+    search,
+    unmeasured,
+    without_cache,
+)
+from rksp.models.streaming.gradients import Gradients, Key, chunks, part_shape
+from rksp.models.streaming.lanes import Lanes
+from rksp.models.streaming.memory import free_memory, readable
+from rksp.models.streaming.meter import Meter, Progress
+from rksp.models.streaming.planning import ResponsePlan, plan_response
+from rksp.models.streaming.products import run_all
+from rksp.models.streaming.slices import Rows
+from rksp.models.streaming.stream import Stream
+from rksp.models.streaming.tape import taping
+from rksp.objective import cross_entropy, logits_of
+from rksp.recipe import Recipe
+
+_WORK = 3 + 2 * 13  # passes over one batch: forward, backward (twice as much), and the lanes
+AHEAD = 2  # halvings decided by one sweep: three lanes, where two would do, but half the sweeps
+
+
+def respond(
+    model: nn.Module,
+    stream: Stream | None,
+    same: Batch,
+    fresh: Batch,
+    recipe: Recipe,
+    progress: Progress | None = None,
+) -> ResponseProfile:
+    """The response of a model in memory, or of one that a closed stream fed.
+
+    Args:
+        progress: Told how far it has come; the first label says what it will take.
+    """
+    if stream is None:
+        return measure_response(model, same, fresh, recipe)
+    try:
+        with stream.again() as opened:
+            return measure_streamed_response(opened, same, fresh, recipe, progress)
+    except NotCovered as error:
+        return unmeasured(str(error), 0.0)
+
+
+def measure_streamed_response(
+    stream: Stream,
+    same: Batch,
+    fresh: Batch,
+    recipe: Recipe,
+    progress: Progress | None = None,
+) -> ResponseProfile:
+    """What `measure_response` gives for the same weights in memory.
+
+    One forward and one backward pass leave the gradients as factors of products
+    (`rksp.models.streaming.gradients`), from which the recipe's first update is made again, rows at
+    a time, whenever a weight has come. Then four sweeps look at two to five rates each; a sweep
+    loads each weight once.
+
+    Args:
+        stream: Rehearsed on a batch like these.
+        same: The batch of the gradient.
+        fresh: An equally large batch that the gradient has not seen.
+        recipe: Its learning rate is not looked at.
+        progress: Told how far it has come; the first label says what it will take.
+
+    Raises:
+        NotCovered: It does not fit in memory, or the optimizer needs whole weights that are too
+            large to be held.
+    """
+    model = stream.model
+    same, fresh = without_cache(model, same), without_cache(model, fresh)
+    meter = Meter(progress, _WORK * _size(stream), plan_of(stream, same).describe())
+    meter.add(0)
+    stream.buffers.limit *= 2  # updates and moved weights besides
+    with evaluating(model, []):
+        gradients = _gradients(stream, same, meter)
+        norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
+        if not math.isfinite(norm):
+            return unmeasured(GRADIENT_NOT_FINITE, 1.5)
+        if norm == 0:
+            return unmeasured("the gradient is zero", 1.5)
+        update = FirstUpdate(model, gradients, recipe, norm)
+        _check_whole(stream, update)
+        sums = _sums(stream, update)
+        sweeps = _Sweeps(stream, update, same, fresh, meter)
+        found = search(sweeps.look, sums["update_rms"], ahead=AHEAD)
+    meter.finish()
+    return ResponseProfile(
+        loss=sweeps.base[1],
+        grad_norm=norm,
+        grad_rms=norm / math.sqrt(sums.pop("count")),
+        # half of the data forward and backward, then all of it for every lane
+        forward_passes=1.5 + sweeps.passes,
+        **sums,
+        **found.fields(),
+    )
+
+
+def _size(stream: Stream) -> int:
+    """Bytes of all weights."""
+    return sum({slot.name: slot.size for slot in stream.slots}.values())
+
+
+def plan_of(stream: Stream, same: Batch) -> ResponsePlan:
+    """What it will take.
+
+    Raises:
+        NotCovered: More memory than there is.
+    """
+    config = getattr(stream.model, "config", None)
+    classes = getattr(config, "vocab_size", None) or 0
+    plan = plan_response(stream, same.labels.numel(), classes)
+    limit = free_memory() if stream.max_memory is None else stream.max_memory
+    if plan.peak > limit:
+        raise NotCovered(
+            f"it needs {readable(plan.peak)} of memory even when streamed, more than "
+            f"{readable(limit)}"
+        )
+    return plan
+
+
+def _gradients(stream: Stream, same: Batch, meter: Meter) -> Gradients:
+    """The gradients of the loss that training minimizes, on one batch."""
+    with taping(stream, meter.add) as tape:
+        logits, aux = logits_of(stream.model, same)
+        loss = cross_entropy(logits, same.labels)
+        (loss if aux is None else loss + aux).backward()
+    return tape.gradients
+
+
+def _shape(stream: Stream, key: Key) -> tuple[int, ...]:
+    name, index = key
+    shape = tuple(stream.empty[name].shape)
+    return shape if index is None else shape[1:]
+
+
+def _check_whole(stream: Stream, update: FirstUpdate) -> None:
+    """Refuses an optimizer that must see weights whole of which there are only parts."""
+    for slot in (*stream.stacks, *stream.tall):
+        if slot.name in update.gradients.names and not update.is_by_rows(slot.name):
+            raise NotCovered(
+                f"the first update of this optimizer needs {slot.name} whole, which is too large "
+                "to be held"
+            )
+
+
+def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
+    """Sizes of the gradient and of the update, from one look at every entry of both."""
+    gradients = update.gradients
+    jobs, whole = [], []
+    for key in gradients:
+        shape = _shape(stream, key)
+        if update.needs_values(key[0]):
+            whole.append(key)
+            continue
+        for start, stop in chunks(shape):
+            values = torch.empty(part_shape(shape, start, stop), device="meta")
+            jobs.append(partial(_sums_of, update, key, start, stop, values))
+    parts = run_all(stream.products, jobs)
+    for key in whole:
+        parts += _sums_with_values(stream, update, key)
+    count = sum(stream.empty[name].numel() for name in gradients.names)
+    return {
+        "count": count,
+        "grad_max": max(part[0] for part in parts),
+        "update_rms": math.sqrt(sum(part[1] for part in parts) / count),
+        "descent": -sum(part[2] for part in parts),
+    }
+
+
+@torch.no_grad()
+def _sums_of(
+    update: FirstUpdate, key: Key, start: int, stop: int, values: Tensor
+) -> tuple[float, float, float]:
+    """Largest gradient, squared update and their product over some rows, whose values are given."""
+    gradient = update.gradient(key, start, stop, tuple(values.shape))
+    found = update.rows(key, start, stop, values, gradient).flatten()
+    gradient = gradient.flatten()
+    return float(gradient.abs().max()), float(found.dot(found)), float(gradient.dot(found))
+
+
+def _sums_with_values(
+    stream: Stream, update: FirstUpdate, key: Key
+) -> list[tuple[float, float, float]]:
+    """The same over a weight that must be loaded for it."""
+    name, index = key
+    slot = next(slot for slot in stream.slots if slot.name == name)
+    if slot in stream.tall:
+        parts = Rows(slot.empty, stream.read(slot)).parts()
+    else:
+        wait = stream.begin(slot) if index is None else stream.read(slot)(index, index + 1)
+        weight = wait() if index is None else wait()[0]
+        parts = [(0, len(weight) if weight.dim() else 1, weight)]
+    found = []
+    for first, last, part in parts:
+        shape = tuple(part.shape)
+        edges = chunks(shape) if update.is_by_rows(name) else [(0, last)]
+        found += run_all(
+            stream.products,
+            [
+                partial(_sums_of, update, key, first + a, first + b, part[a:b] if shape else part)
+                for a, b in edges
+            ],
+        )
+    return found
+
+
+class _Sweeps:
+    """Passes over both batches at several rates at once.
+
+    Attributes:
+        base: Losses of the unmoved model on both batches.
+        passes: Lanes so far.
+    """
+
+    def __init__(
+        self, stream: Stream, update: FirstUpdate, same: Batch, fresh: Batch, meter: Meter
+    ) -> None:
+        self.stream, self.update, self.meter = stream, update, meter
+        self.labels = same.labels, fresh.labels
+        self.both = _joined(same, fresh)
+        self.base: tuple[float, float] = (math.nan, math.nan)
+        self.passes = 0
+        self._output: Tensor | None = None
+        self._scale = 1.0
+
+    def look(self, rates: Sequence[float]) -> list[ResponsePoint]:
+        """The point at each rate, and before the first the model as it is."""
+        lanes = list(rates) if self._output is not None else [0.0, *rates]
+        served = lambda size: self.meter.add(2 * size)  # two batches, where the gradient has one
+        found = Lanes(self.stream, self.update, lanes, served).run(self._pass)
+        self.passes += len(lanes)
+        return [
+            ResponsePoint(
+                rate=rate,
+                same=same - self.base[0],
+                fresh=fresh - self.base[1],
+                output=distance / self._scale,
+            )
+            for rate, (same, fresh, distance) in list(zip(lanes, found, strict=True))[-len(rates) :]
+        ]
+
+    def _pass(self) -> tuple[float, float, float]:
+        """Losses on both batches, and how far the output is from the unmoved model's."""
+        logits = logits_of(self.stream.model, self.both)[0].float()
+        size = len(logits) // 2
+        losses = [
+            float(cross_entropy(part, labels))
+            for part, labels in zip((logits[:size], logits[size:]), self.labels, strict=True)
+        ]
+        if self._output is None:  # the first lane is the unmoved model, and ends first
+            self._output, self.base = logits, (losses[0], losses[1])
+            self._scale = float(logits.norm()) or 1.0
+            return *losses, 0.0
+        return *losses, float(logits.sub_(self._output).norm())
+
+
+def _joined(same: Batch, fresh: Batch) -> Batch:
+    """Both batches as one."""
+    if isinstance(same.inputs, Tensor):
+        inputs = torch.cat([same.inputs, fresh.inputs])
+    else:
+        inputs = {
+            key: torch.cat([value, fresh.inputs[key]]) if isinstance(value, Tensor) else value
+            for key, value in same.inputs.items()
+        }
+    return Batch(inputs=inputs, labels=torch.cat([same.labels, fresh.labels]))

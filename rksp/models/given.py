@@ -1,0 +1,203 @@
+"""A model that is there already, from Python or from a factory, as a model source."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from rksp.batch import Batch, mapped
+from rksp.datasets.probe import Probe
+from rksp.errors import InputError
+from rksp.factory import load_factory
+from rksp.given_loss import GivenLoss, Loss, split_batch
+from rksp.models.auto import choose_class
+from rksp.models.source import Kind, ModelSource, Task, hash_config
+
+_MAX_PARAMS = 2e9
+
+
+def module_source(
+    model: nn.Module,
+    batch: object = None,
+    loss: Loss | None = None,
+    *,
+    target: str | None = None,
+    kind: Kind = "module",
+    task: Task | None = None,
+    seed: int = 0,
+    max_params: float = _MAX_PARAMS,
+    is_pretrained: bool = False,
+) -> ModelSource:
+    """Make a source of a model in memory, which is neither copied nor changed.
+
+    Args:
+        model: Any module; one of another precision than float32 is measured as a float32 copy.
+        batch: See `rksp.score`; a model of Hugging Face needs none.
+        loss: See `rksp.score`.
+        target: What the report calls it; default the name of its class.
+        kind, task, seed, max_params, is_pretrained: As in `ModelSource`.
+
+    Raises:
+        InputError: The model cannot be used, or has no batch or no loss.
+    """
+    target = target or type(model).__name__
+    _check_model(model, target)
+    config = _config(model)
+    notes: tuple[str, ...] = ()
+    if any(p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()):
+        model = copy.deepcopy(model).float()
+        notes = ("A copy of the model in float32 was measured.",)
+    if batch is None and loss is not None:
+        raise InputError(f"{target} has a loss but no batch; give the batch that it judges.")
+    return ModelSource(
+        target=target,
+        kind=kind,
+        config=config,
+        task=task or _task(model, config),
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        max_params=max_params,
+        config_hash=None if config is None else hash_config(config),
+        is_pretrained=is_pretrained,
+        model_class=type(model).__name__,
+        notes=notes,
+        seed=seed,
+        construct=lambda: copy.deepcopy(model),
+        model=model,
+        batch=None if batch is None else given_batch(model, batch, loss),
+    )
+
+
+def factory_source(
+    target: str, *, task: Task | None = None, seed: int = 0, max_params: float = _MAX_PARAMS
+) -> ModelSource:
+    """Call a factory and make a source of what it returns.
+
+    Args:
+        target: `package.module:callable`; it returns a model, (model, batch), or those and a loss.
+        task, seed, max_params: As in `ModelSource`; the factory runs under the seed.
+
+    Raises:
+        InputError: The factory fails, or returns something else.
+    """
+    factory = load_factory(target)
+
+    def made(seed: int) -> ModelSource:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                result = factory()
+            except InputError:
+                raise
+            except Exception as error:
+                text = " ".join(str(error).split())[:300] or "no message"
+                raise InputError(f"{target} failed ({type(error).__name__}: {text}).") from error
+        model, batch, loss = _unpacked(target, result)
+        source = module_source(
+            model,
+            batch,
+            loss,
+            target=target,
+            kind="factory",
+            task=task,
+            seed=seed,
+            max_params=max_params,
+        )
+        source.check_size()
+        return replace(source, again=made)
+
+    return made(seed)
+
+
+def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
+    """Make a batch of what a user gave, on the model's device, and judge it once.
+
+    Raises:
+        InputError: It cannot be used, the model cannot run on it, or no loss is known.
+    """
+    if loss is not None and not callable(loss):
+        raise InputError(f"loss is a {type(loss).__name__}; give a function that returns a scalar.")
+    device = next(model.parameters()).device
+    given = mapped(
+        given, lambda t: t.to(device, torch.float32 if t.is_floating_point() else t.dtype)
+    )
+    inputs, target = split_batch(model, given)
+    batch = Batch(inputs=inputs, labels=target, objective=GivenLoss(loss), given=given)
+    if batch.count < 2:
+        raise InputError(
+            f"The batch holds {batch.count} example; give two or more, counted by the first "
+            "dimension of its tensors."
+        )
+    return batch
+
+
+def given_probe(batch: Batch) -> Probe:
+    """Return the probe that shows a model the batch it came with."""
+    return Probe(
+        inputs=batch.inputs,
+        labels=batch.labels,
+        description=f"the given batch of {batch.count}",
+        num_tokens=batch.count,
+        own=batch,
+    )
+
+
+@contextmanager
+def left_as_found(model: nn.Module) -> Iterator[None]:
+    """Keep a model's gradients and the random state from what is measured inside.
+
+    Weights, buffers, modes and hooks are put back by each measurement.
+    """
+    params = list(model.parameters())
+    gradients = [p.grad for p in params]
+    devices = sorted({p.device.index for p in params if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        try:
+            for p in params:
+                p.grad = None
+            yield
+        finally:
+            for p, gradient in zip(params, gradients, strict=True):
+                p.grad = gradient
+
+
+def _unpacked(target: str, result: object) -> tuple[nn.Module, object, Loss | None]:
+    parts = result if isinstance(result, tuple) else (result,)
+    model, batch, loss = (*parts[:3], None, None, None)[:3]
+    if isinstance(model, nn.Module) and len(parts) <= 3:
+        return model, batch, loss
+    kinds = ", ".join(type(part).__name__ for part in parts[:4]) or "nothing"
+    raise InputError(
+        f"{target} returned {kinds}, not a torch.nn.Module, (model, batch) or (model, batch, loss)."
+    )
+
+
+def _check_model(model: nn.Module, target: str) -> None:
+    params = list(model.parameters())
+    if any(is_lazy(p) for p in params):
+        raise InputError(f"{target} has lazy parameters; run it once on a batch before.")
+    if not any(p.requires_grad for p in params):
+        raise InputError(f"{target} has no parameters to train.")
+    if any(p.is_meta for p in params):
+        raise InputError(f"{target} lies on the meta device; give it weights before.")
+
+
+def _config(model: nn.Module) -> object | None:
+    """Return the configuration of a Hugging Face model, without importing transformers."""
+    is_hugging_face = any(kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__)
+    return model.config if is_hugging_face else None
+
+
+def _task(model: nn.Module, config: object | None) -> Task:
+    if config is None:
+        return "other"
+    try:
+        chosen = choose_class(type(model).__name__, copy.deepcopy(config), [type(model).__name__])
+    except InputError:  # a class of the user's own
+        return "other"
+    return chosen.task

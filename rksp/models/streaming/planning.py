@@ -1,0 +1,121 @@
+"""What a stream may prepare ahead of use, and whether its pass fits in memory at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from rksp.models.streaming.memory import (
+    OVERHEAD,
+    MemoryPlan,
+    free_memory,
+    plan_memory,
+    readable,
+    resident_memory,
+)
+from rksp.models.streaming.slices import slice_size
+
+if TYPE_CHECKING:
+    from rksp.models.streaming.stream import Stream
+
+AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is larger
+
+
+def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPlan, int]:
+    """Predicts the peak of a pass; where memory is short, less is prepared ahead.
+
+    Args:
+        stream: Just rehearsed on one sequence.
+        sequences: Of the pass.
+        entries: States times width of one block.
+
+    Returns:
+        The plan, and the bytes to prepare ahead.
+
+    Raises:
+        InputError: It does not fit even so.
+    """
+    inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
+    wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
+    limit = free_memory() if stream.max_memory is None else stream.max_memory
+    for ahead in (wished, inner, wished // 4, 0):
+        plan = plan_memory(
+            stream.order,
+            ahead=ahead,
+            slice_size=_slice_size(stream),
+            widest=stream.widest * sequences,
+            logits=stream.logits * sequences,
+            entries=entries,
+            workers=stream.workers,
+        )
+        if plan.peak <= limit:
+            return plan, ahead
+    plan.check(limit, stream.target)
+    raise AssertionError("a plan beyond the limit is refused")
+
+
+# Of the factors of all gradients: what the forward pass keeps and they have not replaced yet, at
+# the worst moment of the backward pass.
+_KEPT = 1.35
+_LANES = 5  # that a sweep runs at most
+_PASSES, _LOADS = 3.7, 7  # of the pass over the whole probe: arithmetic, and loading every weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsePlan:
+    """What a streamed response will take, told before it starts.
+
+    Attributes:
+        peak: Bytes.
+        seconds: From the pass that came before; None if there was none.
+    """
+
+    peak: int
+    seconds: float | None
+
+    def describe(self) -> str:
+        """One line."""
+        time = "" if self.seconds is None else f", about {self.seconds / 60:.1f} minutes"
+        return f"response: {readable(self.peak)}{time}"
+
+
+def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
+    """Predicts a streamed response, for which every weight's inputs and outputs are kept.
+
+    Args:
+        stream: Rehearsed.
+        tokens: Of one of its two batches.
+        classes: Of the logits.
+    """
+    chosen = getattr(getattr(stream.model, "config", None), "num_experts_per_tok", None) or 2
+    kept = 0
+    for slot in {slot.name: slot for slot in stream.slots}.values():
+        shape = slot.empty.shape
+        if len(shape) == 2 and not isinstance(slot.module, nn.Embedding):
+            kept += tokens * sum(shape)
+        elif len(shape) == 3 and slot in stream.stacks:
+            kept += tokens * min(chosen, shape[0]) * sum(shape[1:])
+        elif len(shape) > 2:
+            kept += slot.empty.numel()
+    logits = 2 * tokens * classes
+    largest = max(_slice_size(stream), *(unit.size for unit in stream.units), 0)
+    # The update and one lane's weight, beside the weights that a pass holds anyway.
+    weights = 2 * largest + (0 if stream.plan is None else stream.plan.weights)
+    lanes = _LANES * 4 * 2 * stream.widest + 3 * 4 * logits
+    inside = _KEPT * 4 * kept + weights + lanes
+    seconds = None
+    if stream.pass_seconds is not None:
+        waited = min(stream.waited, stream.pass_seconds)
+        seconds = _PASSES * (stream.pass_seconds - waited) + _LOADS * waited
+    base = resident_memory() + OVERHEAD
+    return ResponsePlan(peak=base + int(1.1 * inside), seconds=seconds)
+
+
+def _slice_size(stream: Stream) -> int:
+    """Bytes of what is loaded at a time of weights that are not loaded whole."""
+    together: dict[nn.Module, int] = {}  # both stacks of a module are in use at once
+    for slot in stream.stacks:
+        together[slot.module] = together.get(slot.module, 0) + slice_size(slot)
+    return max((*together.values(), *map(slice_size, stream.tall)), default=0)

@@ -1,0 +1,241 @@
+"""A backward pass through a model whose weights come and go.
+
+Products with a weight are done by functions of our own, which keep the input and load the weight
+again when its turn comes in the backward pass; what they leave behind are the factors of the
+weight's gradient (`gradients.py`). Every other use of a weight is torch's, and its graph keeps that
+weight: those are vectors and other small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from rksp.models.streaming.gradients import Gradients, Key
+from rksp.models.streaming.guest import Begin
+from rksp.models.streaming.products import multiply_back
+from rksp.models.streaming.slices import Rows
+
+if TYPE_CHECKING:
+    from rksp.models.streaming.stream import Stream
+    from rksp.models.streaming.units import Slot, Unit
+
+_MARK = "_rksp_lent"
+_PRODUCTS = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lent:
+    """A weight that is there for now.
+
+    Attributes:
+        key: Whose it is.
+        value: It, or what stands for it where it is multiplied by ranges of rows.
+        begin: Loads it again; None for one that comes by ranges of rows.
+    """
+
+    key: Key
+    value: Tensor
+    begin: Begin | None
+
+
+class Tape(TorchFunctionMode):
+    """Inside, a streamed model's forward and backward pass leaves the gradients of its weights.
+
+    Args:
+        stream: Rehearsed.
+        served: Told how many bytes of weights have been used.
+
+    Attributes:
+        gradients: Of every weight that took part.
+    """
+
+    def __init__(self, stream: Stream, served: Callable[[int], None]) -> None:
+        super().__init__()
+        self.stream, self.served, self.gradients = stream, served, Gradients()
+        self._anchor = torch.zeros((), requires_grad=True)  # makes outputs ask for gradients
+        self._tall = {id(slot.empty): slot for slot in stream.tall}
+        self._products: list[Begin | None] = []  # in the order of the forward pass
+        self._coming: dict[int, Callable[[], Tensor]] = {}
+
+    def enter(self, unit: Unit) -> None:
+        """Gives a unit its weights."""
+        tensors = self.stream.fetch(unit)
+        self.served(unit.size)
+        lent = {
+            slot.name: self._lend(
+                slot, None, tensors[slot.name], lambda slot=slot: self.stream.begin(slot)
+            )
+            for slot in unit.slots
+        }
+        unit.place(lent)
+
+    def leave(self, unit: Unit) -> None:
+        """Takes them away."""
+        unit.clear()
+
+    def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
+        """One expert of a stack."""
+        return self._lend(slot, index, begin()(), begin)
+
+    def _lend(self, slot: Slot, index: int | None, value: Tensor, begin: Begin) -> Tensor:
+        if not slot.empty.requires_grad:
+            return value
+        key = slot.name, index
+        lent = _Borrow.apply(self._anchor, value, lambda grad: self.gradients.add_dense(key, grad))
+        setattr(lent, _MARK, _Lent(key, value, begin))
+        return lent
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        found = None
+        if func is F.linear:
+            found = self._linear(*args, **kwargs)
+        elif func in _PRODUCTS and len(args) == 2 and not kwargs:
+            found = self._multiply(args[0], args[1])
+        elif func is torch.addmm and len(args) == 3 and not kwargs:
+            found = self._multiply(args[1], args[2], args[0])
+        elif func is F.embedding:
+            found = self._look_up(*args, **kwargs)
+        return func(*args, **kwargs) if found is None else found
+
+    def _lent(self, weight: object) -> _Lent | None:
+        slot = self._tall.get(id(weight))
+        if slot is None:
+            return getattr(weight, _MARK, None)
+        return _Lent((slot.name, None), slot.empty, None) if weight.requires_grad else None
+
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        lent = self._lent(weight)
+        if lent is None or input.dim() < 2:
+            return None
+        return _Product.apply(input, self._anchor, bias, lent, self, False)
+
+    def _multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        """`x @ weight`, the weight `[inputs, outputs]`, as GPT-2 and some experts have it."""
+        lent = self._lent(weight)
+        if lent is None or weight.dim() != 2 or x.dim() < 2 or lent.begin is None:
+            return None
+        return _Product.apply(x, self._anchor, bias, lent, self, True)
+
+    def _look_up(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor | None:
+        lent = self._lent(weight)
+        if lent is None or max_norm is not None or scale_grad_by_freq:
+            return None
+        return _LookUp.apply(self._anchor, input, lent, padding_idx, self)
+
+    def number(self, begin: Begin | None) -> int:
+        """The place of a product in the forward pass."""
+        self._products.append(begin)
+        return len(self._products) - 1
+
+    def load(self, number: int) -> Tensor:
+        """The weight of a product, again; begins with that of the product before."""
+        wait = self._coming.pop(number, None) or self._products[number]()
+        earlier = number - 1
+        if earlier >= 0 and self._products[earlier] is not None and self.stream.ahead:
+            self._coming[earlier] = self._products[earlier]()
+        return wait()
+
+
+class _Borrow(torch.autograd.Function):
+    """A weight as a tensor that asks for a gradient, which goes to `sink` and not to a leaf."""
+
+    @staticmethod
+    def forward(ctx, anchor: Tensor, value: Tensor, sink: Callable[[Tensor], None]) -> Tensor:
+        ctx.sink = sink
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        ctx.sink(grad)
+        return None, None, None
+
+
+class _Product(torch.autograd.Function):
+    """`x @ weightᵀ + bias`, or without the transposition; the weight is not kept."""
+
+    @staticmethod
+    def forward(ctx, x, anchor, bias, lent: _Lent, tape: Tape, is_transposed: bool):
+        ctx.key, ctx.tape, ctx.is_transposed = lent.key, tape, is_transposed
+        ctx.number = tape.number(lent.begin)
+        ctx.tall = lent.value if lent.begin is None else None
+        ctx.save_for_backward(x)
+        if not is_transposed:
+            return F.linear(x, lent.value, bias)
+        out = x @ lent.value
+        return out if bias is None else out.add_(bias)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        (x,) = ctx.saved_tensors
+        outer, inner = _flat(grad), _flat(x.detach())
+        pair = (inner, outer) if ctx.is_transposed else (outer, inner)
+        ctx.tape.gradients.add_product(ctx.key, *pair)
+        stream = ctx.tape.stream
+        grad_x = grad_bias = None
+        if ctx.needs_input_grad[0] and ctx.tall is not None:
+            grad_x = _multiply_back_by_rows(stream, outer, ctx.tall).view(x.shape)
+        elif ctx.needs_input_grad[0]:
+            weight = ctx.tape.load(ctx.number)
+            weight = weight.T if ctx.is_transposed else weight
+            grad_x = multiply_back(stream.products, outer, weight).view(x.shape)
+            ctx.tape.served(2 * weight.numel() * weight.element_size())
+        if ctx.needs_input_grad[2]:
+            grad_bias = outer.sum(0)
+        return grad_x, None, grad_bias, None, None, None
+
+
+class _LookUp(torch.autograd.Function):
+    """`weight[ids]`; the weight is not kept."""
+
+    @staticmethod
+    def forward(ctx, anchor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape):
+        ctx.ids, ctx.key, ctx.padding, ctx.tape = ids, lent.key, padding, tape
+        return F.embedding(ids, lent.value)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        ids, values = ctx.ids.flatten(), _flat(grad)
+        if ctx.padding is not None:
+            counts = ids != ctx.padding
+            ids, values = ids[counts], values[counts]
+        ctx.tape.gradients.add_rows(ctx.key, ids, values)
+        return None, None, None, None, None
+
+
+def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
+    """`x @ weight` of a weight that comes by ranges of rows, from what stands for it."""
+    slot = next(slot for slot in stream.tall if slot.empty is empty)
+    total = torch.zeros(len(x), empty.shape[1])
+    for start, stop, part in Rows(slot.empty, stream.read(slot)).parts():
+        total += multiply_back(stream.products, x[:, start:stop], part)
+    return total
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+@contextmanager
+def taping(stream: Stream, served: Callable[[int], None] = lambda size: None) -> Iterator[Tape]:
+    """Inside, passes of a streamed model run under a tape."""
+    tape = Tape(stream, served)
+    with torch.enable_grad(), stream.visited_by(tape), stream.computing(), tape:
+        yield tape

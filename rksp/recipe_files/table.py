@@ -1,0 +1,105 @@
+"""A reader of one trainer's files: a table of fields, with a function where a row cannot say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rksp.recipe_files.convert import number
+from rksp.recipe_files.document import Document
+from rksp.recipe_files.draft import Draft
+
+NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One field of the recipe.
+
+    Attributes:
+        field: Field of `rksp.recipe.Recipe`.
+        keys: Dotted keys of the file, separated by blanks; the first that has a value counts.
+        convert: Sets the field from the keys, if one of them is there.
+        default: What the trainer does where the file is silent; without one, nothing is set.
+    """
+
+    field: str
+    keys: str
+    convert: Callable[[Draft, str, Sequence[str]], None] = number
+    default: object = NOTHING
+
+
+Step = Row | Callable[[Draft], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What tells one trainer's file from another's; a document must bear two marks at least.
+
+    Attributes:
+        all: Dotted keys that must all be there.
+        some: Of these, at least `least`.
+        least: How many of `some`.
+        none: Keys of which none may be there.
+        syntax: The file's syntax must be one of these.
+        program: The program of a command line must match this expression; counts as two marks.
+    """
+
+    all: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+    least: int = 1
+    none: tuple[str, ...] = ()
+    syntax: tuple[str, ...] = ("yaml", "json", "toml", "shell")
+    program: str = ""
+
+    def match(self, document: Document) -> bool:
+        """Whether a document bears these marks."""
+        if document.syntax not in self.syntax or any(document.has(key) for key in self.none):
+            return False
+        if self.program and document.program:
+            return re.search(self.program, document.program) is not None
+        if not self.all and not self.some:
+            return False
+        least = self.least if self.some else 0
+        return document.has(*self.all) and sum(document.has(key) for key in self.some) >= least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One trainer's format.
+
+    Attributes:
+        name: For `--as` and in tables.
+        title: For people.
+        version: Of the trainer whose names and defaults these are.
+        source: The repository and files that names and defaults were read in.
+        unverified: What was written from knowledge and not compared with the source.
+        marks: Alternatives by which a file is recognized.
+        steps: What is read, in order: later rows may use what earlier ones set.
+    """
+
+    name: str
+    title: str
+    version: str
+    source: str
+    marks: tuple[Marks, ...]
+    steps: tuple[Step, ...]
+    unverified: str = ""
+
+    def matches(self, document: Document) -> bool:
+        """Whether a document looks like this trainer's."""
+        return any(marks.match(document) for marks in self.marks)
+
+    def read(self, draft: Draft) -> None:
+        """Fills a draft from its document."""
+        for step in self.steps:
+            if not isinstance(step, Row):
+                step(draft)
+                continue
+            keys = step.keys.split()
+            step.convert(draft, step.field, keys)
+            if draft.stands_elsewhere(step.field, keys):
+                continue
+            if step.default is not NOTHING:
+                draft.default(step.field, step.default)

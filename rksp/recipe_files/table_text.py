@@ -1,0 +1,50 @@
+"""A recipe as a table of text: field, value, where it comes from. For the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rksp.recipe_files.origin import Origin, OriginKind
+
+
+def recipe_table(
+    values: Mapping[str, object], origins: Mapping[str, Origin], *, all_fields: bool = False
+) -> Iterator[str]:
+    """Lines of a table with one row a field.
+
+    Fields that mean nothing unless somebody asks for them are left out where nobody did.
+
+    Args:
+        values: Field of the recipe → value.
+        origins: Field → origin.
+        all_fields: Also the fields that nobody asked for.
+    """
+    rows = [("field", "value", "from")]
+    rows += [
+        (name, shown(values[name]), source(origin))
+        for name, origin in origins.items()
+        if all_fields or origin.kind is not OriginKind.UNASKED
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    for name, value, text in rows:
+        yield f"{name.ljust(widths[0])}  {value.ljust(widths[1])}  {text}".rstrip()
+
+
+def source(origin: Origin) -> str:
+    """Where a field comes from, in one phrase."""
+    place = f" (line {origin.line})" if origin.line else ""
+    keys = " × ".join(origin.keys)
+    if place and origin.text.startswith(keys):
+        text = f"{keys}{place}{origin.text[len(keys) :]}"
+    else:
+        text = f"{origin.text}{place}"
+    return f"assumed: {text}" if origin.kind is OriginKind.ASSUMED else text
+
+
+def shown(value: object) -> str:
+    """A value of a recipe as text; what is None is off."""
+    if value is None:
+        return "off"
+    if isinstance(value, tuple):
+        return ", ".join(shown(part) for part in value) or "none"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,24 @@
+"""Values of configuration files: numbers as YAML 1.2 writes them, and what stands elsewhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A value that stands elsewhere: an `!include`, or a reference that leads nowhere."""
+
+    text: str
+
+
+def read_number(text: str) -> int | float | None:
+    """The number that a text is by the rules of YAML 1.2, or None; `1.0e_8` is not one."""
+    text = text.strip()
+    if WHOLE.fullmatch(text):
+        return int(text.replace("_", ""))
+    return float(text.replace("_", "")) if NUMBER.fullmatch(text) else None
