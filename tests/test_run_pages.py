@@ -78,7 +78,7 @@ def confirmation_report() -> ConfirmReport:
             high=0.99,
             verdict="risk",
             reasons=[],
-            safe_learning_rate=1e-3,
+            do_not_exceed=1e-3,
             threshold=0.5,
         ),
         prediction_held=True,
@@ -167,7 +167,9 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Gri
             "learning_rate": rate,
             "lr": rate,
             "optimizer": "adamw",
-            "safe_learning_rate": 1e-3,
+            "start_here": 1e-3,
+            "do_not_exceed": 2e-3,
+            "expected_excess": 0.1,
         }
         cell |= {"probability_failed": probability, "probability_failed_low": probability / 2}
         cell |= {"probability_failed_high": min(1.0, probability * 1.5), "reasons": ""}
