@@ -30,6 +30,7 @@ LAYERS = (
     ("rksp.grid",),
     ("rksp.confirm",),
     ("rksp.report",),
+    ("rksp.result", "rksp.scoring"),
     ("rksp.bench",),
     ("rksp.cli",),
 )

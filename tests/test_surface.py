@@ -14,8 +14,8 @@ from rksp.cli.commands import COMMANDS
 from rksp.documents.score import ScoreReport
 
 PUBLIC = (
-    "ArtifactError Incomplete InputError NotCovered Profile Recipe RkspError Status evaluate "
-    "profile resolve"
+    "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
+    "evaluate profile resolve score"
 )
 
 RECIPE = (
