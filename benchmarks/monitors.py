@@ -171,7 +171,7 @@ def fixed_cost(steps: int = 80) -> dict[str, object]:
     mean = {}
     for name, monitors in (("warm-up", []), ("bare", []), ("watched", make_monitors())):
         model = build_member("zoo_pre_ln", shape, seed=0)
-        beside = Beside(Watch(monitors)) if monitors else Companion()
+        beside = Beside(Watch(monitors), []) if monitors else Companion()
         started = time.process_time()
         train(model, batches, recipe, companion=beside)
         mean[name] = 1e3 * (time.process_time() - started) / steps
