@@ -49,8 +49,11 @@ class Design:
     measured: tuple[Column, ...] = MEASURED_COLUMNS
 
 
+FULL = Design()
+
+
 def fit_edge_model(
-    ladders: Sequence[EdgeLadder], design: Design = Design(), *, spreads: bool = True
+    ladders: Sequence[EdgeLadder], design: Design = FULL, *, spreads: bool = True
 ) -> EdgeModel:
     """Fits both lines, the curves of lost nats and the spreads.
 
@@ -60,6 +63,7 @@ def fit_edge_model(
     """
     ladders = sorted(ladders, key=lambda x: (x.source, x.name, x.changed, x.low, x.high))
     expected = _fit_expected(ladders, design)
+    design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
     edge_fit = _fit_line(ladders, design, expected, best=False)
     best_fit = _fit_line(ladders, design, expected, best=True)
     columns = (*design.config, *design.measured)
@@ -89,7 +93,7 @@ def fit_edge_model(
 
 
 def held_out(
-    ladders: Sequence[EdgeLadder], design: Design = Design()
+    ladders: Sequence[EdgeLadder], design: Design = FULL
 ) -> Iterator[tuple[str, EdgeModel, list[EdgeLadder]]]:
     """(name, a model that saw nothing of it, its ladders) of every public source and lab family.
 

@@ -9,30 +9,14 @@ from typing import Literal
 
 Norm = Literal["pre", "post", "none"]
 
-# Optimizers whose update is Adam's or a sign: a warm-up protects these.
-_WARMED = frozenset(
-    [
-        "adamw",
-        "nadamw",
-        "cautious",
-        "mars",
-        "adam_mini",
-        "lion",
-        "sophia",
-        "soap",
-        "mudam",
-        "adafactor",
-        "lamb",
-    ]
-)
-_MEMORIES = frozenset(
-    ["adamw", "nadamw", "cautious", "mars", "adam_mini", "lion", "sophia", "soap", "mudam", "lamb"]
-)
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 
 # These differ from AdamW by a fraction of a decade, which the public ladders give.
 ADAM_FAMILY = ("adamw", "nadamw", "cautious", "mars", "adam_mini")
+# Optimizers with the two memories of Adam; a warm-up protects these and Adafactor.
+_WITH_MEMORIES = (*ADAM_FAMILY, "lion", "sophia", "soap", "mudam", "lamb")
+_WARMED = (*_WITH_MEMORIES, "adafactor")
 # Names other than adamw get a column each, which is 0 or 1.
 OPTIMIZERS = (
     "lion",
@@ -96,7 +80,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     is_warmed = inputs.optimizer in _WARMED
     warmup = min(inputs.warmup_steps if is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
     first = second = None
-    if inputs.optimizer in _MEMORIES:
+    if inputs.optimizer in _WITH_MEMORIES:
         first = -math.log10(1 - (inputs.beta1 if inputs.beta1 is not None else _ADAM_BETAS[0]))
         second = -math.log10(1 - (inputs.beta2 if inputs.beta2 is not None else _ADAM_BETAS[1]))
     features = {

@@ -28,6 +28,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "rksp.cli.confirm:confirm",
         "Train briefly with every monitor on: did the prediction hold, what would have helped?",
     ),
+    (
+        "transfer",
+        "rksp.cli.transfer:transfer",
+        "Carry the learning rate tuned on SMALL to LARGE by the shift of the edge.",
+    ),
     ("report", "rksp.cli.report:report", "Show a stored report, in any format."),
     (
         "diff",

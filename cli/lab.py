@@ -188,6 +188,20 @@ def fit_divergence(
 
 @app.command("eval")
 def evaluate(
+    real: Annotated[list[Path] | None, _REAL] = None,
+    collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
+    measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
+) -> None:
+    """Print how well the model of the edge does on what it has not seen, as Markdown."""
+    from rksp.classifiers.edge_card import fit_and_evaluate
+    from rksp.lab.edge_ladders import edge_ladders
+
+    ladders = edge_ladders(collection, measurements, real or [])
+    typer.echo(fit_and_evaluate(ladders), nl=False)
+
+
+@app.command("eval-divergence")
+def evaluate_divergence(
     collection: Annotated[Path | None, typer.Option(help="Default the shipped one.")] = None,
     measurements: Annotated[Path | None, typer.Option(help="Default the shipped ones.")] = None,
     question: Annotated[
@@ -198,7 +212,7 @@ def evaluate(
         Path | None, typer.Option(help="Also draw the reliability diagram here (.svg, .png).")
     ] = None,
 ) -> None:
-    """Prints the evaluation as Markdown: every split, every tier, every baseline."""
+    """Print the evaluation of the classifier of divergence as Markdown."""
     from rksp.classifiers.card import evaluation_markdown
 
     if figure is not None:

@@ -17,7 +17,7 @@ from rksp.documents.finding import Finding
 from rksp.documents.score import RiskAssessment
 from rksp.errors import ArtifactError
 from rksp.evidence import Evidence, Progress, gather
-from rksp.features import extract
+from rksp.features import FEATURES, Tier, extract
 from rksp.measure.forward import LOGITS_NOT_FINITE, ForwardStats
 from rksp.measure.lr_range import RangeTest
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
@@ -30,6 +30,7 @@ from rksp.spectra.model_profile import Profile
 
 _VOCABULARY = 50_000  # of a model that has no classes
 _SAME_SIZE = 1.002
+_STRANGE = 3.0  # ranges of the labelled runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,7 @@ def _assess(
     width, depth = seen.width, sum(length for _, length in seen.chains)
     if not seen.chains:
         width, depth = equivalent_shape(evidence.model)
+    labelled = load_classifier()
     features = extract(
         recipe.model_copy(update={"learning_rate": rate or 1.0}),
         depth=depth,
@@ -172,10 +174,19 @@ def _assess(
         ),
         classifier or load_edge_model(),
         learning_rate=rate,
-        diverged=rate and load_classifier().predict(features, "diverged").probability,
+        diverged=rate and labelled.predict(features, "diverged").probability,
         **bars,
-        doubts=_doubts(seen, response, recipe),
+        doubts=(*_doubts(seen, response, recipe), *_strange(labelled.outside(features))),
     )
+
+
+def _strange(outside: Mapping[str, float]) -> list[str]:
+    """Why what was measured is like no labelled run, if it is not: in ranges of these runs."""
+    measured = [f for f in FEATURES if f.tier > Tier.CONFIG]
+    far = [(outside[f.name], f.meaning) for f in measured if outside.get(f.name, 0.0) > _STRANGE]
+    return [
+        f"{what} lies {by:.1f} ranges outside the labelled runs" for by, what in sorted(far)[-1:]
+    ]
 
 
 def _classes(forward: ForwardStats) -> int:
@@ -205,7 +216,8 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
 def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
     """Why the evidence does not carry an answer, if it does not."""
     unseen = not_covered(recipe)
-    doubts = [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
+    doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
+    doubts += [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":

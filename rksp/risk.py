@@ -15,12 +15,15 @@ from rksp.classifiers.edge_inputs import (
 )
 from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
+from rksp.errors import InputError
 from rksp.features import FEATURE_NAMES, FeatureVector, Tier, at_unit_rate
 from rksp.recipe import Recipe
 
 # Rates looked at; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
+_SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
+_POST_NORM_TYPES = ("bert", "roberta", "electra", "distilbert", "openai-gpt", "xlm-roberta")
 _FAR = 0.7  # decades (or units of a flag) beyond the data from which rksp cannot tell
 _COSTLY = 0.05  # nats more than at the start from which a low rate is told what it costs
 _LONG_STEPS = 1000  # of a run without normalization, of which the public sources have one
@@ -44,6 +47,25 @@ def edge_inputs(
         beta2=recipe.adam_beta2,
         norm=norm,
     )
+
+
+def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
+    """Return the same from a configuration alone, without building the model.
+
+    Raises:
+        InputError: The configuration does not say its width, depth and vocabulary.
+    """
+    sizes = [getattr(config, name, None) for name in _SIZES]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise InputError(
+            "The configuration does not say its width, depth and vocabulary; give a language "
+            "model of Hugging Face."
+        )
+    width, depth, vocabulary = sizes
+    is_post = getattr(config, "do_layer_norm_before", True) is False
+    is_post |= getattr(config, "model_type", "") in _POST_NORM_TYPES
+    norm: Norm = "post" if is_post else "pre"
+    return edge_inputs(recipe, width=width, depth=depth, vocabulary=vocabulary, norm=norm)
 
 
 def assess(

@@ -95,11 +95,11 @@ def test_a_rate_far_too_high_exits_with_one_unless_told_otherwise():
     assert rksp("score", "gpt2", "--lr", "3.0", *SMALL, "--exit-zero").returncode == 0
 
 
-def test_without_a_rate_it_says_which_is_safe():
+def test_without_a_rate_it_says_which_is_right():
     done = rksp("score", "gpt2", *SMALL)
     assert done.returncode == 0
-    assert "which learning rate is safe?" in done.stdout
-    assert "safe learning rate" in done.stdout
+    assert "which learning rate is right?" in done.stdout
+    assert "start here" in done.stdout
 
 
 def test_several_seeds_report_their_spread():
@@ -108,9 +108,9 @@ def test_several_seeds_report_their_spread():
     assert [seed["seed"] for seed in report["seeds"]] == [0, 1]
     spread = report["spread"]
     assert spread["published_score"]["std"] > 0
-    safe = [seed["risk"]["safe_learning_rate"] for seed in report["seeds"]]
-    low, high = (spread["safe_learning_rate"][end] for end in ("low", "high"))
-    assert (low, high) == (min(safe), max(safe))
+    start = [seed["risk"]["start_here"] for seed in report["seeds"]]
+    low, high = (spread["start_here"][end] for end in ("low", "high"))
+    assert (low, high) == (min(start), max(start))
 
 
 BAD = {

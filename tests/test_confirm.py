@@ -62,7 +62,7 @@ def _prediction(verdict: str = "risk", probability: float | None = 0.9) -> Predi
         high=None,
         verdict=verdict,
         reasons=[],
-        safe_learning_rate=None,
+        do_not_exceed=None,
         threshold=0.5,
     )
 
@@ -204,7 +204,7 @@ def test_whether_the_prediction_held() -> None:
     assert prediction_held(_prediction("risk"), bad)
     assert not prediction_held(_prediction("risk"), good)
     assert prediction_held(_prediction("ok"), good)
-    assert prediction_held(_prediction("indeterminate"), bad) is None
+    assert prediction_held(_prediction("cannot tell"), bad) is None
     assert prediction_held(_prediction("ok"), bad, ["bitflip:step=5"]) is None  # of another run
 
 

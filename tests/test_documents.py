@@ -115,10 +115,10 @@ def test_what_was_changed_about_the_model_is_said_in_every_page(tmp_path):
     report = score_report(source, recipe, [evaluation], shown.description)
     assert report.target.notes == [*source.notes, "Channels come first."]
     assert "mimo is read as qwen2" in report.target.notes[0]
-    for name in ("text", "markdown", "html", "json"):
+    for name in ("full", "markdown", "html", "json"):
         for note in report.target.notes:
             assert note in render(report, name), name
-    assert "mimo is read" not in render(scored(), "text")
+    assert "mimo is read" not in render(scored(), "full")
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 161])
@@ -129,7 +129,7 @@ def test_a_curve_of_any_length_renders(count):
     again = ScoreReport.model_validate_json(report.to_json())
     for name in formats.formats_of("score"):
         assert render(again, name)
-    text = render(again, "text")
+    text = render(again, "full")
     assert ("P(failed) from 1e-06 to 6e+00: " in text) == (count == 161)
     assert text.count("▅") >= min(count, 20)
 

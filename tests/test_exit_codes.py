@@ -104,8 +104,9 @@ def _grid(name: str, probabilities: list[float | None]) -> str:
                 store.fail([key], "invalid", "gpt2 cannot be built.")
                 continue
             answer = {"verdict": "ok", "findings": [], "reasons": [], "likely_edge": None}
-            answer |= {"probability_failed": probability, "safe_learning_rate": 1e-3}
-            answer |= {"probability_failed_low": 0.0, "probability_failed_high": 1.0}
+            answer |= {"probability_failed": probability, "do_not_exceed": 1e-3}
+            answer |= {"expected_excess": 0.1}
+            answer |= {"probability_failed_low": 0.0, "probability_failed_high": probability}
             assert store.finish(key, answer | {"probability_diverged": 0.0})
     return name
 

@@ -89,8 +89,8 @@ def test_recipes_that_share_a_first_step_share_the_response(optimizer):
 def test_ranking_filters_and_the_best_safe_setting(worked):
     rows, _ = worked
     found = table.records(rows)
-    probabilities = [r["probability_failed"] for r in found if r["probability_failed"] is not None]
-    assert probabilities == sorted(probabilities)
+    losses = [r["expected_excess"] for r in found if r["expected_excess"] is not None]
+    assert losses == sorted(losses)
     assert found[-1]["verdict"] == "could not run"
     low = table.where(found, ["lr<=1e-2", "optimizer=adamw", "n_layer=2"])
     assert len(low) == 4
@@ -100,7 +100,8 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
     for model, record in best.items():
         safe = [r for r in found if r["model"] == model and table.is_safe(r)]
         assert (record is None) == (not safe)
-        assert record is None or record["learning_rate"] == max(r["learning_rate"] for r in safe)
+        losses = [r["expected_excess"] for r in safe]
+        assert record is None or record["expected_excess"] == min(losses)
     for front in table.pareto(found).values():
         for one in front:
             for other in found:
@@ -116,11 +117,11 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
         table.where(found, ["lr"])
 
 
-def test_the_safe_rate_itself_is_safe_though_it_has_four_digits():
-    record = {"verdict": "ok", "safe_learning_rate": 3.162e-4}
-    assert table.is_safe(record | {"learning_rate": 10**-3.5})
-    assert not table.is_safe(record | {"learning_rate": 3.2e-4})
-    assert not table.is_safe(record | {"learning_rate": 1e-4, "verdict": "indeterminate"})
+def test_a_cell_is_safe_where_the_answer_is_ok_and_nowhere_else():
+    record = {"expected_excess": 0.1}
+    assert table.is_safe(record | {"verdict": "ok"})
+    assert not table.is_safe(record | {"verdict": "caution"})
+    assert not table.is_safe({"verdict": "ok", "expected_excess": None})
 
 
 def test_the_heat_map_rises_with_the_rate(worked):
@@ -157,23 +158,23 @@ def test_the_terminal_shows_it_all(worked):
     assert re.search(r"1 · 0 · adamw  ·[·░▒▓█]{2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
     fast = [row for row in rows if row.labels["lr"] == 1.0]
-    assert "gpt2 n_layer=1: none of these rates; safe up to " in shown(fast)
+    assert "gpt2 n_layer=1: none of these rates; do not exceed " in shown(fast)
     assert "gpt2: no answer" in shown(worked[0][-1:])
 
 
 def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
     rows = worked[0]
     unsure = [
-        dataclasses.replace(r, result=r.result | {"verdict": "indeterminate", "reasons": ["odd"]})
+        dataclasses.replace(r, result=r.result | {"verdict": "cannot tell", "reasons": ["odd"]})
         if r.recipe["learning_rate"] == 1e-4 and r.result
         else r
         for r in rows
     ]
     found = table.records(unsure)
     verdicts = [r["verdict"] for r in found]
-    first = verdicts.index("indeterminate")
-    assert set(verdicts[:first]) == {"ok", "risk"}
-    assert verdicts[first:] == ["indeterminate"] * 8 + ["could not run"]
+    first = verdicts.index("cannot tell")
+    assert set(verdicts[:first]) <= {"ok", "caution", "risk"}
+    assert verdicts[first:] == ["cannot tell"] * 8 + ["could not run"]
     assert all(r["probability_failed"] is None and r["reasons"] == "odd" for r in found[first:-1])
     assert all(r["learning_rate"] > 1e-4 for front in table.pareto(found).values() for r in front)
     assert all(row[0] is None for row in heat_map(found, ["lr", "n_layer"]).rows.values())

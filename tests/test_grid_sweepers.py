@@ -42,8 +42,8 @@ def test_the_gate_profiles_each_model_once(gate):
 
 def test_what_the_gate_cannot_tell_it_lets_pass(gate):
     look = gate.look({"lr": 1.0, "initializer_range": 5.0})  # as no labelled run was
-    assert (look.verdict, look.prune) == ("indeterminate", False)
-    assert (look.probability_failed, look.safe_learning_rate) == (None, None)
+    assert (look.verdict, look.prune) == ("cannot tell", False)
+    assert (look.probability_failed, look.start_here) == (None, None)
     assert "outside the labelled runs" in look.reason
     certain = gate.look({"lr": 1e-6, "initializer_range": 1e25})  # no finite logits
     assert (certain.prune, certain.probability_failed) == (True, 1.0)

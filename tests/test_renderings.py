@@ -32,7 +32,7 @@ def _cases() -> dict[str, ScoreReport]:
         "nothing found": with_findings(),
         "many": with_findings(*(finding(f"RKSP{n}", "error") for n in range(101, 125))),
         "hostile": hostile(),
-        "cannot tell": with_risk(risky, verdict="indeterminate", reasons=["too far outside"]),
+        "cannot tell": with_risk(risky, verdict="cannot tell", reasons=["too far outside"]),
         "not assessed": _not_assessed(),
         "judged": risky.model_copy(update={"gate": Gate.parse("warning").judge(risky)}),
     }
@@ -211,7 +211,7 @@ def test_a_model_that_overflows_is_rendered_alike_from_its_json(name):
     assert report.non_finite
     assert report.verdict == "risk"
     assert report.seeds[0].risk.probability_failed == 1.0
-    assert report.seeds[0].risk.safe_learning_rate is None
+    assert report.seeds[0].risk.start_here is None
     again = ScoreReport.model_validate_json(report.to_json())
     assert again == report
     assert render(again, name) == render(report, name)
@@ -238,7 +238,8 @@ def test_markdown_numbers_are_those_of_the_json(cases):
         (risk.probability_failed, ".1%"),
         (risk.probability_failed_low, ".1%"),
         (risk.probability_failed_high, ".1%"),
-        (risk.safe_learning_rate, ".2g"),
+        (risk.start_here, ".2g"),
+        (risk.do_not_exceed, ".2g"),
         (risk.likely_edge, ".2g"),
     ):
         assert format(value, form) in markdown

@@ -2,79 +2,90 @@
 
 from __future__ import annotations
 
-import pytest
+import dataclasses
 
-from rksp.batch import Batch
+import pytest
+from edge_cases import inputs
+
 from rksp.classifiers.classifier import load_classifier
-from rksp.datasets.tasks import make_task
+from rksp.classifiers.edge_model import load_edge_model
 from rksp.features import Tier, extract
 from rksp.lab.collection import read_collection
 from rksp.lab.training_table import training_table, unpack_measurements
-from rksp.measure.response import measure_response
-from rksp.models.zoo import build_member
 from rksp.recipe import Recipe
 from rksp.risk import Verdict, assess
-from rksp.spectra.model_profile import Profile, profile
 
-SHAPE = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 32}
-
-
-def _evidence(family: str) -> tuple[Profile, object, Batch]:
-    model = build_member(family, SHAPE, seed=0)
-    batches = make_task("bytes", length=32).batches(3, 16, seed=0)
-    return profile(model, batches[0]), measure_response(model, *batches[1:], Recipe()), batches[0]
+REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
 
 
-def _assess(family: str, rate: float | None, *, doubts: tuple[str, ...] = ()):
-    seen, response, _ = _evidence(family)
-    features = extract(
-        Recipe(learning_rate=rate or 1.0),
-        depth=4,
-        forward=seen.forward,
-        spectra=seen.spectra,
-        response=response,
-    )
-    return assess(features, load_classifier(), learning_rate=rate, doubts=doubts)
+def _assess(rate: float | None, given=REAL, **more):
+    features = extract(Recipe(learning_rate=rate or 1.0), depth=given.depth)
+    return assess(features, given, load_edge_model(), learning_rate=rate, **more)
 
 
-def test_two_rates_of_one_model_are_ordered_and_safe_lies_below_the_edge():
-    low, high = _assess("zoo_pre_ln", 1e-4), _assess("zoo_pre_ln", 3.0)
-    assert low.probability_failed < 0.1 < 0.8 < high.probability_failed
+def test_the_verdict_goes_from_ok_over_caution_to_risk():
+    low, middle, high = _assess(3e-4), _assess(1.5e-3), _assess(1e-2)
     assert (low.verdict, high.verdict) == (Verdict.OK, Verdict.RISK)
-    assert low.safe_learning_rate == high.safe_learning_rate
-    assert low.safe_learning_rate < low.likely_edge
-    assert low.counterfactual is None
-    assert "would bring it under" in high.counterfactual
+    assert middle.verdict is Verdict.CAUTION
+    assert middle.do_not_exceed < 1.5e-3 < middle.likely_edge
+    assert low.probability_failed < 0.05 < middle.probability_failed < 0.5
+    assert low.start_here < low.do_not_exceed < low.likely_edge
 
 
-def test_contributions_are_the_log_odds_above_the_average():
-    answer = _assess("zoo_pre_ln", 3.0)
-    assert answer.contributions[0].feature == "learning_rate"
-    assert answer.contributions[0].log_odds > 1
-    named = {part.feature for part in answer.contributions}
-    assert not {"is_sgd", "is_lion", "is_adafactor", "is_muon"} & named  # the run is AdamW's
-    assert "depth" in named
+def test_a_probability_just_under_the_bar_is_never_green():
+    edge = _assess(3e-4).likely_edge
+    answer = _assess(0.92 * edge)
+    assert 0.4 < answer.probability_failed < 0.5
+    assert answer.verdict is Verdict.CAUTION
 
 
-def test_zero_initialized_branches_are_not_called_risky_for_their_spectrum():
-    """A ≈ I looks maximally near-unit; at a modest rate the answer stays low."""
-    seen, _, _ = _evidence("zoo_zero_init")
-    assert seen.spectra.reading == "indeterminate"
-    assert seen.spectra.published_score is None
-    assert _assess("zoo_zero_init", 1e-4).probability_failed < 0.1
+def test_a_rate_far_below_the_start_is_told_what_it_costs():
+    answer = _assess(3e-6)
+    assert answer.verdict is Verdict.OK
+    assert "times lower than the one to start with" in answer.counterfactual
+    assert "nats more" in answer.counterfactual
+    assert _assess(answer.start_here).counterfactual is None
 
 
-def test_doubts_make_the_verdict_indeterminate():
-    answer = _assess("zoo_pre_ln", 3.0, doubts=("the spectrum is degenerate",))
-    assert answer.verdict is Verdict.INDETERMINATE
-    assert answer.reasons == ["the spectrum is degenerate"]
+def test_a_published_recipe_that_trained_well_is_ok():
+    answer = _assess(3e-4)  # LLaMA-7B
+    assert answer.verdict is Verdict.OK
+    assert 1 / 3 < answer.start_here / 3e-4 < 3
 
 
-def test_the_recipe_alone_still_gives_an_answer():
-    features = extract(Recipe(learning_rate=1e-4), depth=4)
-    answer = assess(features, load_classifier(), learning_rate=1e-4)
-    assert answer.evidence == str(Tier.CONFIG)
-    assert answer.probability_failed < 0.2
+def test_contributions_say_what_moves_the_edge():
+    answer = _assess(3e-4)
+    assert answer.contributions[0].feature == "width"
+    assert answer.contributions[0].decades < -1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"norm": "none"}, "normalize nothing"),
+        ({"optimizer": "lamb"}, "'lamb'"),
+        ({"width": 200_000}, "the width lies a factor of"),
+    ],
+)
+def test_beyond_the_labelled_runs_it_cannot_tell(change, reason):
+    answer = _assess(3e-4, dataclasses.replace(REAL, **change))
+    assert answer.verdict is Verdict.CANNOT_TELL
+    assert reason in answer.reasons[0]
+
+
+def test_doubts_of_the_evidence_make_the_verdict_cannot_tell():
+    answer = _assess(1e-2, doubts=("the spectrum is degenerate",))
+    assert (answer.verdict, answer.reasons) == (
+        Verdict.CANNOT_TELL,
+        ["the spectrum is degenerate"],
+    )
+
+
+def test_the_recipe_alone_gives_an_answer_and_no_rate_gives_the_three():
+    assert _assess(1e-4).evidence == str(Tier.CONFIG)
+    answer = _assess(None)
+    assert answer.probability_failed is answer.expected_excess is None
+    assert answer.start_failed < 0.1
 
 
 def test_the_shipped_classifier_was_fitted_on_the_shipped_data():

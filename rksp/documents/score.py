@@ -227,6 +227,21 @@ class SeedReport(Part):
     risk_missing: str | None
 
 
+class OriginReport(Part):
+    """Where one field of the recipe comes from.
+
+    Attributes:
+        kind: file, flag, computed, trainer, unasked or assumed.
+        text: One phrase: the keys, the flag, or whose default it is.
+        file, line: Where it stands, if a file says it.
+    """
+
+    kind: str
+    text: str
+    file: str | None = None
+    line: int | None = None
+
+
 class ScoreReport(Document):
     """One run of `rksp score`.
 
@@ -234,7 +249,8 @@ class ScoreReport(Document):
     mean, standard deviation, lowest and highest over them of the numbers that people compare.
     `kernels` says which implementations ran, `baseline` what changed since an older report.
     `recipe_places` says at which file and line a field of the recipe stands, for those that were
-    read from a file. Only `timings` differs between two runs of the same command.
+    read from a file; `recipe_origins` says of every field where it comes from, and `assumed` lists
+    in one line what nobody said. Only `timings` differs between two runs of the same command.
     """
 
     kind: Literal["score"] = "score"
@@ -248,4 +264,6 @@ class ScoreReport(Document):
     kernels: list[KernelReport]
     baseline: ComparisonReport | None = None
     recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
+    recipe_origins: dict[str, OriginReport] = Field(default_factory=dict)
+    assumed: str = ""
     timings: dict[str, float]

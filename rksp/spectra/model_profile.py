@@ -81,8 +81,7 @@ def _judged_as(model: nn.Module) -> str:
     width, depth = equivalent_shape(model)
     return (
         f"Without a chain of blocks the model is judged as a transformer of width {width} and "
-        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices; no labelled run is of "
-        "such a model."
+        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
     )
 
 

@@ -1,0 +1,182 @@
+"""How well the model of the edge does on what it has not seen, against rules that need none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rksp.classifiers.edge_fit import FULL, Design, fit_edge_model
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
+from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.metrics import auroc
+
+FOLDS = 8
+FACTORS = ("warmup", "beta1", "beta2", "train_batch_size")  # settings that single runs change
+CONFIG_ONLY = Design(measured=())
+Guess = Callable[[EdgeLadder], tuple[float, float]]  # log10 of the edge and of the best rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a model that did not see a ladder says of it; log10 of the highest rates reached."""
+
+    ladder: EdgeLadder
+    edge: float
+    best: float
+    start: float
+    ceiling: float
+    failed: np.ndarray
+
+    @classmethod
+    def of(cls, model: EdgeModel, ladder: EdgeLadder) -> Prediction:
+        read = model.predict(ladder.inputs, ladder.measured)
+        reached = math.log10(ladder.inputs.peak_share)
+        return cls(
+            ladder=ladder,
+            edge=read.log_edge + reached,
+            best=read.log_best + reached,
+            start=math.log10(read.start_here) + reached,
+            ceiling=math.log10(read.do_not_exceed()) + reached,
+            failed=np.array([read.failed(10 ** (rate - reached)) for rate in ladder.rates]),
+        )
+
+    @property
+    def is_covered(self) -> float:
+        """The share of the edge's interval that lies above `ceiling`."""
+        low, high = self.ladder.low, self.ladder.high
+        return float(np.clip((high - self.ceiling) / (high - low), 0, 1))
+
+
+def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
+    """The model with another's spreads: those are of sources left out, and cost many fits."""
+    names = ("edge_spread", "edge_noise", "best_spread")
+    of = lambda horizon: {name: getattr(horizon, name) for name in names}
+    return replace(
+        model,
+        short=replace(model.short, **of(other.short)),
+        long=replace(model.long, **of(other.long)),
+    )
+
+
+def unseen(
+    ladders: Sequence[EdgeLadder], model: EdgeModel, key: str, design: Design = FULL
+) -> Iterator[tuple[str, list[Prediction]]]:
+    """(name, predictions of its ladders) of every public source or shape left out of the fit.
+
+    Args:
+        model: Whose spreads are used.
+        key: "source" or "shape"; single runs of a source or shape go with it.
+    """
+    public = [x for x in ladders if x.source not in (LAB, PUBLISHED)]
+    for name in sorted({getattr(x, key) for x in public}):
+        rest = [x for x in ladders if x.source == LAB or getattr(x, key) != name]
+        seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
+        yield name, [Prediction.of(seen, x) for x in public if getattr(x, key) == name]
+
+
+def unseen_lab(
+    ladders: Sequence[EdgeLadder], model: EdgeModel, design: Design = FULL
+) -> list[Prediction]:
+    """Predictions of the lab's ladders, an eighth of them left out at a time."""
+    lab = sorted((x for x in ladders if x.source == LAB), key=lambda x: x.name)
+    found = []
+    for fold in range(FOLDS):
+        left_out = {x.name for x in lab[fold::FOLDS]}
+        rest = [x for x in ladders if x.source != LAB or x.name not in left_out]
+        seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
+        found += [Prediction.of(seen, x) for x in lab[fold::FOLDS]]
+    return found
+
+
+def single_run_auroc(ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], str]) -> float:
+    """AUROC of failing over single runs that change one of `FACTORS`, Adam's relatives and Lion.
+
+    Args:
+        key: What is left out together with a run, "" for nothing.
+    """
+    chosen = [x for x in ladders if _is_factor(x)]
+    margin = np.empty(len(chosen))
+    for name in sorted({key(x) for x in chosen}):
+        rest = [x for x in ladders if x.source == LAB or key(x) != name or not name]
+        seen = fit_edge_model(rest, spreads=False)
+        for i, x in enumerate(chosen):
+            if key(x) == name:
+                margin[i] = x.rates[0] - Prediction.of(seen, x).edge
+    return auroc(np.array([x.failed[0] for x in chosen]), margin)
+
+
+def _is_factor(ladder: EdgeLadder) -> bool:
+    is_known = ladder.inputs.optimizer in (*ADAM_FAMILY, "lion")
+    return is_known and ladder.changed.split("=")[0] in FACTORS
+
+
+def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[tuple[str, float, float]]:
+    """(name, start here, do not exceed) over the rate of each published recipe.
+
+    Every recipe is judged by a model that saw none of its developer.
+    """
+    found = []
+    for group in sorted({x.group for x in ladders if x.source == PUBLISHED}):
+        rest = [x for x in ladders if x.group != group]
+        seen = with_spreads_of(fit_edge_model(rest, spreads=False), model)
+        for x in ladders:
+            if x.group == group:
+                read = Prediction.of(seen, x)
+                found.append((x.name, 10 ** (read.start - x.low), 10 ** (read.ceiling - x.low)))
+    return found
+
+
+def rule_guesses(rest: Sequence[EdgeLadder]) -> dict[str, Guess]:
+    """Rules that need no model, fitted on the ladders that are not left out."""
+    ladders = [
+        x for x in rest if x.source not in (LAB, PUBLISHED) and _is_adam(x) and not x.changed
+    ]
+    sources = sorted({x.source for x in ladders})
+
+    def middle(value: Callable[[EdgeLadder], float], chosen: Sequence[EdgeLadder]) -> float:
+        by_source = [[value(x) for x in chosen if x.source == s] for s in sources]
+        return float(np.mean([np.median(v) for v in by_source if v]))
+
+    edged = [x for x in ladders if x.has_edge]
+    one = (middle(lambda x: x.edge, edged), middle(lambda x: x.best, ladders))
+    edge_law = _power_law(edged, lambda x: x.edge)
+    best_law = _power_law(ladders, lambda x: x.best)
+    return {
+        "one rate for all": lambda x: one,
+        "size × batch power law": lambda x: (edge_law(x.inputs), best_law(x.inputs)),
+        "Step Law's optimum, edge 4.8 times it": lambda x: (
+            step_law(x.inputs) + math.log10(4.8),
+            step_law(x.inputs),
+        ),
+    }
+
+
+def step_law(inputs: EdgeInputs) -> float:
+    """log10 of 1.79 N^-0.713 D^0.307 (Li et al., 2025, arXiv 2503.04715), N = 12 L width²."""
+    size = 12 * inputs.depth * inputs.width**2
+    tokens = inputs.batch_tokens * inputs.steps
+    return math.log10(1.79) - 0.713 * math.log10(size) + 0.307 * math.log10(tokens)
+
+
+def _power_law(
+    ladders: Sequence[EdgeLadder], value: Callable[[EdgeLadder], float]
+) -> Callable[[EdgeInputs], float]:
+    """A line in the logarithms of size and batch; every source counts alike."""
+    counts = {x.source: sum(y.source == x.source for y in ladders) for x in ladders}
+    weights = np.sqrt([1 / counts[x.source] for x in ladders])
+    design = np.array([_size_and_batch(x.inputs) for x in ladders])
+    target = np.array([value(x) for x in ladders])
+    found = np.linalg.lstsq(design * weights[:, None], target * weights, rcond=None)[0]
+    return lambda inputs: float(np.array(_size_and_batch(inputs)) @ found)
+
+
+def _size_and_batch(inputs: EdgeInputs) -> list[float]:
+    return [1.0, math.log10(inputs.depth * inputs.width**2), math.log10(inputs.batch_tokens)]
+
+
+def _is_adam(ladder: EdgeLadder) -> bool:
+    return ladder.inputs.optimizer in ADAM_FAMILY

@@ -1,0 +1,154 @@
+"""The model of the edge: known edges are found, censoring and signs hold, bytes repeat."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from edge_cases import SLOPE, inputs, ladder, ladders
+
+from rksp.classifiers.censored import fit_censored
+from rksp.classifiers.edge_fit import fit_edge_model
+from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_transfer import transfer
+from rksp.classifiers.real_ladders import read_real_ladders
+from rksp.errors import ArtifactError
+
+
+@pytest.fixture(scope="module")
+def model() -> EdgeModel:
+    return fit_edge_model(ladders())
+
+
+def test_the_edge_of_ladders_that_were_not_seen_is_found(model):
+    for width in (64, 300, 1000):
+        read = model.predict(inputs(width))
+        assert read.log_edge == pytest.approx(1 + SLOPE * math.log10(width), abs=0.15)
+        assert read.log_edge - read.log_best == pytest.approx(0.6, abs=0.15)
+
+
+def test_one_in_twenty_edges_lies_below_the_rate_not_to_exceed(model):
+    rng = np.random.default_rng(1)
+    widths = 2 ** rng.integers(5, 12, size=400)
+    edges = 1 + SLOPE * np.log10(widths) + 0.1 * rng.standard_normal(400)
+    ceilings = [math.log10(model.predict(inputs(int(w))).quantile(0.05)) for w in widths]
+    assert (edges < ceilings).mean() <= 0.08
+
+
+def _fit(low, high, x=None):
+    count = len(low)
+    return fit_censored(
+        np.zeros((count, 1)) if x is None else x,
+        np.array(low),
+        np.array(high),
+        weights=np.ones(count),
+        kinds=np.zeros(count, int),
+        groups=[""] * count,
+        signs=[-1],
+    )
+
+
+def test_a_ladder_that_never_failed_raises_the_edge_and_no_more():
+    closed = _fit([0.0] * 20, [1.0] * 20)
+    open_above = _fit([0.0] * 20 + [3.0] * 5, [1.0] * 20 + [math.inf] * 5)
+    vacuous = _fit([0.0] * 20 + [-9.0] * 5, [1.0] * 20 + [math.inf] * 5)
+    assert closed.intercept == pytest.approx(0.5, abs=0.01)
+    assert open_above.intercept > 1
+    assert vacuous.intercept == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_coefficient_does_not_change_the_sign_it_may_have():
+    x = np.linspace(0, 1, 30)[:, None]
+    assert _fit(x[:, 0].tolist(), (x[:, 0] + 0.5).tolist(), x).coefficients[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "small", "large"), [("batch_tokens", 1e3, 1e6), ("warmup_steps", 0, 80)]
+)
+def test_a_larger_batch_or_a_longer_warmup_lowers_no_rate(field, small, large):
+    shipped = load_edge_model()
+    for steps in (200, 2000, 100_000):
+        one, other = (
+            shipped.predict(dataclasses.replace(inputs(steps=steps), **{field: value}))
+            for value in (small, large)
+        )
+        assert other.start_here >= one.start_here
+        assert other.likely_edge >= one.likely_edge
+        assert other.do_not_exceed() >= one.do_not_exceed()
+
+
+def test_the_rates_are_ordered_and_the_start_costs_least():
+    for width, steps in ((64, 200), (512, 1000), (4096, 250_000)):
+        read = load_edge_model().predict(inputs(width, steps=steps, warmup_steps=20))
+        start = read.start_here
+        assert start <= read.do_not_exceed() < read.likely_edge
+        assert read.failed(read.likely_edge) == pytest.approx(0.5)
+        for factor in (0.1, 0.5, 2, 10):
+            assert read.expected_excess(start * factor) >= read.expected_excess(start)
+
+
+def test_a_run_that_never_reaches_its_peak_bears_a_higher_nominal_rate():
+    shipped = load_edge_model()
+    half = shipped.predict(inputs(steps=1000, warmup_steps=2000))
+    whole = shipped.predict(inputs(steps=1000, warmup_steps=1000))
+    assert half.likely_edge == pytest.approx(2 * whole.likely_edge)
+
+
+def test_the_same_ladders_in_any_order_give_the_same_bytes(model):
+    again = fit_edge_model(ladders()[::-1])
+    assert again.to_json() == model.to_json()
+    assert EdgeModel.from_json(model.to_json()).to_json() == model.to_json()
+
+
+@pytest.mark.parametrize("path", [("edge", "intercept"), ("short", "edge_spread")])
+def test_a_damaged_artifact_is_refused(model, path):
+    document = json.loads(model.to_json())
+    document[path[0]][path[1]] = "NaN"
+    with pytest.raises(ArtifactError, match="damaged"):
+        EdgeModel.from_json(json.dumps(document))
+
+
+def test_a_rate_is_carried_by_the_shift_of_the_edge(model):
+    found = transfer(model, inputs(64), inputs(1024), 1e-2)
+    assert found.rate == pytest.approx(1e-2 / 16, rel=0.2)
+    assert found.rules["same rate"] == 1e-2
+    assert found.rules["1/width"] == pytest.approx(1e-2 / 16)
+
+
+def test_a_public_ladder_is_read_with_its_edge(tmp_path):
+    row = {
+        "id": "one",
+        "group": "lab-of-someone",
+        "parametrization": "SP",
+        "arch": {"hidden_size": 64, "layers": 2, "vocab": 256, "seq_len": 32, "norm": "rmsnorm"},
+        "recipe": {
+            "optimizer": "adamw",
+            "betas": [0.9, 0.95],
+            "warmup_steps": 200,
+            "schedule": "cosine",
+            "min_lr": None,
+            "batch_tokens": 1024,
+            "steps": 100,
+        },
+        "rates": [0.01, 0.1, 1.0],
+        "final_loss": [3.0, 3.1, None],
+        "diverged": [False, False, True],
+    }
+    path = tmp_path / "ladders.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (read,) = read_real_ladders([path])
+    assert read.inputs.peak_share == 0.5
+    assert (read.low, read.high) == pytest.approx((math.log10(0.05), math.log10(0.5)))
+    assert read.best == pytest.approx(math.log10(0.005))
+    path.write_text('{"rates": [1]}\n')
+    with pytest.raises(ArtifactError, match="line 1"):
+        read_real_ladders([path])
+
+
+def test_an_open_ladder_has_no_edge():
+    one = ladder(0, -2.0)
+    assert one.has_edge
+    assert not dataclasses.replace(one, high=math.inf).has_edge
