@@ -62,7 +62,7 @@ def test_spectra_are_measured_where_there_is_a_stream(results):
     assert results["gpt"].published_score is not None
     lacking = results["lstm"]
     assert lacking.blocks == [] and lacking.layers == [] and lacking.published_score is None
-    assert "width 24 and 2 blocks," in lacking.notes[-1]
+    assert lacking.verdict == "cannot tell" and "width 24 and 2 blocks," in lacking.notes[-1]
     assert "no residual stream of constant width" in lacking.report.seeds[0].spectra.reason
 
 
