@@ -10,6 +10,7 @@ import numpy as np
 from rksp.classifiers.edge_fit import FULL, fit_edge_model
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from rksp.classifiers.edge_learners import learner_guesses
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.edge_scores import (
     CONFIG_ONLY,
@@ -21,6 +22,7 @@ from rksp.classifiers.edge_scores import (
     unseen_lab,
 )
 from rksp.classifiers.edge_transfer import transfer_errors
+from rksp.classifiers.evaluate import difference
 from rksp.classifiers.metrics import auroc, ece
 
 
@@ -76,7 +78,7 @@ def _sources(
     for name in names:
         rest = [x for x in ladders if x.source != name]
         mine = [p.ladder for p in _adam(by_source[name])]
-        for title, guess in rule_guesses(rest).items():
+        for title, guess in (rule_guesses(rest) | learner_guesses(rest)).items():
             edges, bests = rules.setdefault(title, ([], []))
             edges.append(float(np.median([abs(guess(x)[0] - x.edge) for x in mine if x.has_edge])))
             bests.append(float(np.median([abs(guess(x)[1] - x.best) for x in mine])))
@@ -142,11 +144,14 @@ def _lab(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     lines = ["### Lab ladders left out", ""]
     head = ["predictor", "edge error", "90 %", "AUROC", "excess loss of start here", "fails"]
     lines += [f"| {' | '.join(head)} |", "|---|---|---|---|---|---|"]
+    margins = []
     for title, design in (("rksp", FULL), ("rksp, configuration alone", CONFIG_ONLY)):
         found = unseen_lab(ladders, model, design)
         errors = np.abs([p.edge - p.ladder.edge for p in found if p.ladder.has_edge])
         y = np.concatenate([p.ladder.failed for p in found])
         margin = np.concatenate([p.ladder.rates - p.edge for p in found])
+        margins.append(margin)
+        names = np.concatenate([[p.ladder.name] * len(p.ladder.rates) for p in found])
         numbers = f"{np.median(errors):.2f} | {np.quantile(errors, 0.9):.2f} | "
         numbers += f"{auroc(y, margin):.3f}"
         lines.append(f"| {title} | {numbers} | {_worth(found, lambda p: p.start)} |")
@@ -163,7 +168,9 @@ def _lab(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     )
     base = lambda p: own(p.ladder)
     lines.append(f"| median best rate of the optimizer | | | | {_worth(found, base)} |")
-    lines += ["", f"{covered:.1%} of their edges lie above *do not exceed*."]
+    gain = difference(y, *margins, names)
+    lines += ["", f"{covered:.1%} of their edges lie above *do not exceed*. Measuring adds "]
+    lines[-1] += f"{gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of AUROC."
     return "\n".join(lines)
 
 

@@ -163,7 +163,7 @@ def _fit_line(
         np.array([_row(x, columns, expected) for x in ladders]),
         low,
         high,
-        weights=_weights(ladders),
+        weights=ladder_weights(ladders),
         kinds=np.array([0 if x.source == LAB else 1 for x in ladders]),
         groups=["" if x.source == LAB else x.source for x in ladders],
         signs=[c.sign for c in columns],
@@ -180,7 +180,7 @@ def _row(
     return [known.get(c.name, 0.0) for c in columns]
 
 
-def _weights(ladders: Sequence[EdgeLadder]) -> np.ndarray:
+def ladder_weights(ladders: Sequence[EdgeLadder]) -> np.ndarray:
     """1 for a ladder of the lab; a public source counts as `_SOURCE_LADDERS` of them at most."""
     counts = Counter((x.source, bool(x.changed)) for x in ladders)
 

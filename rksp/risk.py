@@ -42,7 +42,7 @@ def edge_inputs(
         steps=recipe.max_steps,
         warmup_steps=recipe.warmup_steps,
         optimizer=recipe.optimizer,
-        final_share=1.0 if recipe.schedule == "constant" else recipe.min_lr_ratio,
+        final_share=recipe.final_share,
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,
         norm=norm,
