@@ -97,9 +97,10 @@ WORDS: tuple[Word, ...] = (
         meaning="No classifier could be read, so there are measurements but no verdict.",
     ),
     Word(
-        name="log-odds",
-        meaning="The unit of the reasons: +0.7 doubles the odds of failing, -0.7 halves them.",
-        spellings=("contribution", "why"),
+        name="reasons",
+        meaning="What moves this run's edge from that of the average labelled run, each as a "
+        "factor on the learning rate.",
+        spellings=("contribution", "contributions", "decades", "why"),
     ),
     Word(
         name="evidence",
