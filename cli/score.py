@@ -112,6 +112,12 @@ def _scored(
     measure = with_threads(measure)
     quiet_transformers()
     source = model.resolve(run.target, run.overrides)
+    if measure.evidence == "config":
+        from rksp.config_score import score_configuration
+
+        return score_configuration(
+            source, run.recipe, threshold=threshold, risk=risk.risk, classifier=classifier
+        )
     evaluations = []
     for seed in range(measure.seed, measure.seed + seeds):
         evaluation, probe = evaluate(

@@ -41,7 +41,7 @@ class MeasureOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     evidence: Annotated[
-        Literal["forward", "response", "micro"],
+        Literal["config", "forward", "response", "micro"],
         Flag("--evidence", "How much to spend; each includes the ones before it."),
     ] = "response"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rksp.checks.coverage import not_covered
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.registry import run_checks
+from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.classifier import load_classifier
 from rksp.classifiers.edge_inputs import Norm
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
@@ -44,6 +44,7 @@ class Evaluation:
     risk: RiskAssessment | None
     risk_missing: str | None
     findings: tuple[Finding, ...] = ()
+    not_run: tuple[NotRun, ...] = ()
     weights: str = "in memory"
     seconds: Mapping[str, float] = field(default_factory=dict)
 
@@ -111,6 +112,17 @@ def judge(
     except ArtifactError as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
+    checked = CheckEvidence(
+        recipe=recipe,
+        config=evidence.source.config,
+        facts=evidence.facts,
+        forward=evidence.profile.forward,
+        response=response,
+        start_here=trusted and trusted.start_here,
+        do_not_exceed=trusted and trusted.do_not_exceed,
+        likely_edge=trusted and trusted.likely_edge,
+        is_pretrained=evidence.source.is_pretrained,
+    )
     return Evaluation(
         seed=evidence.options.seed,
         profile=evidence.profile,
@@ -118,19 +130,8 @@ def judge(
         range_test=rising,
         risk=assessment,
         risk_missing=missing,
-        findings=run_checks(
-            CheckEvidence(
-                recipe=recipe,
-                config=evidence.source.config,
-                facts=evidence.facts,
-                forward=evidence.profile.forward,
-                response=response,
-                start_here=trusted and trusted.start_here,
-                do_not_exceed=trusted and trusted.do_not_exceed,
-                likely_edge=trusted and trusted.likely_edge,
-                is_pretrained=evidence.source.is_pretrained,
-            )
-        ),
+        findings=run_checks(checked),
+        not_run=not_run(checked),
         weights=evidence.weights,
         seconds=dict(evidence.seconds),
     )

@@ -70,8 +70,8 @@ OPTIONS = {
 }
 
 REPORT_KEYS = (
-    "assumed baseline findings gate kernels kind non_finite provenance recipe recipe_origins "
-    "recipe_places schema_version seeds spread target timings verdict"
+    "assumed baseline findings gate kernels kind non_finite not_run provenance recipe "
+    "recipe_origins recipe_places schema_version seeds spread target timings verdict"
 )
 
 
