@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from reports import scored, with_risk
 
 import rksp
-from rksp.classifiers.classifier import load_classifier
+from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.base import SCHEMA_VERSION, Document, Part
 from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
@@ -90,13 +90,13 @@ def test_every_kind_shares_the_base(kind):
 
 def test_the_digest_is_that_of_the_classifier_that_was_used():
     source, recipe = resolve("gpt2", overrides=TINY), Recipe(learning_rate=1e-3)
-    shipped = load_classifier()
-    mine = dataclasses.replace(shipped, card=shipped.card | {"data": "my own runs"})
+    shipped = load_edge_model()
+    mine = dataclasses.replace(shipped, card=dict(shipped.card) | {"digest": "my own runs"})
     options = MeasureOptions(states=256, evidence="forward")
     evaluation, shown = evaluate(source, recipe, options, classifier=mine)
     report = score_report(source, recipe, [evaluation], shown.description)
     assert report.seeds[0].risk.classifier_data == "my own runs"
-    other = with_risk(report, classifier_data=shipped.card["data"])
+    other = with_risk(report, classifier_data=shipped.card["digest"])
     assert "different data" in compare(other, report).notes[0]
     none = with_risk(report, classifier_data=None)  # nothing was asked: it failed for certain
     assert compare(none, report).notes == []

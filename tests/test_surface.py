@@ -48,8 +48,10 @@ OPTIONS = {
     "--timeout --top --where --workers",
     "lab": "",
     "lab card": "",
-    "lab eval": "--collection --draws --figure --measurements --question",
-    "lab fit": "--collection --measurements --output",
+    "lab eval": "--collection --measurements --real",
+    "lab eval-divergence": "--collection --draws --figure --measurements --question",
+    "lab fit": "--collection --measurements --output --real",
+    "lab fit-divergence": "--collection --measurements --output",
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",
@@ -61,6 +63,7 @@ OPTIONS = {
     + MODEL
     + "--baseline --classifier --exit-zero --fail-on --format --output --recipe --risk --seed "
     "--seeds --set",
+    "transfer": RECIPE + MODEL + "--format --recipe --set",
 }
 
 REPORT_KEYS = (

@@ -97,9 +97,10 @@ WORDS: tuple[Word, ...] = (
         meaning="No classifier could be read, so there are measurements but no verdict.",
     ),
     Word(
-        name="log-odds",
-        meaning="The unit of the reasons: +0.7 doubles the odds of failing, -0.7 halves them.",
-        spellings=("contribution", "why"),
+        name="decade",
+        meaning="The unit of the reasons: a factor of ten. -0.3 halves the rate at which the edge "
+        "is expected, +0.3 doubles it.",
+        spellings=("decades", "contribution", "why"),
     ),
     Word(
         name="evidence",
@@ -115,14 +116,13 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         name="beyond the labelled runs",
-        meaning="A measurement lies outside the range of the runs that the classifier was fitted "
-        "on. The number gives the distance in widths of that range; the interval grows with it.",
+        meaning="A fact or a measurement lies outside the range of the runs that the model of the "
+        "edge was fitted on. The number gives the distance as a factor.",
         spellings=("outside",),
     ),
     Word(
         name="horizon",
-        meaning="The steps over which the labelled runs were watched. What fails later is not in "
-        "the probability.",
+        meaning="The steps of the run that the answer is about.",
         spellings=("horizon_steps",),
     ),
     # The spectra

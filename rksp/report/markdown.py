@@ -133,11 +133,11 @@ def _findings(report: ScoreReport) -> str:
 
 def _contributions(risk: RiskAssessment) -> str:
     rows = [
-        (plain(c.meaning), "raises" if c.log_odds > 0 else "lowers", f"{c.log_odds:+.2f}")
+        (plain(c.meaning), "raises" if c.decades > 0 else "lowers", f"{c.decades:+.2f}")
         for c in risk.contributions
-        if abs(c.log_odds) >= 0.05
+        if abs(c.decades) >= 0.05
     ]
-    return table(("Reason", "Risk", "Log-odds"), rows)
+    return table(("Reason", "Edge", "Decades"), rows)
 
 
 def _layers(layers: list[LayerReport]) -> str:
