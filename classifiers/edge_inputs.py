@@ -122,7 +122,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="final_share", meaning="where the schedule ends"),
     Column(name="undecayed_steps", meaning="a schedule that does not decay", sign=-1),
     Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
-    Column(name="vocabulary", meaning="a small vocabulary"),
+    Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
     Column(name="no_norm", meaning="no normalization", sign=-1),
     Column(name="short_memory", meaning="a low beta1", sign=-1),

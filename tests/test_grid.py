@@ -222,7 +222,7 @@ def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
     assert run(*told, "--top", "1", "--where", "lr=1") == 3
     said = capsys.readouterr()
     assert "resumes: 2 of 4 cells are done" in said.err
-    assert said.out.splitlines()[1].split()[3] == "risk"
+    assert said.out.splitlines()[1].split()[4] == "risk"
     with pytest.raises(InputError, match="holds another grid"):
         run(*told, "--risk", "0.1")
     assert run(store, "--top", "1") == 3  # a store shows itself

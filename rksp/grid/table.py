@@ -88,7 +88,7 @@ def _verdict(row: Row, bar: float) -> str:
         return "risk"
     rate, ceiling = row.recipe.get("learning_rate"), result.get("do_not_exceed")
     is_above = bool(rate and ceiling and rate > ceiling * _ROUNDED)
-    return "caution" if is_above or result["probability_failed_high"] >= bar else "ok"
+    return "caution" if is_above or (result.get("probability_failed_high") or 0.0) >= bar else "ok"
 
 
 def _rank(record: Record) -> tuple[float, bool, float, int]:
