@@ -45,10 +45,14 @@ def _explained(word: str) -> tuple[str, Rows]:
     Raises:
         InputError: No page prints this word; the nearest are named.
     """
+    from rksp.checks.registry import find_check
+
     for look_up in (_check, _status, _glossary, _monitor, _part):
         found = look_up(word)
         if found is not None:
             return found
+    if word.upper().startswith("RKSP"):
+        find_check(word)  # says which codes are near
     hint = nearest(word, _known()) or "; rksp checks lists the checks."
     raise InputError(f"Nothing that rksp prints is called {word!r}{hint}")
 
