@@ -75,8 +75,9 @@ def complaint(code: int, out: str, err: str, seconds: float) -> str | None:
     """Say what is wrong with an answer to damaged input; None if nothing is."""
     if code not in EXPECTED or "Traceback" in err:
         return f"exit {code}: {err.strip()[-200:]}"
-    if code == 2 and (out or len(err.splitlines()) != 1):
-        return f"exit 2 with {len(out)} characters on stdout and {len(err.splitlines())} lines"
+    sentences = [line for line in err.splitlines() if not line.endswith("…")]  # but progress
+    if code == 2 and (out or len(sentences) != 1):
+        return f"exit 2 with {len(out)} characters on stdout and {len(sentences)} sentences"
     if any(c in out + err for c in "\x1b\x00\u202e"):
         return "a control character was printed"
     if seconds > MOST_SECONDS:

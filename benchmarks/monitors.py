@@ -149,6 +149,40 @@ def monitor_cost(
     ]
 
 
+def fixed_cost(steps: int = 80) -> dict[str, object]:
+    """Times a model so small that what the watch costs is its fixed part.
+
+    Two layers of width 64 and 512 tokens a step, all monitors at their default cadence from the
+    first step on, so that each samples at least once and `bind` is counted too.
+
+    Returns:
+        A row: `name`, `kind`, `bare` and `watched` (CPU ms a step in the mean of `steps`), `ms`
+        (their difference).
+    """
+    shape = SHAPE | {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    recipe = Recipe(
+        learning_rate=1e-3,
+        max_steps=steps,
+        schedule="constant",
+        batch_size=8,
+        sequence_length=64,
+    )
+    batches = make_task("bytes", length=64).batches(steps, 8, seed=0)
+    mean = {}
+    for name, monitors in (("warm-up", []), ("bare", []), ("watched", make_monitors())):
+        model = build_member("zoo_pre_ln", shape, seed=0)
+        beside = Beside(Watch(monitors), []) if monitors else Companion()
+        started = time.process_time()
+        train(model, batches, recipe, companion=beside)
+        mean[name] = 1e3 * (time.process_time() - started) / steps
+    row = {"name": f"two layers, {steps} steps", "kind": "fixed"}
+    return (
+        row
+        | {"bare": mean["bare"], "watched": mean["watched"]}
+        | {"ms": mean["watched"] - mean["bare"]}
+    )
+
+
 def _row(case: _Case, step: float) -> dict[str, object]:
     row: dict[str, object] = {"name": case.name, "kind": case.kind, "every": case.every}
     if case.reason is not None:
@@ -162,14 +196,17 @@ def main(
 ) -> None:
     """Time every monitor and intervention as a share of a training step."""
     torch.set_num_threads(1)
-    rows = monitor_cost(rounds=rounds)
+    rows = [*monitor_cost(rounds=rounds), fixed_cost()]
     if output_format == "json":
         typer.echo(json.dumps(rows, indent=1))
         return
     for row in rows:
         every = f"every {row['every']}" if "every" in row else ""
         spent = f"{row['ms']:>9.1f} ms" if "ms" in row else ""
-        share = f"{row['share']:>8.2%}" if "share" in row else row["reason"]
+        if row["kind"] == "fixed":
+            share = f"a step of {row['bare']:.1f} ms is that much longer"
+        else:
+            share = f"{row['share']:>8.2%}" if "share" in row else row["reason"]
         typer.echo(f"{row['name']:<32}{every:<11}{spent:<13}{share}")
 
 

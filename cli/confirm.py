@@ -27,6 +27,7 @@ from rksp.errors import InputError
 from rksp.flags import Flag
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.documents.confirm import ConfirmReport
@@ -104,6 +105,8 @@ def confirm(
     """Train briefly with every monitor on: did the prediction hold, what would have helped?"""
     files = outputs(output.output_format, output.output, "confirm")
     run = requested_run(target, recipe, recipe_file, devices, as_format)
+    if run.assumed:
+        print(f"rksp: {one_line(run.assumed)}", file=sys.stderr)
     with stdout_for_us_alone():
         try:
             report = _confirmed(run, measure, model, trials)

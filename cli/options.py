@@ -177,8 +177,8 @@ def _parameter(name: str, annotation: object, default: object) -> inspect.Parame
     )
 
 
-def assignments(pairs: list[str]) -> dict[str, str]:
-    """Read the pairs of `--set`.
+def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
+    """Read the pairs of an option that takes key=value.
 
     Raises:
         InputError: One is not key=value.
@@ -187,6 +187,6 @@ def assignments(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise InputError(f"--set {pair!r} is not key=value.")
+            raise InputError(f"{option} {pair!r} is not key=value.")
         found[key] = value
     return found

@@ -27,6 +27,21 @@ class GateOptions(_Options):
         ),
     ] = "0.5"
     exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
+    select: Annotated[
+        list[str],
+        Flag(
+            "--select",
+            "Keep only these checks: codes, beginnings of codes or names; repeatable.",
+            unit="check",
+        ),
+    ] = []
+    ignore: Annotated[
+        list[str], Flag("--ignore", "Leave out these checks; repeatable.", unit="check")
+    ] = []
+    levels: Annotated[
+        list[str],
+        Flag("--level", "Level of a check, such as RKSP503=note; repeatable.", unit="check=level"),
+    ] = []
     baseline: Annotated[
         Path | None, Flag("--baseline", "Older JSON report: only what is new or worse counts.")
     ] = None
@@ -58,6 +73,9 @@ class ScoreOutput(_Options):
         Literal[tuple(formats_of("score"))],
         Flag("--format", "What to print."),
     ] = "text"
+    verbose: Annotated[
+        bool, Flag("--verbose", "Print every measurement, not the short page.", aliases=("-v",))
+    ] = False
     output: Annotated[
         list[str],
         Flag(
@@ -67,6 +85,11 @@ class ScoreOutput(_Options):
             unit="file",
         ),
     ] = []
+
+    @property
+    def format(self) -> str:
+        """The format of stdout: the full text where it was asked for."""
+        return "full" if self.verbose and self.output_format == "text" else self.output_format
 
 
 class ConfirmOutput(_Options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,15 @@ _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatc
 class RequestedRun:
     """What is to be scored: the target, settings of it that the file changes, the recipe.
 
-    `origins` says for every field of the recipe where it comes from.
+    `origins` says for every field of the recipe where it comes from, `assumed` in one line what
+    nobody said.
     """
 
     target: str
     overrides: Mapping[str, object]
     recipe: Recipe
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    assumed: str = ""
 
     @property
     def places(self) -> dict[str, tuple[str, int]]:
@@ -52,7 +54,6 @@ def requested_run(
     """Read the flags, and a file if there is one: `--recipe`, or the target itself.
 
     What is typed wins over the file, and the file over `.rksp.toml` and the options' defaults.
-    What was assumed is said in one line on stderr.
 
     Args:
         target: As typed.
@@ -74,10 +75,7 @@ def requested_run(
         run = _from_flags(target, given, devices, as_format)
     else:
         run = _from_file(target, given, file, devices, as_format)
-    line = assumed_line(run.recipe, run.origins)
-    if line:
-        print(f"rksp: {one_line(line)}", file=sys.stderr)
-    return run
+    return replace(run, assumed=assumed_line(run.recipe, run.origins))
 
 
 def _from_flags(

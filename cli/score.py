@@ -15,6 +15,7 @@ from rksp.cli.options import (
     Given,
     Panel,
     RecipeFile,
+    assignments,
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
@@ -62,15 +63,21 @@ def score(
     seeds: Seeds = 1,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
+    from rksp.checks.selection import select_findings
+    from rksp.documents.score import OriginReport
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
     older = None if gate.baseline is None else load(gate.baseline)
+    select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+    levels = assignments(gate.levels, "--level")
+    found = select_findings(result.findings, gate.select, gate.ignore, levels)
+    result = result.model_copy(update={"findings": list(found)})
     changed = None if older is None else compare(older, result, strict=True)
     result = result.model_copy(
         update={
@@ -78,9 +85,11 @@ def score(
             "gate": bar.judge(result, changed),
             "baseline": changed,
             "recipe_places": dict(run.places),
+            "recipe_origins": {n: OriginReport.of(o) for n, o in run.origins.items()},
+            "assumed": run.assumed,
         }
     )
-    emit(result, output.output_format, files)
+    emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
 
@@ -103,6 +112,12 @@ def _scored(
     measure = with_threads(measure)
     quiet_transformers()
     source = model.resolve(run.target, run.overrides)
+    if measure.evidence == "config":
+        from rksp.config_score import score_configuration
+
+        return score_configuration(
+            source, run.recipe, threshold=threshold, risk=risk.risk, classifier=classifier
+        )
     evaluations = []
     for seed in range(measure.seed, measure.seed + seeds):
         evaluation, probe = evaluate(

@@ -17,7 +17,7 @@ from rksp.files import read_limited, read_text
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
 _IMAGE_STATES = 2048
 _MOST_IMAGES = 64
-_MOST_IMAGE_TOKENS = 32_768  # of all images together, where eight would be more
+_MOST_IMAGE_TOKENS = 131_072  # of all images together, where eight would be more
 _LARGEST_PROBE = 64 * 2**20  # bytes; 2,048 tokens need some 10 kB
 _LARGEST_TOKENIZER = 64 * 2**20  # bytes; the largest in use has 33 MB
 # Where model types keep the longest input they take; ids beyond it have no position.

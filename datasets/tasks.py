@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rksp.batch import IGNORED, Batch
 from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
+from rksp.datasets.local_files import cifar10_images, text_bytes
 from rksp.errors import InputError, nearest
 
 Head = Literal["causal-lm", "classifier", "masked-lm", "image"]
@@ -213,6 +214,21 @@ def _hub_text(task: str, path: str, name: str | None, length: int) -> Task:
     return _text_task(task, "causal-lm", tokens, 256, length, draw)
 
 
+def text_file(
+    *, path: str, length: int = 64, column: str = "text", sha256: str | None = None
+) -> Task:
+    """Next-byte prediction on a file of yours; options and errors of `local_files.text_bytes`."""
+    data = text_bytes(path, column=column, sha256=sha256)
+    if len(data) < length + 2:
+        raise InputError(
+            f"{path} holds {len(data)} bytes, too few for sequences of {length}; "
+            "give a longer file or a shorter length."
+        )
+    tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
+    draw = partial(_crops, tokens=tokens, length=length)
+    return _text_task("text", "causal-lm", tokens, 256, length, draw)
+
+
 def _pictures(generator: torch.Generator, batch: int, *, images: Tensor, labels: Tensor) -> Batch:
     chosen = torch.randint(0, len(images), (batch,), generator=generator)
     return Batch(inputs=images[chosen], labels=labels[chosen])
@@ -232,6 +248,20 @@ def digits() -> Task:
     )
 
 
+def cifar10(*, path: str, sha256: str | None = None) -> Task:
+    """Classification of CIFAR-10's pictures, 32 × 32 pixels; errors of `cifar10_images`."""
+    images, labels = cifar10_images(path, sha256=sha256)
+    return Task(
+        name="cifar10",
+        head="image",
+        vocab_size=0,
+        num_classes=10,
+        sequence_length=64,
+        trivial_loss=label_entropy(labels),
+        draw=partial(_pictures, images=images, labels=labels),
+    )
+
+
 TASKS: dict[str, Callable[..., Task]] = {
     "recall": associative_recall,
     "synthetic": synthetic_lm,
@@ -241,6 +271,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "wikitext": wikitext,
     "openwebtext": openwebtext,
     "digits": digits,
+    "text": text_file,
+    "cifar10": cifar10,
 }
 
 

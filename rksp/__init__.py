@@ -1,8 +1,8 @@
 """The pre-flight check of a training run.
 
     import rksp
-    profile = rksp.profile(model, tokens)
-    profile.spectra.published_score
+    result = rksp.score(model, (inputs, target), lr=1e-3)
+    result.verdict, result.probability_failed
 
 Importing rksp is cheap: torch and transformers load with the first name that needs them.
 """
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rksp.models.resolve import resolve
     from rksp.pipeline import evaluate
     from rksp.recipe import Recipe
+    from rksp.result import Result
+    from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
     from rksp.spectra.status import Status
 
@@ -27,11 +29,13 @@ _HOME = {
     "NotCovered": "rksp.errors",
     "Profile": "rksp.spectra.model_profile",
     "Recipe": "rksp.recipe",
+    "Result": "rksp.result",
     "RkspError": "rksp.errors",
     "Status": "rksp.spectra.status",
     "evaluate": "rksp.pipeline",
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",
+    "score": "rksp.scoring",
 }
 __all__ = [
     "ArtifactError",
@@ -40,11 +44,13 @@ __all__ = [
     "NotCovered",
     "Profile",
     "Recipe",
+    "Result",
     "RkspError",
     "Status",
     "evaluate",
     "profile",
     "resolve",
+    "score",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -89,7 +89,7 @@ def rows_of(value: object, size: int, start: int, stop: int) -> object:
     return mapped(value, lambda t: t[start:stop] if t.dim() and len(t) == size else t)
 
 
-def mapped(value: object, change) -> object:
+def mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
     """Return nested tuples, lists and mappings with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)

@@ -116,6 +116,8 @@ def gather(
         InputError: An option, the probe or the model cannot be used.
     """
     options = options or MeasureOptions()
+    if options.evidence == "config":
+        raise InputError("--evidence config builds no model, so only rksp score takes it.")
     source = source.at(options.seed)
     probe = _probe(source, options)
     seconds: dict[str, float] = {}

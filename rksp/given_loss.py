@@ -42,7 +42,7 @@ class GivenLoss:
             InputError: There is no loss, or it cannot be computed.
         """
         if self.loss is None and is_lightning(model):
-            return _training_step(model, batch.given)
+            return _training_step(model, batch)
         output = call(model, batch.inputs)
         main = main_output(output)
         logits = main if _is_over_classes(main, batch) else None
@@ -145,9 +145,9 @@ def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
         return F.mse_loss(output.float(), target.reshape(output.shape).float())
     if output.shape[:-1] == target.shape and output.shape[-1] > 1:
         return cross_entropy(output, target.long())
-    if output.dim() > 1 and output.shape[:1] + output.shape[2:] == target.shape:
-        if output.shape[1] > 1:
-            return F.cross_entropy(output.float(), target.long(), ignore_index=IGNORED)
+    has_classes_second = output.dim() > 1 and output.shape[1] > 1
+    if has_classes_second and output.shape[:1] + output.shape[2:] == target.shape:
+        return F.cross_entropy(output.float(), target.long(), ignore_index=IGNORED)
     raise InputError(f"No loss is known: {shapes}; {_HOW}.")
 
 
@@ -169,7 +169,7 @@ def _is_over_classes(output: Tensor | None, batch: Batch) -> bool:
     return output.shape[:-1] == target.shape
 
 
-def _training_step(model: nn.Module, given: object) -> Pass:
+def _training_step(model: nn.Module, batch: Batch) -> Pass:
     """Run a Lightning module's own step; its output is what its last submodule returned."""
     if not getattr(model, "automatic_optimization", True):
         raise InputError(f"{type(model).__name__} optimizes manually in its training_step; {_HOW}.")
@@ -184,7 +184,7 @@ def _training_step(model: nn.Module, given: object) -> Pass:
     with _hooked(modules, keep), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # self.log has no trainer to log to
         try:
-            result = model.training_step(given, 0)
+            result = model.training_step(batch.given, 0)
         except RkspError:
             raise
         except Exception as error:
@@ -192,7 +192,9 @@ def _training_step(model: nn.Module, given: object) -> Pass:
                 f"training_step of {type(model).__name__} failed ({_said(error)}); {_HOW}."
             ) from error
     loss = result.get("loss") if isinstance(result, Mapping) else result
-    return Pass(output=seen[-1] if seen else None, loss=_scalar(loss, "The training_step"))
+    output = seen[-1] if seen else None
+    logits = output if _is_over_classes(output, batch) else None
+    return Pass(output=output, loss=_scalar(loss, "The training_step"), logits=logits)
 
 
 @contextmanager

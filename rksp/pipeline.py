@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rksp.checks.coverage import not_covered
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.registry import run_checks
+from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.classifier import load_classifier
 from rksp.classifiers.edge_inputs import Norm
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
@@ -21,6 +21,7 @@ from rksp.features import FEATURES, Tier, extract
 from rksp.measure.forward import LOGITS_NOT_FINITE, ForwardStats
 from rksp.measure.lr_range import RangeTest
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
+from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -43,6 +44,7 @@ class Evaluation:
     risk: RiskAssessment | None
     risk_missing: str | None
     findings: tuple[Finding, ...] = ()
+    not_run: tuple[NotRun, ...] = ()
     weights: str = "in memory"
     seconds: Mapping[str, float] = field(default_factory=dict)
 
@@ -110,6 +112,17 @@ def judge(
     except ArtifactError as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
+    checked = CheckEvidence(
+        recipe=recipe,
+        config=evidence.source.config,
+        facts=evidence.facts,
+        forward=evidence.profile.forward,
+        response=response,
+        start_here=trusted and trusted.start_here,
+        do_not_exceed=trusted and trusted.do_not_exceed,
+        likely_edge=trusted and trusted.likely_edge,
+        is_pretrained=evidence.source.is_pretrained,
+    )
     return Evaluation(
         seed=evidence.options.seed,
         profile=evidence.profile,
@@ -117,19 +130,8 @@ def judge(
         range_test=rising,
         risk=assessment,
         risk_missing=missing,
-        findings=run_checks(
-            CheckEvidence(
-                recipe=recipe,
-                config=evidence.source.config,
-                facts=evidence.facts,
-                forward=evidence.profile.forward,
-                response=response,
-                start_here=trusted and trusted.start_here,
-                do_not_exceed=trusted and trusted.do_not_exceed,
-                likely_edge=trusted and trusted.likely_edge,
-                is_pretrained=evidence.source.is_pretrained,
-            )
-        ),
+        findings=run_checks(checked),
+        not_run=not_run(checked),
         weights=evidence.weights,
         seconds=dict(evidence.seconds),
     )
@@ -150,7 +152,10 @@ def _assess(
         return certain_failure(
             broken, evidence.tier, steps=recipe.max_steps, learning_rate=rate, **bars
         )
-    depth, labelled = sum(length for _, length in seen.chains), load_classifier()
+    width, depth = seen.width, sum(length for _, length in seen.chains)
+    if not seen.chains:
+        width, depth = equivalent_shape(evidence.model)
+    labelled = load_classifier()
     features = extract(
         recipe.model_copy(update={"learning_rate": rate or 1.0}),
         depth=depth,
@@ -163,8 +168,8 @@ def _assess(
         features,
         edge_inputs(
             recipe,
-            width=max(1, seen.width or 0),
-            depth=max(1, depth),
+            width=width,
+            depth=depth,
             vocabulary=_classes(seen.forward),
             norm=_norm(evidence),
         ),

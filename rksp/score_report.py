@@ -13,6 +13,7 @@ from rksp.documents.score import (
     ForwardReport,
     KernelReport,
     LayerReport,
+    NotRunReport,
     ScoredTarget,
     ScoreReport,
     SeedReport,
@@ -47,6 +48,7 @@ def score_report(
         recipe=recipe,
         verdict=prevailing(verdicts),
         findings=list(first.findings),
+        not_run=[NotRunReport.of(check) for check in first.not_run],
         seeds=seeds,
         spread=_spread(seeds),
         provenance={

@@ -91,7 +91,7 @@ def test_every_kind_shares_the_base(kind):
 def test_the_digest_is_that_of_the_classifier_that_was_used():
     source, recipe = resolve("gpt2", overrides=TINY), Recipe(learning_rate=1e-3)
     shipped = load_edge_model()
-    mine = dataclasses.replace(shipped, card=dict(shipped.card) | {"digest": "my own runs"})
+    mine = dataclasses.replace(shipped, card=shipped.card | {"digest": "my own runs"})
     options = MeasureOptions(states=256, evidence="forward")
     evaluation, shown = evaluate(source, recipe, options, classifier=mine)
     report = score_report(source, recipe, [evaluation], shown.description)
@@ -115,10 +115,10 @@ def test_what_was_changed_about_the_model_is_said_in_every_page(tmp_path):
     report = score_report(source, recipe, [evaluation], shown.description)
     assert report.target.notes == [*source.notes, "Channels come first."]
     assert "mimo is read as qwen2" in report.target.notes[0]
-    for name in ("text", "markdown", "html", "json"):
+    for name in ("full", "markdown", "html", "json"):
         for note in report.target.notes:
             assert note in render(report, name), name
-    assert "mimo is read" not in render(scored(), "text")
+    assert "mimo is read" not in render(scored(), "full")
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 161])
@@ -129,7 +129,7 @@ def test_a_curve_of_any_length_renders(count):
     again = ScoreReport.model_validate_json(report.to_json())
     for name in formats.formats_of("score"):
         assert render(again, name)
-    text = render(again, "text")
+    text = render(again, "full")
     assert ("P(failed) from 1e-06 to 6e+00: " in text) == (count == 161)
     assert text.count("▅") >= min(count, 20)
 
@@ -162,6 +162,7 @@ def test_a_format_for_all_kinds_is_one_entry(monkeypatch):
 
 def _row(position: int, probability: float | None, findings: list[str]) -> Row:
     result = {"verdict": "ok", "probability_failed": probability, "findings": findings}
+    result |= {"probability_failed_high": probability, "do_not_exceed": None}
     return Row(
         key=str(position),
         position=position,

@@ -135,7 +135,7 @@ def test_a_report_renders_as_the_score_did(run):
         code, out, err = run("report", file, "--format", name)
         assert (code, err) == (0, ""), name
         # On a terminal lines are as long as it is wide.
-        assert out == render(report, name) or name == "text", name
+        assert out == render(report, name) or name in ("text", "full"), name
     code, out, _ = run("report", file, "-o", "a.html", "-o", "gitlab=b.json", "--format", "sarif")
     assert code == 0
     assert out == render(report, "sarif")

@@ -209,3 +209,9 @@ def test_the_cost_of_monitors_is_measured_beside_the_bare_step() -> None:
     assert "reason" in rows["silent-corruption"]  # one process has no replica
     parts = [r["share"] for r in rows.values() if r["kind"] == "monitor" and "share" in r]
     assert rows["all monitors"]["share"] == pytest.approx(sum(parts))
+
+
+def test_the_fixed_cost_of_a_watch_is_what_a_tiny_step_takes_longer() -> None:
+    row = script("monitors").fixed_cost(steps=2)
+    assert row["ms"] == pytest.approx(row["watched"] - row["bare"])
+    assert row["bare"] > 0 and row["watched"] > row["bare"]  # both steps sample nearly everything

@@ -16,6 +16,7 @@ from rksp.faults.base import Fault
 from rksp.faults.bit_flip import BitFlip, flip_bit
 from rksp.faults.large_rate import LargeRate
 from rksp.faults.low_precision_attention import LowPrecisionAttention
+from rksp.faults.matmul_corruption import MatmulCorruption
 from rksp.faults.registry import FAULTS, make_fault
 from rksp.faults.replica_corruption import ReplicaCorruption
 from rksp.moment import Moment
@@ -68,6 +69,7 @@ LATE = [
     "bitflip:step=6,where=weights",
     "bitflip:step=6,where=gradients",
     "bitflip:step=6,where=activations",
+    "matmul:step=6",
 ]
 
 
@@ -84,6 +86,9 @@ def test_faults_before_their_step_leave_a_run_bitwise_unchanged():
         "bitflip:step=2,where=activations,bit=26",
         "low-precision-attention:step=1",
         "large_rate:factor=3,step=2",
+        "matmul:step=2",
+        "matmul:step=2,product=input_gradient",
+        "matmul:step=2,product=weight_gradient",
     ],
 )
 def test_same_seed_same_fault(text):
@@ -158,6 +163,44 @@ def test_an_activation_is_struck_once_and_passes_its_gradient():
     assert first.tolist() == [[-second[0, 0].item(), second[0, 1].item()]]
     (gradient,) = torch.autograd.grad(first.sum(), linear.bias)
     assert gradient.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("product", ["output", "input_gradient", "weight_gradient"])
+def test_a_faulty_multiplier_spoils_one_column_of_one_product(product):
+    layer = nn.Sequential(nn.Linear(4, 5))
+    x = torch.randn(3, 4, requires_grad=True)
+    found = []
+    for is_struck in (False, True):
+        layer.zero_grad()
+        x.grad = None
+        fault = MatmulCorruption(step=0, steps=1, product=product)
+        fault.bind(layer, seed=1)
+        moment = Moment(step=0 if is_struck else 1, model=layer)
+        hooks = fault.arm(moment)
+        y = layer(x)
+        y.square().sum().backward()
+        for hook in hooks:
+            hook.remove()
+        fault.after_backward(moment)
+        found.append({"output": y.detach(), "input_gradient": x.grad.clone()})
+        found[-1]["weight_gradient"] = layer[0].weight.grad.clone()
+    ratio = found[1][product] / found[0][product]
+    columns = (ratio != 1).any(0)
+    assert int(columns.sum()) == 1
+    struck = ratio[:, columns].log2().abs()
+    torch.testing.assert_close(struck, torch.full_like(struck, 8.0), rtol=1e-3, atol=0)
+    if product != "output":
+        assert torch.equal(found[0]["output"], found[1]["output"])
+
+
+def test_a_faulty_multiplier_stays_or_ends_as_told():
+    assert not _same(_run(), _run(MatmulCorruption(step=5)))
+    once, always = _run(MatmulCorruption(step=1, steps=1)), _run(MatmulCorruption(step=1))
+    assert not _same(once, always) and once[0][:2] == always[0][:2]
+    with pytest.raises(InputError, match="product='up'"):
+        MatmulCorruption(product="up")
+    with pytest.raises(NotCovered, match="no linear layer"):
+        MatmulCorruption(name="absent").bind(small_member("zoo_pre_ln"), seed=0)
 
 
 def test_unknown_places_are_not_covered():
@@ -348,6 +391,7 @@ def test_lines_are_parsed_and_misspellings_answered():
         "large_rate",
         "aux_off",
         "bitflip",
+        "matmul",
         "replica",
     }
     for text, message in (

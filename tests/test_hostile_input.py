@@ -19,7 +19,7 @@ from rksp.errors import InputError
 from rksp.models.config_guard import sanitize
 from rksp.models.resolve import resolve
 from rksp.models.streaming import memory, opening
-from rksp.report.formats import FORMATS
+from rksp.report.formats import formats_of
 from rksp.text import one_line, printable
 
 
@@ -182,7 +182,7 @@ def test_a_value_of_a_file_is_printed_escaped(run, capsys):
     assert not any(line.startswith("::") for line in (said.out + said.err).splitlines())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", formats_of("score"))
 def test_a_stored_report_prints_no_control_character(run, capsys, name):
     report = scored(3.0)
     document = json.loads(report.to_json())

@@ -255,7 +255,7 @@ def _train(kss: KSS | None, steps: int = 25) -> list[float]:
     recipe = Recipe(learning_rate=0.02, schedule="constant", max_steps=steps, max_grad_norm=None)
     optimizer = make_optimizer(model, recipe)
     if kss:
-        kss.bind(model, optimizer, recipe)
+        kss.bind(model, optimizer)
     losses = []
     batches = associative_recall(length=32, vocab=64).batches(steps, 8, seed=5)
     for step, batch in enumerate(batches):

@@ -25,11 +25,12 @@ LAYERS = (
     ("rksp.classifiers",),
     ("rksp.risk",),
     ("rksp.monitors", "rksp.interventions", "rksp.faults"),
-    ("rksp.training", "rksp.evidence", "rksp.pipeline", "rksp.score_report"),
+    ("rksp.training", "rksp.evidence", "rksp.pipeline", "rksp.score_report", "rksp.config_score"),
     ("rksp.lab",),
     ("rksp.grid",),
     ("rksp.confirm",),
     ("rksp.report",),
+    ("rksp.result", "rksp.scoring"),
     ("rksp.bench",),
     ("rksp.cli",),
 )

@@ -113,12 +113,11 @@ def test_a_message_names_the_flag(arguments, words, capsys):
 
 def test_a_message_names_the_line_of_the_file(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text("learning_rate: 1.0e-3\nmax_grad_norm: -2\nper_device_train_batch_size: 4\n")
-    read = read_recipe_file(file)
-    with pytest.raises(InputError, match=r"run.yaml:2: max_grad_norm .* is -2; it should"):
-        read.recipe()
-    with pytest.raises(InputError, match=r"^--clip is -1; it should"):
-        read.recipe({"max_grad_norm": -1}, {"max_grad_norm": "--clip"})
+    file.write_text("learning_rate: 1.0e-3\nweight_decay: -2\nper_device_train_batch_size: 4\n")
+    with pytest.raises(InputError, match=r"run.yaml:2: weight_decay .* is -2.*; it should"):
+        read_recipe_file(file).recipe()
+    with pytest.raises(InputError, match=r"^--weight-decay is -1; it should"):
+        read_recipe_file(file, given={"weight_decay": -1}).recipe()
 
 
 def test_without_a_source_a_message_names_the_field():
@@ -153,7 +152,7 @@ def test_completion_lists_choices(capsys, monkeypatch):
 def test_a_score_is_judged_by_the_classifier_of_a_file(tmp_path, capsys):
     shipped = files("rksp.classifiers") / "fitted" / "edge.json"
     document = json.loads(shipped.read_text(encoding="utf-8"))
-    document["edge"]["intercept"] -= 4.0  # an edge ten thousand times lower
+    document["edge"]["intercept"] -= 4  # every edge four decades lower
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps(document), encoding="utf-8")
     model = "--set n_layer=1 --set n_embd=32 --set n_head=2 --set vocab_size=512 --snapshots 64"

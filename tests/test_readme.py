@@ -85,6 +85,7 @@ def test_the_python_of_the_readme_runs():
     for block in blocks:
         exec(block, names)
     assert 0 <= names["profile"].spectra.published_score <= 1
+    assert 0 <= names["result"].probability_failed <= 1
 
 
 def test_the_ci_script_does_what_the_readme_says():

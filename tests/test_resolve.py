@@ -155,7 +155,9 @@ def test_factory(tmp_path, monkeypatch):
     assert torch.equal(source.build().weight, source.build().weight)
     assert sys.path == path
     with pytest.raises(InputError, match="str, not a"):
-        resolve("my_factory_module:wrong", max_params=1).build()
+        resolve("my_factory_module:wrong")
+    with pytest.raises(InputError, match="more than --max-params 1"):
+        resolve("my_factory_module:make", max_params=1)
     with pytest.raises(InputError, match="did you mean make"):
         resolve("my_factory_module:mak")
     with pytest.raises(InputError, match="cannot be imported"):

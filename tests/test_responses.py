@@ -225,7 +225,13 @@ SHAPE = {
     "vocab_size": 32,
     "max_position_embeddings": LENGTH,
 }
-LINES = ["z_loss:output=0.1", "kss:weight=1", "zclip:warmup=3", "msign:every=5", "qk_clip:tau=0.1"]
+LINES = [
+    "z_loss:output=0.1",
+    "kss:weight=1",
+    "zclip:warmup=3",
+    "msign:every=5",
+    "qk_clip:tau=0.001",
+]
 
 
 def test_a_plain_loop_gives_the_numbers_of_the_monitored_run() -> None:

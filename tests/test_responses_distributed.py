@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-STEPS, LEAP, BATCH, LENGTH, RANKS = 60, 40, 4, 8, 2
+STEPS, LEAP, BATCH, LENGTH, RANKS = 100, 25, 4, 8, 2
 MONITORS = ["loss", "gradient-norm", "non-finite"]
 BACKOFF = ["backoff:every=10,lead=10,hold=10"]
 

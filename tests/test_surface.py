@@ -14,14 +14,16 @@ from rksp.cli.commands import COMMANDS
 from rksp.documents.score import ScoreReport
 
 PUBLIC = (
-    "ArtifactError Incomplete InputError NotCovered Profile Recipe RkspError Status evaluate "
-    "profile resolve"
+    "ArtifactError Incomplete InputError NotCovered Profile Recipe Result RkspError Status "
+    "evaluate profile resolve score"
 )
 
 RECIPE = (
-    "--accumulate --as --batch-size --beta1 --beta2 --clip --decay-power --decay-shape "
-    "--decay-steps --devices --epsilon --learning-rate --lr --max-steps --min-lr-ratio --momentum "
-    "--optimizer --precision --schedule --sequence-length --warmup-steps --weight-decay "
+    "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
+    "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon "
+    "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
+    "--momentum --objective --optimizer --peft --precision --schedule --sequence-length "
+    "--warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
     "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --stream --threads "
@@ -32,7 +34,7 @@ MODEL = "--allow-hub --max-params --trust-remote-code "
 OPTIONS = {
     "bench": "",
     "bench score": "--states --width",
-    "checks": "--format",
+    "checks": "--audit --format",
     "confirm": RECIPE
     + MODEL
     + "--arm --device --evidence --exit-zero --fail-on --fault --format --keep --monitor --output "
@@ -61,14 +63,15 @@ OPTIONS = {
     "score": RECIPE
     + MEASURE
     + MODEL
-    + "--baseline --classifier --exit-zero --fail-on --format --output --recipe --risk --seed "
-    "--seeds --set",
-    "transfer": RECIPE + MODEL + "--format --recipe --set",
+    + "--baseline --classifier --exit-zero --fail-on --format --ignore --level --output --recipe "
+    "--risk --seed --seeds --select --set --verbose",
+    "transfer": RECIPE.replace("--as ", "")
+    + "--allow-hub --format --max-params --recipe --set --trust-remote-code",
 }
 
 REPORT_KEYS = (
-    "baseline findings gate kernels kind non_finite provenance recipe recipe_places schema_version "
-    "seeds spread target timings verdict"
+    "assumed baseline findings gate kernels kind non_finite not_run provenance recipe "
+    "recipe_origins recipe_places schema_version seeds spread target timings verdict"
 )
 
 

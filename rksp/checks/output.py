@@ -17,9 +17,11 @@ _FAST, _LARGE = 5.0, 7e9
 
 def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     forward = evidence.forward
-    if forward is None or evidence.is_pretrained or forward.loss is None:
+    if forward is None or evidence.is_pretrained:
         return
     loss, uniform = forward.loss, forward.uniform_loss
+    if loss is None or uniform is None:
+        return
     if loss - uniform > _EXCESS:
         yield Observation(
             level=Level.ERROR if loss > 2 * uniform else Level.WARNING,

@@ -227,14 +227,39 @@ class SeedReport(Part):
     risk_missing: str | None
 
 
+class NotRunReport(Part):
+    """A check that could not run, and what it lacked."""
+
+    code: str
+    name: str
+    reason: str
+
+
+class OriginReport(Part):
+    """Where one field of the recipe comes from.
+
+    Attributes:
+        kind: file, flag, computed, trainer, unasked or assumed.
+        text: One phrase: the keys, the flag, or whose default it is.
+        file, line: Where it stands, if a file says it.
+    """
+
+    kind: str
+    text: str
+    file: str | None = None
+    line: int | None = None
+
+
 class ScoreReport(Document):
     """One run of `rksp score`.
 
-    `findings` are those of the first seed. `seeds` holds one entry per initialization, `spread` the
-    mean, standard deviation, lowest and highest over them of the numbers that people compare.
-    `kernels` says which implementations ran, `baseline` what changed since an older report.
-    `recipe_places` says at which file and line a field of the recipe stands, for those that were
-    read from a file. Only `timings` differs between two runs of the same command.
+    `findings` are those of the first seed, `not_run` the checks that lacked something to look at.
+    `seeds` holds one entry per initialization, `spread` the mean, standard deviation, lowest and
+    highest over them of the numbers that people compare. `kernels` says which implementations ran,
+    `baseline` what changed since an older report. `recipe_places` says at which file and line a
+    field of the recipe stands, for those that were read from a file; `recipe_origins` says of every
+    field where it comes from, and `assumed` lists in one line what nobody said. Only `timings`
+    differs between two runs of the same command.
     """
 
     kind: Literal["score"] = "score"
@@ -242,10 +267,13 @@ class ScoreReport(Document):
     recipe: Recipe
     verdict: Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
     findings: list[Finding]
+    not_run: list[NotRunReport] = Field(default_factory=list)
     seeds: list[SeedReport]
     spread: dict[str, dict[str, float]]
     provenance: dict[str, str | int | float | bool | None]
     kernels: list[KernelReport]
     baseline: ComparisonReport | None = None
     recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
+    recipe_origins: dict[str, OriginReport] = Field(default_factory=dict)
+    assumed: str = ""
     timings: dict[str, float]

@@ -15,7 +15,7 @@ from rksp.faults.places import striking_places, with_first_tensor
 from rksp.models.anatomy.groups import local
 from rksp.moment import Moment
 
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 Where = Literal["weights", "gradients", "activations"]
 
 
@@ -127,6 +127,6 @@ def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
         index, rest = divmod(index, size)
         position.append(rest)
     place = tensor[tuple(reversed(position))].view(1)
-    integer = _INTEGERS[tensor.element_size()]
+    integer = INTEGERS[tensor.element_size()]
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     place.view(integer).bitwise_xor_(torch.tensor(mask, dtype=integer, device=tensor.device))

@@ -7,12 +7,20 @@ from rksp.faults.base import Fault
 from rksp.faults.bit_flip import BitFlip
 from rksp.faults.large_rate import LargeRate
 from rksp.faults.low_precision_attention import LowPrecisionAttention
+from rksp.faults.matmul_corruption import MatmulCorruption
 from rksp.faults.replica_corruption import ReplicaCorruption
 from rksp.option_lines import build
 
 FAULTS: dict[str, type[Fault]] = {
     kind.name: kind
-    for kind in (LowPrecisionAttention, LargeRate, AuxOff, BitFlip, ReplicaCorruption)
+    for kind in (
+        LowPrecisionAttention,
+        LargeRate,
+        AuxOff,
+        BitFlip,
+        MatmulCorruption,
+        ReplicaCorruption,
+    )
 }
 
 

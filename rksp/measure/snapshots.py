@@ -316,7 +316,10 @@ def _forward_stats(
     loss = float(output.loss)
     missing = {name: why for name, why in found.not_measured.items() if name != "loss"}
     if output.logits is None:
-        missing["logit_std"] = "the output is not known to be logits"
+        missing["logit_std"] = (
+            "the output is not known to be logits; the labelled runs minimized cross-entropies, in "
+            "nats"
+        )
     if not math.isfinite(loss):
         missing["loss"] = LOGITS_NOT_FINITE if found.non_finite else "the loss is not finite"
     return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)

@@ -75,7 +75,7 @@ _BOUNDED = {
     "d_ff": 1_048_576,
     "ffn_dim": 1_048_576,
 }
-_MOST_PATCHES = 16_384  # an image is shown whole, and every patch is a token
+_MOST_PATCHES = 65_536  # an image is shown whole, and every patch is a token
 
 
 def read_config(path: Path) -> tuple[dict[str, object], tuple[str, ...]]:

@@ -20,6 +20,9 @@ from rksp.models.auto import choose_class
 from rksp.models.source import Kind, ModelSource, Task, hash_config
 
 _MAX_PARAMS = 2e9
+_NEW_STATISTICS = (
+    "Batch norms were measured with the statistics they start from, not with those of a batch.",
+)
 
 
 def module_source(
@@ -49,10 +52,10 @@ def module_source(
     target = target or type(model).__name__
     _check_model(model, target)
     config = _config(model)
-    notes: tuple[str, ...] = ()
+    notes = _NEW_STATISTICS if any(map(_has_new_statistics, model.modules())) else ()
     if any(p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()):
         model = copy.deepcopy(model).float()
-        notes = ("A copy of the model in float32 was measured.",)
+        notes = (*notes, "A copy of the model in float32 was measured.")
     if batch is None and loss is not None:
         raise InputError(f"{target} has a loss but no batch; give the batch that it judges.")
     return ModelSource(
@@ -185,6 +188,11 @@ def _check_model(model: nn.Module, target: str) -> None:
         raise InputError(f"{target} has no parameters to train.")
     if any(p.is_meta for p in params):
         raise InputError(f"{target} lies on the meta device; give it weights before.")
+
+
+def _has_new_statistics(module: nn.Module) -> bool:
+    seen = getattr(module, "num_batches_tracked", None)
+    return seen is not None and not int(seen)
 
 
 def _config(model: nn.Module) -> object | None:

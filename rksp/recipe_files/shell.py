@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from rksp.recipe_files.shell_words import ASSIGNMENT, Word, balanced, statements
 from rksp.recipe_files.values import Unresolved, read_number
 
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _VARIABLE = re.compile(
     r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
@@ -41,15 +41,6 @@ _OPERATORS = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word, the line it stands at, and whether quotes keep it whole."""
-
-    text: str
-    line: int
-    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +71,7 @@ def read_shell(text: str) -> CommandLine:
     variables = _Variables()
     best = CommandLine(program="", data={}, lines={}, launcher={})
     depth = 0
-    for statement in _statements(text):
+    for statement in statements(text):
         words = list(statement)
         while words and words[0].text in (
             *_OPENS,
@@ -112,7 +103,7 @@ def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -
         words = [
             word for word in words[1:] if not word.text.startswith("-") or words[0].text == "eval"
         ]
-    while words and (match := _ASSIGNMENT.match(words[0].text)):
+    while words and (match := ASSIGNMENT.match(words[0].text)):
         first, name = words.pop(0), match[1]
         rest = first.text[match.end() :]
         if rest == "(":
@@ -201,7 +192,7 @@ def _without_commands(text: str) -> str:
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
         parts += [text[i:j], _ELSEWHERE]
-        i = _balanced(text, j + 1) + 1
+        i = balanced(text, j + 1) + 1
     return "".join((*parts, text[i:]))
 
 
@@ -326,97 +317,3 @@ def _scalar(text: str) -> object:
         return found
     words = {"true": True, "false": False}
     return words.get(text.lower(), text)
-
-
-def _statements(text: str) -> Iterator[list[Word]]:
-    """Statements as lists of words; the elements of an array stand between `NAME=(` and `)`."""
-    words: list[Word] = []
-    pieces: list[str] = []  # of the current word
-    start, whole, has = 1, False, False
-    line, i, in_array = 1, 0, False
-
-    def flush() -> None:
-        nonlocal whole, has
-        if has:
-            words.append(Word("".join(pieces), start, whole))
-        pieces.clear()
-        whole, has = False, False
-
-    def is_assignment() -> bool:
-        return len(pieces) < 256 and _ASSIGNMENT.fullmatch("".join(pieces)) is not None
-
-    while i < len(text):
-        c = text[i]
-        if not has:
-            start = line
-        if c == "\\" and i + 1 < len(text):
-            i += 2
-            if text[i - 1] == "\n":
-                line += 1
-                flush()
-            else:
-                pieces.append(text[i - 1])
-                has = True
-            continue
-        if c in "'\"":
-            end = _closing(text, i, c)
-            inside = text[i + 1 : end].replace("\\\n", "\n") if c == '"' else text[i + 1 : end]
-            whole = whole or not has or is_assignment()
-            pieces.append(inside)
-            has = True
-            line += text.count("\n", i, end)
-            i = end + 1
-            continue
-        if c == "$" and text.startswith(("$(", "${"), i):
-            end = _balanced(text, i + 1)
-            pieces.append(text[i : end + 1])
-            has = True
-            line += text.count("\n", i, end)
-            i = end + 1
-            continue
-        if c == "#" and not has:
-            i = text.find("\n", i)
-            i = len(text) if i < 0 else i
-            continue
-        if c == "(" and is_assignment():
-            pieces.append(c)
-            flush()
-            in_array = True
-        elif c == ")" and in_array:
-            flush()
-            words.append(Word(")", line))
-            in_array = False
-        elif c in " \t\r" or (c == "\n" and in_array):
-            flush()
-        elif c in "\n;|" or text.startswith("&&", i):
-            flush()
-            if words:
-                yield words
-            words = []
-            i += text.startswith("&&", i)
-        else:
-            pieces.append(c)
-            has = True
-        line += c == "\n"
-        i += 1
-    flush()
-    if words:
-        yield words
-
-
-def _closing(text: str, i: int, quote: str) -> int:
-    j = i + 1
-    while j < len(text) and text[j] != quote:
-        j += 2 if text[j] == "\\" and quote == '"' else 1
-    return min(j, len(text) - 1)
-
-
-def _balanced(text: str, i: int) -> int:
-    pairs = {"(": ")", "{": "}"}
-    close, depth, j = pairs[text[i]], 0, i
-    while j < len(text):
-        depth += (text[j] == text[i]) - (text[j] == close)
-        if depth == 0:
-            return j
-        j += 1
-    return len(text) - 1

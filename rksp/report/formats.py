@@ -41,12 +41,13 @@ FORMATS = (
         name="text",
         suffix=".txt",
         renderings={
-            "score": "rksp.report.terminal:render",
+            "score": "rksp.report.page:render",
             "confirm": "rksp.report.confirm_terminal:render",
             "grid": "rksp.report.grid_terminal:render",
             "diff": "rksp.report.terminal:render_comparison",
         },
     ),
+    Format(name="full", renderings={"score": "rksp.report.terminal:render"}),
     Format(
         name="json",
         suffix=".json",

@@ -97,10 +97,10 @@ WORDS: tuple[Word, ...] = (
         meaning="No classifier could be read, so there are measurements but no verdict.",
     ),
     Word(
-        name="decade",
-        meaning="The unit of the reasons: a factor of ten. -0.3 halves the rate at which the edge "
-        "is expected, +0.3 doubles it.",
-        spellings=("decades", "contribution", "why"),
+        name="reasons",
+        meaning="What moves this run's edge from that of the average labelled run, each as a "
+        "factor on the learning rate.",
+        spellings=("contribution", "contributions", "decades", "why"),
     ),
     Word(
         name="evidence",
@@ -116,13 +116,14 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         name="beyond the labelled runs",
-        meaning="A fact or a measurement lies outside the range of the runs that the model of the "
-        "edge was fitted on. The number gives the distance as a factor.",
+        meaning="A measurement lies outside the range of the runs that the classifier was fitted "
+        "on. The number gives the distance in widths of that range; the interval grows with it.",
         spellings=("outside",),
     ),
     Word(
         name="horizon",
-        meaning="The steps of the run that the answer is about.",
+        meaning="The steps over which the labelled runs were watched. What fails later is not in "
+        "the probability.",
         spellings=("horizon_steps",),
     ),
     # The spectra

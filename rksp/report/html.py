@@ -78,6 +78,16 @@ def render(report: ScoreReport) -> str:
     )
 
 
+def framed(report: ScoreReport) -> str:
+    """The page in a frame, as notebooks show it: its styles stay inside, and no script runs."""
+    return str(
+        Markup(
+            '<iframe sandbox="" title="rksp: {}" srcdoc="{}" '
+            'style="width: 100%; height: 680px; border: 0"></iframe>'
+        ).format(report.target.name, str(render(report)))
+    )
+
+
 def page(template: str, document: dict[str, object], **content: object) -> str:
     """Fills a template; everything but `Markup` is escaped, as configurations are hostile input."""
     environment = Environment(

@@ -133,11 +133,11 @@ def _findings(report: ScoreReport) -> str:
 
 def _contributions(risk: RiskAssessment) -> str:
     rows = [
-        (plain(c.meaning), "raises" if c.decades > 0 else "lowers", f"{c.decades:+.2f}")
+        (plain(c.meaning), "raises" if c.decades > 0 else "lowers", f"{10 ** abs(c.decades):.2f}")
         for c in risk.contributions
         if abs(c.decades) >= 0.05
     ]
-    return table(("Reason", "Edge", "Decades"), rows)
+    return table(("Reason", "Edge", "By a factor of"), rows)
 
 
 def _layers(layers: list[LayerReport]) -> str:

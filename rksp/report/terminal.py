@@ -1,4 +1,4 @@
-"""The report for a person at a terminal."""
+"""The whole report for a person at a terminal: every measurement."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rksp.spectra.status import Status
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_FINDINGS = 6
 _QUARTERS = range(-24, 4)  # of decades, from 1e-6 to 6
-_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-_STYLES = {
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+STYLES = {
     "ok": "bold green",
     "caution": "bold yellow",
     "risk": "bold red",
@@ -80,7 +80,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
     risk = seed.risk
     if risk is None:
         return Group(Text(f"not assessed: {seed.risk_missing}", style="bold yellow"))
-    title = (risk.verdict.upper(), _STYLES[risk.verdict])
+    title = (risk.verdict.upper(), STYLES[risk.verdict])
     if risk.verdict == "cannot tell":
         why = f"  {'; '.join(risk.reasons)}"
         return Group(Text.assemble(title, why), Text(f"  {words.alone(report, risk)}", "dim"))
@@ -104,7 +104,7 @@ def _findings(findings: list[Finding]) -> Group:
     lines = [
         Text.assemble(
             "  ",
-            (f"{finding.level} {finding.code}", _LEVEL_STYLES[finding.level]),
+            (f"{finding.level} {finding.code}", LEVEL_STYLES[finding.level]),
             f" {finding.message} ",
             (finding.fix, "italic"),
         )

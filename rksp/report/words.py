@@ -127,6 +127,8 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
             "with spectra of the same rank and number of states"
         )
     found += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
+    reasons = Counter(check.reason for check in report.not_run)
+    found += [f"{number} checks did not run: {reason}" for reason, number in reasons.items()]
     if seed.risk is not None and seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
         listed = [

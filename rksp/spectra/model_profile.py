@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 import torch
 from torch import nn
@@ -11,11 +12,21 @@ from rksp.batch import Batch
 from rksp.errors import InputError
 from rksp.measure.forward import ForwardStats
 from rksp.measure.snapshots import Collected, collect
+from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.spectra.dmd import VARIANTS
 from rksp.spectra.profile import SpectralAccumulator, SpectralProfile
 
+_COLUMNS = (
+    ("M≈1", "near_unit_mass"),
+    ("M>1", "expansive_mass"),
+    ("ρ", "spectral_radius"),
+    ("κ(V)", "eigenvector_condition"),
+    ("η", "nonlinearity"),
+    ("update", "update_ratio"),
+)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile:
     """What one forward pass showed of one model.
 
@@ -36,6 +47,46 @@ class Profile:
     states: int
     forward_passes: float
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        spectra, forward = self.spectra, self.forward
+        chains = " + ".join(f"{path} ({length})" for path, length in self.chains)
+        where = f"blocks {chains}, width {self.width}" if chains else "no residual stream"
+        means = ", ".join(
+            f"{title} {spectra.aggregates[name]['mean']:.3g}"
+            for title, name in _COLUMNS
+            if name in spectra.aggregates
+        )
+        lines = [
+            f"rksp profile: {where}, {self.states} states, {spectra.variant}",
+            f"  means over {spectra.coverage:.0%} of the blocks: {means}" if means else "",
+            f"  initial loss {forward.loss:.3g}" if forward.loss is not None else "",
+            f"  {spectra.reason}" if spectra.reason else "",
+        ]
+        return "\n".join(filter(None, lines))
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{title}</th>" for title in ("block", *(t for t, _ in _COLUMNS)))
+        rows = "".join(
+            f"<tr><td>{escape(layer.name)}</td>"
+            + "".join(f"<td>{_shown(getattr(layer, name))}</td>" for _, name in _COLUMNS)
+            + "</tr>"
+            for layer in self.spectra.layers
+        )
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        return f"<pre>{escape(repr(self))}</pre>{table if rows else ''}"
+
+
+def _judged_as(model: nn.Module) -> str:
+    width, depth = equivalent_shape(model)
+    return (
+        f"Without a chain of blocks the model is judged as a transformer of width {width} and "
+        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 def profile(
@@ -90,5 +141,5 @@ def profile(
             width=seen.width,
             states=seen.states,
             forward_passes=seen.forward_passes,
-            notes=seen.notes,
+            notes=seen.notes if seen.chains else (*seen.notes, _judged_as(model)),
         )

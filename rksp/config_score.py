@@ -1,0 +1,114 @@
+"""A score from the configuration and the recipe alone: no model is built, nothing is run."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from rksp.checks.coverage import not_covered
+from rksp.checks.registry import recipe_findings
+from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.documents.score import (
+    ForwardReport,
+    NotRunReport,
+    RiskAssessment,
+    ScoredTarget,
+    ScoreReport,
+    SeedReport,
+    SpectraReport,
+)
+from rksp.errors import ArtifactError, InputError
+from rksp.features import extract
+from rksp.models.source import ModelSource
+from rksp.recipe import Recipe
+from rksp.risk import assess, configured_inputs
+
+_WHY = "the evidence is the configuration; nothing was run"
+
+
+def score_configuration(
+    source: ModelSource,
+    recipe: Recipe,
+    *,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+    classifier: EdgeModel | None = None,
+) -> ScoreReport:
+    """Return the report of a target whose model is not built.
+
+    Args:
+        source: The target; a module or a factory has no configuration.
+        recipe: How the model is to be trained.
+        threshold, risk: See `rksp.risk.assess`.
+        classifier: The model of the edge; default the shipped one.
+
+    Raises:
+        InputError: The target has no configuration.
+    """
+    if source.config is None:
+        raise InputError(
+            f"{source.target} has no configuration; leave out --evidence config to measure it."
+        )
+    checked = recipe_findings(recipe, source.config, is_pretrained=source.is_pretrained)
+    answer, missing = _assessed(source, recipe, classifier, threshold=threshold, risk=risk)
+    unmeasured = {"forward": _WHY, "response": _WHY}
+    empty = dict.fromkeys(ForwardReport.model_fields)
+    return ScoreReport(
+        target=ScoredTarget.of(
+            source,
+            name=source.target,
+            model_type=getattr(source.config, "model_type", None),
+            parameters=source.num_parameters,
+            blocks=[],
+            width=getattr(source.config, "hidden_size", 0) or 0,
+            probe="nothing",
+            notes=list(source.notes),
+        ),
+        recipe=recipe,
+        verdict="not assessed" if answer is None else answer.verdict.value,
+        findings=list(checked.findings),
+        not_run=[NotRunReport.of(check) for check in checked.not_run],
+        seeds=[
+            SeedReport(
+                seed=0,
+                spectra=SpectraReport(
+                    variant="none",
+                    reading="not measured",
+                    reason=_WHY,
+                    coverage=0.0,
+                    published_score=None,
+                    aggregates={},
+                    layers=[],
+                ),
+                forward=ForwardReport(**empty | {"not_measured": unmeasured}),
+                response=None,
+                risk=answer,
+                risk_missing=missing,
+            )
+        ],
+        spread={},
+        provenance={
+            "rksp": version("rksp"),
+            "transformers": version("transformers"),
+            "weights": "not built",
+        },
+        kernels=[],
+        timings={},
+    ).finite()
+
+
+def _assessed(
+    source: ModelSource, recipe: Recipe, classifier: EdgeModel | None, **bars: float
+) -> tuple[RiskAssessment | None, str | None]:
+    """Return the answer, or the sentence that says why there is none."""
+    rate = recipe.learning_rate
+    try:
+        inputs = configured_inputs(source.config, recipe)
+        features = extract(
+            recipe.model_copy(update={"learning_rate": rate or 1.0}), depth=inputs.depth
+        )
+        unseen = not_covered(recipe)
+        doubts = (f"the labelled runs hold no {', no '.join(unseen)}",) if unseen else ()
+        model = classifier or load_edge_model()
+        return assess(features, inputs, model, learning_rate=rate, doubts=doubts, **bars), None
+    except (ArtifactError, InputError) as error:
+        return None, str(error)

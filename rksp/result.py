@@ -1,0 +1,126 @@
+"""The result of a score in Python: one flat object over the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rksp.documents.base import Part
+from rksp.documents.score import (
+    ForwardReport,
+    ResponseReport,
+    RiskAssessment,
+    ScoredTarget,
+    ScoreReport,
+    SpectraReport,
+)
+from rksp.errors import InputError
+from rksp.report import words
+from rksp.report.html import framed
+from rksp.report.issues import deciding
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# What a name means where two parts have it: the first part's.
+_PARTS: tuple[tuple[str, type[Part]], ...] = (
+    ("risk", RiskAssessment),
+    ("response", ResponseReport),
+    ("forward", ForwardReport),
+    ("spectra", SpectraReport),
+    ("target", ScoredTarget),
+)
+_RATES = ("start_here", "likely_edge", "do_not_exceed")
+_MOST_FINDINGS = 3
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """The answer for one model and recipe.
+
+    Its fields are those of the report, and beside them those of the deciding seed's `risk`,
+    `response`, `forward` and `spectra`, and of the `target`, by the names of the JSON:
+    `result.verdict`, `result.probability_failed`, `result.grad_norm`, `result.published_score`. A
+    field of a part that was not measured is None.
+
+    Attributes:
+        report: The document that `rksp score` writes.
+    """
+
+    report: ScoreReport
+
+    def __getattr__(self, name: str) -> object:
+        if not name.startswith("_") and name in (fields := self.to_dict()):
+            return fields[name]
+        raise AttributeError(f"a result has no field {name!r}; dir(result) lists them")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *self.to_dict()})
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields by name; `report.to_json()` is the document."""
+        seed = deciding(self.report)
+        fields = {name: getattr(self.report, name) for name in ScoreReport.model_fields}
+        for where, kind in _PARTS:
+            part = self.report.target if where == "target" else getattr(seed, where)
+            for name in kind.model_fields:
+                fields.setdefault(name, getattr(part, name, None))
+        return fields
+
+    def rates(self) -> dict[str, float]:
+        """Return the learning rates that the answer names, by their field's name."""
+        fields = self.to_dict()
+        return {name: fields[name] for name in _RATES if fields.get(name) is not None}
+
+    def __repr__(self) -> str:
+        seed = deciding(self.report)
+        lines = [f"{self.report.target.name}: {words.TITLES[self.report.verdict]}"]
+        if seed.risk is None:
+            lines.append(f"  {seed.risk_missing}")
+        else:
+            lines += [f"  {reason}" for reason in seed.risk.reasons[:1]]
+            lines.append(f"  {words.answer(self.report, seed.risk)}")
+            named = (f"{name} {rate:.2g}" for name, rate in self.rates().items())
+            lines.append(f"  {', '.join(named) or 'no rate looked at is safe'}")
+        findings = self.report.findings
+        lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
+        if len(findings) > _MOST_FINDINGS:
+            lines.append(f"  and {len(findings) - _MOST_FINDINGS} more findings")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return framed(self.report)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw P(failed) against the learning rate, with its interval and the named rates.
+
+        Args:
+            axes: Of matplotlib; default new ones.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InputError: matplotlib is missing, or there is no curve.
+        """
+        risk = deciding(self.report).risk
+        if risk is None or not risk.curve:
+            raise InputError("There is no risk curve to plot; see .report for the reason.")
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise InputError("A plot needs matplotlib; pip install 'rksp[plots]'.") from error
+        axes = pyplot.subplots(layout="constrained")[1] if axes is None else axes
+        rates = [point.learning_rate for point in risk.curve]
+        low, high = ([getattr(p, end) for p in risk.curve] for end in ("low", "high"))
+        axes.fill_between(rates, low, high, alpha=0.2, linewidth=0, label="interval")
+        axes.plot(rates, [point.probability for point in risk.curve], label="P(failed)")
+        own = self.report.recipe.learning_rate
+        marks = self.rates() | ({} if own is None else {"recipe": own})
+        for place, (name, rate) in enumerate(marks.items()):
+            style = "-" if name == "recipe" else "--"
+            axes.axvline(rate, color=f"C{place + 1}", linestyle=style, label=f"{name} {rate:.2g}")
+        axes.set(xscale="log", ylim=(0, 1), xlabel="learning rate", ylabel="P(failed)")
+        axes.set_title(self.report.target.name)
+        axes.legend()
+        return axes

@@ -1,0 +1,79 @@
+"""`rksp score` from Python: a model type, a file or any module in, one flat result out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+from torch import nn
+
+from rksp.errors import InputError
+from rksp.flags import checked
+from rksp.given_loss import Loss
+from rksp.models.given import left_as_found, module_source
+from rksp.models.resolve import resolve
+from rksp.models.source import ModelSource
+from rksp.options import MeasureOptions
+from rksp.pipeline import evaluate
+from rksp.recipe import Recipe
+from rksp.result import Result
+from rksp.score_report import score_report
+
+
+def score(
+    target: str | Path | nn.Module | ModelSource,
+    batch: object = None,
+    recipe: Recipe | Mapping[str, object] | None = None,
+    loss: Loss | None = None,
+    *,
+    lr: float | None = None,
+    is_pretrained: bool = False,
+    options: MeasureOptions | None = None,
+    **measure: object,
+) -> Result:
+    """Say how likely a run is to fail, why, and which learning rate to use.
+
+    Args:
+        target: A module, a model type, a path to a configuration or checkpoint,
+            `package.module:factory`, or what `rksp.resolve` returns. A module is left bitwise as
+            found.
+        batch: What a module is shown; a model of Hugging Face needs none. The first dimension of
+            every tensor counts the examples, two at least. (inputs, …, target); a dict of keyword
+            arguments with `labels`; or a tensor, such as token ids `[batch, length]` int64.
+        recipe: How the model is to be trained, fields of `rksp.Recipe`; default its defaults.
+        loss: Returns a scalar tensor. It is called with what the model returns, and with the target
+            for a tuple or the whole batch otherwise. By default the loss is: a Lightning module's
+            own `training_step`; the loss that the model returns; cross-entropy for integer targets;
+            the mean squared error for floating ones; next-token cross-entropy for token ids.
+        lr: The learning rate, in place of the recipe's.
+        is_pretrained: The module holds trained weights, which checks of initializations pass over.
+        options: How it is measured; or give fields of `MeasureOptions` by name.
+
+    Returns:
+        The answer; its fields bear the names of the JSON report.
+
+    Raises:
+        InputError: Something cannot be used; the message says what to do.
+        NotCovered: A target without a batch has no residual stream of constant width.
+    """
+    recipe = _recipe(recipe, lr)
+    if options is not None and measure:
+        raise InputError(f"Give options or {', '.join(measure)}, not both.")
+    if options is None:
+        options = checked(MeasureOptions, measure, noun="option")
+    if isinstance(target, nn.Module):
+        source = module_source(target, batch, loss, is_pretrained=is_pretrained, seed=options.seed)
+    elif batch is not None or loss is not None:
+        raise InputError(f"A batch and a loss go with a module; {target!r} brings its own.")
+    else:
+        source = target if isinstance(target, ModelSource) else resolve(str(target))
+        source = source.at(options.seed)
+    with nullcontext() if source.model is None else left_as_found(source.model):
+        evaluation, probe = evaluate(source, recipe, options)
+    return Result(score_report(source, recipe, [evaluation], probe.description))
+
+
+def _recipe(recipe: Recipe | Mapping[str, object] | None, lr: float | None) -> Recipe:
+    fields = recipe.model_dump() if isinstance(recipe, Recipe) else dict(recipe or {})
+    return Recipe.parse(fields if lr is None else fields | {"learning_rate": lr})

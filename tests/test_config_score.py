@@ -1,0 +1,43 @@
+"""`--evidence config`: an answer from the configuration and the recipe, without a model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands import left_with
+
+
+def scored(capsys, *arguments: str) -> tuple[int, dict]:
+    command = ["score", *arguments, "--evidence", "config", "--format", "json"]
+    code = left_with(command)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_configuration_alone_gets_three_rates(capsys):
+    code, report = scored(capsys, "gpt2", "--lr", "6e-4", "--warmup-steps", "2000")
+    risk = report["seeds"][0]["risk"]
+    assert code == 1 and risk["evidence"] == "config"  # the warm-up is longer than the run
+    assert risk["start_here"] < risk["likely_edge"]
+    assert report["seeds"][0]["spectra"]["layers"] == []
+    assert "RKSP505" in {finding["code"] for finding in report["findings"]}
+
+
+def test_checks_that_need_a_model_are_listed_as_not_run(capsys):
+    code, report = scored(capsys, "gpt2", "--lr", "1e-4", "--warmup-steps", "100")
+    missing = {check["code"]: check["reason"] for check in report["not_run"]}
+    assert code == 0
+    assert "a forward pass" in missing["RKSP101"]
+    assert "RKSP503" not in missing
+
+
+def test_a_module_has_no_configuration_to_read(capsys):
+    arguments = ["score", "collections:OrderedDict", "--evidence", "config"]
+    assert left_with(arguments) == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rate", ["1e-4", "10"])
+def test_the_rate_decides(capsys, rate):
+    code, report = scored(capsys, "gpt2", "--lr", rate, "--warmup-steps", "100")
+    assert (code == 1) == (rate == "10") == (report["verdict"] == "risk")
