@@ -226,7 +226,7 @@ def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
     with pytest.raises(InputError, match="holds another grid"):
         run(*told, "--risk", "0.1")
     assert run(store, "--top", "1") == 3  # a store shows itself
-    assert capsys.readouterr().out.splitlines()[1].split()[3] == "ok"
+    assert capsys.readouterr().out.splitlines()[1].split()[4] == "ok"
 
 
 def test_the_command_is_installed_and_lists_before_it_works(tmp_path):

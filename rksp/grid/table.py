@@ -91,14 +91,19 @@ def _verdict(row: Row, bar: float) -> str:
     return "caution" if is_above or (result.get("probability_failed_high") or 0.0) >= bar else "ok"
 
 
-def _rank(record: Record) -> tuple[float, bool, float, int]:
-    excess, rate = record["expected_excess"], record.get("learning_rate")
+def _rank(record: Record) -> tuple[float, float, bool, float, int]:
+    rate = record.get("learning_rate")
     return (
-        math.inf if excess is None else excess,
+        _or_last(record["expected_excess"]),
+        _or_last(record["probability_failed"]),
         record["failure"] is not None,
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
     )
+
+
+def _or_last(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
