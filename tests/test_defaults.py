@@ -85,7 +85,16 @@ def _options(command) -> set[str]:
 
 
 # Options that take a path or a place, and only read it.
-READS = {"--recipe", "--probe", "--text", "--collection", "--measurements", "--known", "--ladders"}
+READS = {
+    "--real",
+    "--recipe",
+    "--probe",
+    "--text",
+    "--collection",
+    "--measurements",
+    "--known",
+    "--ladders",
+}
 
 
 def test_every_option_that_must_be_typed_exists():

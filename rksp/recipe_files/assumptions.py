@@ -82,6 +82,7 @@ def left_out(name: str, values: Mapping[str, object]) -> Origin:
         "learning_rate": "left open: which rate is safe is the question",
         "batch_ramp": "none unless asked for",
         "peft": "all weights are trained unless asked otherwise",
+        "z_loss": "no z-loss unless asked for",
         "lora_rank": "no adapters",
         "lora_alpha": "no adapters",
         "lora_targets": "no adapters",
