@@ -18,8 +18,12 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "build" / "site-source"
 # What the gallery shows: a title, and the arguments of `rksp score` that make the page.
 GALLERY = {
-    "GPT-2 at a usual rate": "gpt2 --set n_layer=4 --lr 6e-4 --warmup-steps 100",
-    "The same, a hundred times higher": "gpt2 --set n_layer=4 --lr 6e-2",
+    "A small GPT-2 at a usual rate": (
+        "gpt2 --set n_layer=4 --set n_embd=256 --set n_head=4 --lr 6e-4 --warmup-steps 100"
+    ),
+    "The same, a hundred times higher": (
+        "gpt2 --set n_layer=4 --set n_embd=256 --set n_head=4 --lr 6e-2 --warmup-steps 100"
+    ),
     "A mixture of experts without a balance loss": (
         "mixtral --set num_hidden_layers=2 --set hidden_size=128 --set intermediate_size=256 "
         "--set vocab_size=1000 --lr 1e-3"

@@ -85,6 +85,6 @@ def test_what_the_labelled_runs_do_not_hold_is_not_judged(change, folder, capsys
     with pytest.raises(SystemExit):
         main(["score", str(folder / "gpt2.json"), *GOOD, *change, "--format", "json"])
     report = json.loads(capsys.readouterr().out)
-    assert report["verdict"] == "indeterminate"
+    assert report["verdict"] == "cannot tell"
     assert change[1] in " ".join(report["seeds"][0]["risk"]["reasons"])
     assert "RKSP901" in {finding["code"] for finding in report["findings"]}
