@@ -123,13 +123,9 @@ def assess(
         risk=risk,
         threshold=threshold,
         curve=[
-            CurvePoint(
-                learning_rate=rate,
-                probability=estimate.failed(rate),
-                low=estimate.interval(rate)[0],
-                high=estimate.interval(rate)[1],
-            )
+            CurvePoint(learning_rate=rate, probability=estimate.failed(rate), low=left, high=right)
             for rate in _RATES
+            for left, right in (estimate.interval(rate),)
         ],
         contributions=_contributions(estimate) if learning_rate is not None else [],
         outside=dict(estimate.outside),

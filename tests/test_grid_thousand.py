@@ -53,8 +53,8 @@ def expected(plan, tmp_path_factory) -> list[Record]:
 
 
 def test_the_table_is_worth_comparing(expected):
-    assert len({record["probability_failed"] for record in expected}) > 100
-    assert {record["verdict"] for record in expected} == {"ok", "risk"}
+    assert len({record["probability_failed"] for record in expected}) >= 100  # a rate each
+    assert {record["verdict"] for record in expected} == {"ok", "caution", "risk"}
 
 
 def test_local_processes_that_are_killed_give_the_same_table(plan, expected, tmp_path):
@@ -115,4 +115,4 @@ def test_it_costs_little_more_than_its_ten_profiles():
     cost = script("grid").grid_cost("gpt2", overrides=shape)
     print(cost)
     assert (cost["cells"], cost["profiles"]) == (1000, 10)
-    assert cost["ratio"] <= 1.2
+    assert cost["ratio"] <= 1.3

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.checks.declared import DeclaredShape, Settings
 from rksp.checks.facts import ModelFacts
@@ -58,6 +59,7 @@ class CheckEvidence:
     do_not_exceed: float | None = None
     likely_edge: float | None = None
     is_pretrained: bool = False
+    _known: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, need: Need) -> bool:
         """Whether the evidence holds what a check needs."""
@@ -70,6 +72,12 @@ class CheckEvidence:
             Need.RESPONSE: self.response is not None,
             Need.ANSWER: self.likely_edge is not None,
         }[need]
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Read the configuration once for what a score asks twenty times."""
+        if name not in self._known:
+            self._known[name] = make()
+        return self._known[name]
 
     @property
     def settings(self) -> Settings:
@@ -87,7 +95,7 @@ class CheckEvidence:
     @property
     def shape(self) -> DeclaredShape | None:
         """The size that the configuration declares."""
-        return self.settings.shape()
+        return self._once("shape", lambda: self.settings.shape())
 
     @property
     def parameters(self) -> float | None:
@@ -127,7 +135,7 @@ class CheckEvidence:
     @property
     def experts(self) -> int | None:
         """Experts that a router chooses from; None in a dense model."""
-        return experts(self.config) or self.settings.experts
+        return self._once("experts", lambda: experts(self.config) or self.settings.experts)
 
     @property
     def bounds_attention(self) -> bool:
