@@ -33,8 +33,8 @@ class MeasureOptions(BaseModel):
         kreiss: Compute Kreiss constants too, which is slow.
         streaming: `always` draws or reads weights as they are used and drops them after, `never`
             holds the model in memory, `auto` streams what does not fit. The numbers are the same.
-        max_memory: Bytes, default what is free. The response needs the model in memory six times
-            over: where that is too much, the evidence ends at `forward`.
+        max_memory: Bytes, default what is free. The response holds three copies of the weights;
+            `auto` streams a model for which there is no room.
         threads: Threads that fit spectra and draw weights; None is one.
     """
 
