@@ -11,6 +11,7 @@ from rksp.classifiers.edge_fit import FULL, fit_edge_model
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_learners import learner_guesses
+from rksp.classifiers.edge_lengths import bridge, horizons, warmups
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.edge_scores import (
     CONFIG_ONLY,
@@ -36,9 +37,10 @@ def edge_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     if any(x.source not in (LAB, PUBLISHED) for x in ladders):
         by_source = dict(unseen(ladders, model, "source"))
         parts = [_sources(ladders, model, by_source), _rates(by_source), *parts]
-        parts += [_shapes(ladders, model), _single_runs(ladders), _transfer(ladders, model)]
-    parts.append(_published(ladders, model))
-    return "\n\n".join(parts) + "\n"
+        parts += [_shapes(ladders, model), _single_runs(ladders), warmups(ladders, model)]
+        parts.append(_transfer(ladders, model))
+    parts += [bridge(ladders, model), _published(ladders, model), horizons(ladders)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -205,10 +207,12 @@ def _single_runs(ladders: Sequence[EdgeLadder]) -> str:
     lines = [
         "### Runs that change the warm-up, β₁, β₂ or the batch at a fixed rate",
         "",
-        "| left out | AUROC of failing |",
-        "|---|---|",
+        "| left out | AUROC of failing | among runs of one optimizer |",
+        "|---|---|---|",
     ]
-    lines += [f"| {title} | {single_run_auroc(ladders, key):.2f} |" for title, key in keys.items()]
+    for title, key in keys.items():
+        pooled, within = single_run_auroc(ladders, key)
+        lines.append(f"| {title} | {pooled:.2f} | {within:.2f} |")
     return "\n".join(lines)
 
 

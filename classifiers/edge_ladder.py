@@ -11,6 +11,8 @@ import numpy as np
 from rksp.classifiers.edge_inputs import EdgeInputs
 
 LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
+OPENLM = "openlm"  # runs at one rate that differ in the warm-up (Gadre et al., 2024); never fitted
+BRIDGE = "bridge"  # the group of the lab's ladders of ten times the steps
 MARGIN = 0.25  # nats above the best from which a run above the best rate has failed
 
 

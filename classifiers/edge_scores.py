@@ -10,7 +10,7 @@ import numpy as np
 
 from rksp.classifiers.edge_fit import FULL, Design, fit_edge_model
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
-from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from rksp.classifiers.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc
 
@@ -71,7 +71,7 @@ def unseen(
         model: Whose spreads are used.
         key: "source" or "shape"; single runs of a source or shape go with it.
     """
-    public = [x for x in ladders if x.source not in (LAB, PUBLISHED)]
+    public = [x for x in ladders if x.source not in (LAB, PUBLISHED, OPENLM)]
     for name in sorted({getattr(x, key) for x in public}):
         rest = [x for x in ladders if x.source == LAB or getattr(x, key) != name]
         seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
@@ -92,11 +92,16 @@ def unseen_lab(
     return found
 
 
-def single_run_auroc(ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], str]) -> float:
+def single_run_auroc(
+    ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], str]
+) -> tuple[float, float]:
     """AUROC of failing over single runs that change one of `FACTORS`, Adam's relatives and Lion.
 
     Args:
         key: What is left out together with a run, "" for nothing.
+
+    Returns:
+        Over all pairs of runs, and over pairs with the same optimizer.
     """
     chosen = [x for x in ladders if _is_factor(x)]
     margin = np.empty(len(chosen))
@@ -106,7 +111,12 @@ def single_run_auroc(ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], 
         for i, x in enumerate(chosen):
             if key(x) == name:
                 margin[i] = x.rates[0] - Prediction.of(seen, x).edge
-    return auroc(np.array([x.failed[0] for x in chosen]), margin)
+    failed = np.array([x.failed[0] for x in chosen])
+    names = np.array([x.inputs.optimizer for x in chosen])
+    parts = [(failed[names == name], margin[names == name]) for name in sorted(set(names))]
+    parts = [(y, m) for y, m in parts if 0 < y.sum() < len(y)]
+    pairs = [y.sum() * (len(y) - y.sum()) for y, _ in parts]
+    return auroc(failed, margin), float(np.average([auroc(y, m) for y, m in parts], weights=pairs))
 
 
 def _is_factor(ladder: EdgeLadder) -> bool:
