@@ -14,6 +14,7 @@ from rksp.documents.score import (
     KernelReport,
     LayerReport,
     NotRunReport,
+    OriginReport,
     ScoredTarget,
     ScoreReport,
     SeedReport,
@@ -25,7 +26,7 @@ from rksp.pipeline import Evaluation
 from rksp.recipe import Recipe
 from rksp.recipe_files.assumptions import assumed_line
 from rksp.recipe_files.origin import Origin
-from rksp.recipe_files.table_text import reported
+from rksp.recipe_files.table_text import in_full
 
 _CONCERN = ("risk", "cannot tell", "not assessed", "caution", "ok")  # worst first
 
@@ -85,7 +86,9 @@ def with_origins(report: ScoreReport, origins: Mapping[str, Origin]) -> ScoreRep
                 for name, origin in origins.items()
                 if origin.file is not None and origin.line is not None and not origin.assumes
             },
-            "recipe_origins": {name: reported(origin) for name, origin in origins.items()},
+            "recipe_origins": {
+                name: OriginReport.of(in_full(origin)) for name, origin in origins.items()
+            },
             "assumed": assumed_line(report.recipe, origins),
         }
     )
