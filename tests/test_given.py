@@ -203,7 +203,7 @@ def test_what_a_factory_lacks_is_said_in_one_sentence(factory, sentence, capsys,
 def test_confirm_says_what_it_cannot_train(capsys, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
     assert left_with(["confirm", "given_models:vit", "--lr", "1e-3", "--format", "json"]) == 2
-    assert "is no model of transformers" in capsys.readouterr().err
+    assert "is not a transformers model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

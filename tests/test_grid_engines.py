@@ -308,7 +308,7 @@ def test_submitit_judges_its_parameters(tmp_path):
 def test_without_slurm_that_is_said(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="Slurm cannot be used here"):
+    with pytest.raises(InputError, match="Slurm is not available"):
         SlurmEngine(tmp_path / "jobs", 1)
     assert list(tmp_path.iterdir()) == []
 

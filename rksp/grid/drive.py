@@ -1,4 +1,4 @@
-"""The coordinator: claims groups, gives them to an engine, and writes down what comes back."""
+"""The coordinator: claims groups, gives them to an engine, and stores the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A group at work: what of it is still open, and when it last said something."""
+    """A group at work, its open cells, and the time of its last event."""
 
     task: Task
     job: Job
@@ -39,17 +39,20 @@ def drive(
     typed: Collection[str] = (),
     options: Options | None = None,
 ) -> None:
-    """Works until no cell is open; cells that another coordinator holds are waited for.
+    """Work until no cell is open, and wait for cells that another coordinator holds.
 
-    Whom a dead worker is blamed on: before the profile was made, all cells of the group, which
-    share it; afterwards the first cell without a result, because cells are judged in order. The
-    others go back untried.
+    If a worker dies before the profile is made, all cells of the group share the blame, since they
+    share the profile. Later the first cell without a result takes it, because cells are judged in
+    order; the others go back untried.
 
     Args:
-        timeout: Seconds without an event after which a worker that has begun is ended.
-        lease: Seconds for which a claim is good unless renewed.
-        typed: Targets that may be factories. A store is a file: what it holds besides runs no code.
-        options: In place of the store's, which could let code run or be fetched.
+        store: The grid's cells.
+        engine: Where groups are worked on.
+        timeout: Seconds without an event after which a worker that has begun is stopped.
+        lease: Seconds for which a claim holds unless renewed.
+        progress: Called with a line for every profile and every failure.
+        typed: Targets that may be factories. A store is a file, so no other target of it runs code.
+        options: Options that replace the store's, which could let code run or be fetched.
     """
     running: list[_Running] = []
     renewed = time.monotonic()
@@ -82,14 +85,14 @@ def drive(
 
 
 def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress) -> bool:
-    """Writes down what a group said; says whether it is over."""
-    end = work.job.end()  # before the events: what came last must not be missed
+    """Store a group's events; return whether the group is over."""
+    end = work.job.end()  # before the events, so that the last ones are not missed
     for event in work.job.poll():
         work.heard = time.monotonic()
         _apply(store, work, event, progress)
     if end is None and work.started and time.monotonic() - work.heard > timeout:
         work.job.stop()
-        end = End(failure="timeout", message=f"no answer for {timeout:g} s")
+        end = End(failure="timeout", message=f"the worker did not answer for {timeout:g} s")
     if end is None:
         return False
     if work.open:
@@ -99,7 +102,7 @@ def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress
 
 def _apply(store: GridStore, work: _Running, event: Event, progress: Progress) -> None:
     name = model_name(work.task["target"], work.task["overrides"])
-    work.started = True  # a group may wait for its turn as long as it must
+    work.started = True  # the time before this does not count towards the timeout
     if event["kind"] == "started":
         return
     if event["kind"] == "profile":

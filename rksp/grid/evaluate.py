@@ -1,4 +1,4 @@
-"""One group of cells: profile the initialization once, then judge every recipe by it."""
+"""Evaluate one group of cells: profile the initialization once, then judge every recipe."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ EVALUATOR = "rksp.grid.evaluate:evaluate_task"
 def gather_cell(
     target: str, overrides: Mapping[str, object], seed: int, options: Options
 ) -> Evidence:
-    """Resolves a target and profiles one initialization of it: what cells of a group share.
+    """Resolve a target and profile one initialization, which the cells of a group share.
 
     Raises:
-        InputError: There is no such model, or it cannot be shown anything.
+        InputError: There is no such model, or it cannot be profiled.
     """
     from rksp.evidence import gather
     from rksp.models.resolve import resolve
@@ -54,9 +54,9 @@ def gather_cell(
 
 
 def evaluate_task(task: Task) -> Iterator[Event]:
-    """Yields one event for the profile and one for every cell, as soon as each is known.
+    """Yield one event for the profile and one for every cell, each as soon as it is known.
 
-    A failure of the profile ends the group; a failure of one cell is that cell's.
+    A failure of the profile ends the group; a failure of one cell affects that cell alone.
     """
     import torch
 
@@ -91,15 +91,15 @@ def evaluate_task(task: Task) -> Iterator[Event]:
 
 
 def load_evaluator(name: str):
-    """The function behind `package.module:function`: what workers run."""
+    """Import the function that workers run, named as `package.module:function`."""
     module, _, function = name.partition(":")
     return getattr(import_module(module), function)
 
 
 def summarize(evaluation: Evaluation) -> dict[str, object]:
-    """What a grid keeps of an `rksp.pipeline.Evaluation`: the answer without its curves.
+    """Return the part of an evaluation that a grid stores: the answer without its curves.
 
-    Nothing in it depends on timing or on the machine's other work: the same cell has the same
+    The summary does not depend on timing or on the machine's load, so the same cell has the same
     summary on every engine.
     """
     risk = evaluation.risk

@@ -1,4 +1,4 @@
-"""Results of experiments as small rows."""
+"""The results of experiments as small rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnyRow = TypeVar("AnyRow", bound=BaseModel)
 
 
 class Row(BaseModel):
-    """One trial in a committed result: what a table needs of it."""
+    """One trial in a committed result, with the fields that the tables need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,17 +41,19 @@ class Row(BaseModel):
 
     @property
     def has_diverged(self) -> bool:
-        """Say whether it diverged: not finite, loss above 50 or gradient norm above 500."""
+        """True if a value was not finite, the loss passed 50 or the gradient norm passed 500."""
         return self.outcome == Outcome.DIVERGED
 
 
 class Cost(BaseModel):
-    """What one arm adds to a step of one experiment.
+    """The time that one arm adds to a step of one experiment.
 
     Attributes:
-        experiment, arm: Which.
+        experiment: Key of the experiment.
+        arm: The arm's line.
         every: Steps between two actions.
-        bare, acting: Processor milliseconds of a step without it, and of one in which it acts.
+        bare: Processor milliseconds of a step without the arm.
+        acting: Processor milliseconds of a step in which the arm acts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +66,7 @@ class Cost(BaseModel):
 
     @property
     def share(self) -> float:
-        """Return the share of a bare step, spread over the cadence."""
+        """The added share of a bare step, spread over the cadence."""
         return (self.acting / self.bare - 1) / self.every
 
 

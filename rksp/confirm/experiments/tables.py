@@ -1,4 +1,4 @@
-"""The tables of experiments, as Markdown: each takes rows and what the paper says."""
+"""The tables of experiments, as Markdown; each function takes rows and the paper's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rksp.outcome import OutcomePolicy
 ENERGY = "kss:form=energy,weight=3"
 SPARSER = (2, 4)  # steps between two penalties; the default acts at every one
 STABLE_SHARE = 0.2  # the paper calls a rate stable under this share of diverged trials
-REFERENCE = "rate=0.1"  # the arm whose final loss tells whether a deep run stalled
+REFERENCE = "rate=0.1"  # a deep run stalled if it ends above this arm
 FAULT_STEP, WARMUP = 160, 40
 _RATE = f"large_rate:step={FAULT_STEP},factor=100"
 _PRECISION = f"low_precision_attention:step={FAULT_STEP}"

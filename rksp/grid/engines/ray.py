@@ -1,7 +1,7 @@
-"""Many machines through Ray: a group is one task, and its events stream back as they happen.
+"""Many machines through Ray: a group is one task that streams its events.
 
-Ray itself retries nothing here: the coordinator knows which cells are done, and gives only the
-rest to another node.
+Ray does not retry tasks here. The coordinator knows which cells are done and gives only the rest
+to another node.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _PATIENCE = 10.0  # seconds
 
 
 class RayEngine:
-    """Groups as Ray tasks.
+    """Runs groups as Ray tasks.
 
     Args:
-        workers: Groups at once; default as many as the cluster has processors.
-        address: Of a cluster; default the one that Ray finds, or a new one on this machine.
-        evaluator: What the tasks run, as `package.module:function`; every node must be able to
-            import it.
+        workers: Groups at once; by default one for every processor of the cluster.
+        address: The address of a cluster; by default the one that Ray finds, or a new one on this
+            machine.
+        evaluator: The function that tasks run, as `package.module:function`; every node must be
+            able to import it.
 
     Raises:
         InputError: Ray is not installed or its cluster cannot be reached.
@@ -66,26 +67,26 @@ class RayEngine:
         self._work = remote(_work)
 
     def start(self, task: Task) -> RayJob:
-        """Sends a group to the cluster."""
+        """Send a group to the cluster."""
         scattered = self._work.options(scheduling_strategy="SPREAD")
         return RayJob(self._ray, scattered.remote(self._evaluator, task, str(Path.cwd())))
 
     def close(self) -> None:
-        """Leaves the cluster; one that was there before is left as it is."""
+        """Leave the cluster; shut it down only if this engine started it."""
         if self._is_ours:
             self._ray.shutdown()
         self._opened.close()
 
 
 def _knock(address: str | None) -> None:
-    """Whether anybody listens: Ray itself would try for minutes."""
+    """Open and close one connection to the address, because Ray itself would retry for minutes."""
     match = _ADDRESS.fullmatch(address or "")
     if match is not None:
         socket.create_connection((match["host"], int(match["port"])), timeout=_PATIENCE).close()
 
 
 def _work(evaluator: str, task: Task, folder: str):
-    """Answer a task; relative paths count from `folder` where the node has one."""
+    """Evaluate a task; relative paths start from `folder` if the node has it."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
     yield {"kind": "started"}
@@ -116,7 +117,7 @@ class RayJob:
             self._end = End()
 
     def poll(self) -> list[Event]:
-        """Events since the last call."""
+        """Return the events since the last call."""
         events = []
         while True:
             try:
@@ -125,9 +126,9 @@ class RayJob:
                 return events
 
     def end(self) -> End | None:
-        """Once the stream has ended, how."""
+        """Return how the stream ended, or None while it runs."""
         return self._end
 
     def stop(self) -> None:
-        """Cancels the task with its process."""
+        """Cancel the task and its process."""
         self._ray.cancel(self._stream, force=True)
