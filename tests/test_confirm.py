@@ -342,7 +342,8 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
     assert steps == sorted(set(steps))  # without what the interrupted run wrote
     assert _untimed(continued) == _untimed(again(None))
     again(tmp_path / "kept", recipe.model_copy(update={"learning_rate": 2e-3}))
-    assert not any(line.endswith("already finished") for line in said)  # another recipe's runs do not count
+    # The runs of another recipe do not count.
+    assert not any(line.endswith("already finished") for line in said)
 
 
 def test_progress_is_sparse_and_says_how_long_it_will_take(capsys) -> None:

@@ -157,7 +157,7 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
         (["kss"], "--folder"),
         (["ksss"], "did you mean kss"),
         (["kss", "--stored", "--folder", "."], "holds no trial"),
-        (["cost", "--folder", "."], "trains nothing"),
+        (["cost", "--folder", "."], "has no trials"),
         (["table-1", "--stored"], "not stored"),
         (["kss", "--stored", "-o", "nowhere/rows.json"], "no folder nowhere"),
     ],
