@@ -1,8 +1,8 @@
-"""An evaluator that measures nothing and fails as told: for tests of engines and of the store.
+"""An evaluator for tests of engines and stores: it measures nothing and fails on request.
 
-Told by the target's overrides: `die_in_profile`, `die_at` (index of a cell), `die_once` (a file
-that marks the first death), `raise_at`, `hang_at`, `invalid`, `seconds` (a profile), `pause` (a
-cell).
+The target's overrides request the failures: `die_in_profile`, `die_at` (index of a cell),
+`die_once` (a file that marks the first death), `raise_at`, `hang_at`, `invalid`, `seconds` (of a
+profile), `pause` (per cell).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rksp.grid.events import Event, Task
 
 
 def evaluate(task: Task) -> Iterator[Event]:
-    """One profile event, then a result for each cell that is a function of the cell alone."""
+    """Yield one profile event, then a result for each cell that is a function of the cell alone."""
     told = task["overrides"]
     if told.get("invalid"):
         yield {"kind": "failed", "failure": "invalid", "message": "there is no such model."}
