@@ -148,9 +148,9 @@ def change_ranks(
 
     Args:
         query_then: `[heads, head_dim, width]`.
-        key_then: Of the same shape and dtype.
-        query_now: Of the same shape and dtype.
-        key_now: Of the same shape and dtype.
+        key_then: Same shape and dtype.
+        query_now: Same shape and dtype.
+        key_now: Same shape and dtype.
 
     Returns:
         Quantity → (`[heads]` float64, 0 for heads that did not move and NaN for heads that are not

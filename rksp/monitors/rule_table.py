@@ -28,7 +28,7 @@ class Rule:
         harmless: Values on the good side of this one never raise an alarm by their change.
         warn: Hard limit of a warning on the value itself, on the bad side (`up` if there is none).
             It does not apply to a series that starts beyond it.
-        critical: Hard limit of a critical alarm, likewise.
+        critical: Hard limit of a critical alarm, on the same side.
         patience: Number of samples in a row beyond a hard limit that raise its alarm.
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row, with `ratio_severity`.
