@@ -98,7 +98,7 @@ class MatmulCorruption(Fault):
         def enter(module: nn.Module, args: tuple) -> tuple | None:
             if not (torch.is_grad_enabled() and args[0].requires_grad):
                 return None
-            x = args[0].view_as(args[0])  # the gradient of this use alone
+            x = args[0].view_as(args[0])  # a view, so that only this use's gradient is struck
             x.register_hook(self._flipped)
             return (x, *args[1:])
 

@@ -46,7 +46,7 @@ class Base:
         )
         try:
             line = assumed_line(read.recipe(), read.origins())
-        except InputError:  # an axis may give what the file cannot say
+        except InputError:  # an axis may give what the file lacks
             return ()
         return (line,) if line else ()
 

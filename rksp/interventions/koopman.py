@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _WORST_CONDITION = 1e6  # of the eigenvectors; above it an eigenvalue's gradient is noise
-_AMPLIFICATION = 100.0  # of ‖G‖_F over the gradient of the moduli; 1 for a normal operator
+_AMPLIFICATION = 100.0  # largest ‖G‖_F over the moduli's gradient; it is 1 for a normal operator
 
 
 def reduced_operator(

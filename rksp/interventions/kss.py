@@ -28,7 +28,7 @@ from rksp.moment import Moment
 
 Form = Literal["energy", "published", "random"]
 _FEWEST = 8  # token states that a penalty needs
-_FIRST_REFINEMENTS = 4  # of a basis that starts at random
+_FIRST_REFINEMENTS = 4  # iterations of a new random basis
 
 # The defaults of each form. The published row is the paper's (it gives weights 0.01 to 0.20, a
 # random half of the layers, every 10 to 20 steps). The energy row kept all of 10 runs without norms

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-TO_SIGMA = 1.4826  # of the MAD, for normal samples
-MAD_EFFICIENCY = 0.37  # of the MAD against the standard deviation, for normal samples
+TO_SIGMA = 1.4826  # converts the MAD of normal samples to standard deviations
+MAD_EFFICIENCY = 0.37  # of the MAD relative to the standard deviation, for normal samples
 LINE_VARIANCE = 13.4  # of the resistant line a quarter of its length ahead, in units of σ²/n
 SINGLE_TAIL = 1e-5  # false alarms per sample and quantity: 30 quantities give 0.3 in 1,000 steps
-RUN_TAIL = 1e-3  # the same for a sample that must repeat to be an alarm
+RUN_TAIL = 1e-3  # the same for a sample that must repeat to raise an alarm
 MOST = 25.0  # the largest threshold, however smooth the series is
 WHITE_ENOUGH = 64  # independent samples that a CUSUM needs: its mean is then known to 0.16 σ
 

@@ -188,13 +188,13 @@ class _Series:
     def __init__(self, rule: Rule, rules: Rules) -> None:
         self.rule, self.rules = rule, rules
         self.samples: deque[float] = deque(maxlen=rules.window + rules.recent)
-        self.count = 0  # of samples ever kept
-        self.fitted_at = self.fitted_to = -1  # samples kept when it was fitted, and those used
+        self.count = 0  # samples kept so far
+        self.fitted_at = self.fitted_to = -1  # samples kept at the last fit, and samples used
         self.baseline: Baseline | None = None
         self.run = self.beyond = 0  # samples in a row over the bar, beyond the ratio
-        self.was_within = False  # the soft limit, once
+        self.was_within = False  # true once a value was within the soft limit
         self.cusum = 0.0
-        self.last: float | None = None  # sample, if it was finite
+        self.last: float | None = None  # the newest finite sample
 
     def keep(self, value: float) -> None:
         """Add a finite value to the samples."""

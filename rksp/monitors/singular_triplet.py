@@ -11,7 +11,7 @@ from torch import Tensor
 _SEED = 0x6A61636F
 _BLOCK = 4
 _KEPT = 8  # Ritz vectors that survive a restart
-_ACCURACY = 3e-3  # of the angle of the vectors, about the residual over 1 − (σ_2/σ_1)²
+_ACCURACY = 3e-3  # of the vectors' angle, which is about the residual over 1 − (σ_2/σ_1)²
 _SMALL = 1e-3  # of the mean norm of a state; smaller tokens count as this large
 
 Function = Callable[[Tensor], Tensor]

@@ -113,7 +113,7 @@ class UpdateRMS(Monitor):
         stride = max(1, len(flat) // self.samples)
         width = tensor.shape[-1] if tensor.dim() else 1
         while stride > 1 and math.gcd(stride, width) > 1:
-            stride += 1  # or the sample would stay within a few columns
+            stride += 1  # otherwise the sample would stay within a few columns
         return flat[::stride].float()
 
 

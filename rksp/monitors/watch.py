@@ -149,7 +149,7 @@ class Watch:
                 self._handles.append(handle)
                 self._wrap(monitor, handle)
                 armed = True
-        if armed:  # first and last, so that every monitor's hooks on the model lie between
+        if armed:  # these run first and last, around every monitor's hooks on the model
             first = model.register_forward_pre_hook(self._enter, prepend=True)
             self._handles += [first, model.register_forward_hook(self._leave)]
 
@@ -261,7 +261,7 @@ class Watch:
         return nullcontext()
 
     def _enter(self, module: nn.Module, args: object) -> None:
-        is_training = torch.is_grad_enabled()  # or an evaluation before the step's own pass
+        is_training = torch.is_grad_enabled()  # false in an evaluation before the step's own pass
         if is_training and self._is_spent:
             self.end_forward_backward()
         self._is_live = is_training and not self._is_spent

@@ -110,7 +110,7 @@ class RayJob:
                 self._events.put(self._ray.get(reference))
         except errors.RayTaskError as error:
             self._end = End(failure="error", message=str(error.cause or error).splitlines()[0])
-        except errors.RayError as error:  # the worker, its node or its object is gone
+        except errors.RayError as error:  # the worker, its node or its object was lost
             name = type(error).__name__
             self._end = End(failure="killed", message=f"the worker was lost ({name})")
         else:

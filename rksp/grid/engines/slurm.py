@@ -50,7 +50,7 @@ class SlurmEngine:
             import submitit
         except ImportError as error:
             raise InputError("--engine slurm needs submitit; pip install 'rksp[slurm]'.") from error
-        os.environ.update(SAFE_PATH)  # which jobs inherit
+        os.environ.update(SAFE_PATH)  # jobs inherit it
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "logs", cluster=cluster)
         except RuntimeError as error:
