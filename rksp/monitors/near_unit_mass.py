@@ -74,7 +74,7 @@ class NearUnitMass(Monitor):
         spectra = [spectrum for spectrum in self._spectra if spectrum.status is Status.OK]
         if not spectra:
             statuses = {spectrum.status for spectrum in self._spectra}
-            if statuses <= {Status.TOO_FEW_STATES, Status.RANK_DEFICIENT}:  # these depend on the batch shape
+            if statuses <= {Status.TOO_FEW_STATES, Status.RANK_DEFICIENT}:  # from the batch shape
                 reasons = sorted(status.value for status in statuses) or ["no block ran"]
                 raise NotCovered(f"no block gave a trustworthy spectrum: {', '.join(reasons)}")
             return []
