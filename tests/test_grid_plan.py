@@ -167,7 +167,7 @@ def test_draws_choose_among_conditional_blocks(tmp_path):
     kinds = [cell.recipe.optimizer for cell in plan.cells]
     assert {"adamw", "sgd"} == set(kinds)
     assert len(kinds) == 3  # sixty draws of three different cells
-    assert "57 cells repeat" in plan.notes[-1]
+    assert "57 cells are left out" in plan.notes[-1]
     assert all(c.recipe.momentum == 0.9 for c in plan.cells if c.recipe.optimizer == "adamw")
     with pytest.raises(InputError, match="60 cells"):
         make_plan(grid, target="gpt2", samples=60, max_cells=59)
@@ -241,7 +241,7 @@ def test_rows_of_an_export(tmp_path):
     assert plan.cells[1].recipe.warmup_steps == 0
     assert plan.cells[0].overrides == {"n_layer": 2}
     assert "Name, val_loss" in plan.notes[0]
-    assert "1 cells repeat" in plan.notes[1]
+    assert "1 cells are left out" in plan.notes[1]
     lines = '{"lr": 1e-3, "target": "gpt2"}\n\n{"lr": 1e-2, "target": "llama"}\n'
     assert len(read_plan(write(tmp_path, "runs.jsonl", lines)).cells) == 2
 
