@@ -555,15 +555,6 @@ def test_a_score_is_the_same_streamed():
     assert right == pytest.approx(left, abs=1e-3)
 
 
-def test_a_streamed_model_is_not_trained():
-    source = resolve_tiny("llama")
-    found, _ = evaluate(
-        source, Recipe(), MeasureOptions(states=256, evidence="micro", streaming="always")
-    )
-    assert found.range_test is None and found.response is not None
-    assert "trains the model" in found.profile.forward.not_measured["range test"]
-
-
 def test_in_memory_without_room_for_the_response_the_evidence_is_forward(monkeypatch):
     source = resolve_tiny("llama")
     monkeypatch.setattr(opening, "resident_memory", lambda: 0)
