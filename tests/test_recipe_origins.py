@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
 from rksp.cli.recipe_source import requested_run
 from rksp.recipe import Recipe
-from rksp.recipe_files.assumptions import alternatives, assumed_line, flag_of, origins_of_flags
+from rksp.recipe_files.assumptions import assumed_line, flag_of, origins_of_flags
 from rksp.recipe_files.origin import OriginKind
 from rksp.recipe_files.registry import read_recipe_file
 from rksp.recipe_files.table_text import recipe_table
@@ -85,19 +85,6 @@ def test_sgd_has_momentum_and_no_second_beta():
     line = assumed_line(recipe, origins_of_flags(recipe, {}))
     assert "momentum 0.9" in line
     assert "β₂" not in line
-
-
-def test_alternatives_vary_one_assumption_at_a_time():
-    read = read_recipe_file(PYTHIA)
-    found = alternatives(read.recipe(), read.origins())
-    assert [said for said, _ in found] == [
-        "8 devices, so a batch of 128",
-        "64 devices, so a batch of 1024",
-        "1024 devices, so a batch of 16384",
-    ]
-    assert found[-1][1].batch_size == 16384
-    sure = read_recipe_file(CONFIGS / "levanter" / "llama2_7b.yaml")
-    assert alternatives(sure.recipe(), sure.origins()) == []
 
 
 def test_the_table_has_one_row_for_every_field_that_somebody_decided():

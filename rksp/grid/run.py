@@ -41,10 +41,6 @@ class GridResult:
         """What varies, by the names that the user gave."""
         return table.axes_of(self.rows)
 
-    def unfinished(self) -> list[Row]:
-        """Cells without a result: those that could not run, and those not done yet."""
-        return [row for row in self.rows if row.state != "done"]
-
 
 def run_grid(
     plan: GridPlan,

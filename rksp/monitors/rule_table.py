@@ -31,7 +31,6 @@ class Rule:
         patience: Samples in a row beyond a hard limit before it speaks.
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row, with `ratio_severity`.
-        is_drift: Whether the healthy mean is constant, so that a CUSUM makes sense.
         advice: Name of an intervention, or empty.
     """
 
@@ -44,7 +43,6 @@ class Rule:
     patience: int = 1
     ratio: float | None = None
     ratio_severity: Severity = Severity.WARN
-    is_drift: bool = False
     advice: str = ""
 
     def __str__(self) -> str:
