@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rksp.errors import InputError, RkspError
 from rksp.grid.cell import Options
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import CellGroup, Event, Failure
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _KEPT = {
     "expected_excess",
     "evidence",
 }
-EVALUATOR = "rksp.grid.evaluate:evaluate_task"
+EVALUATOR = "rksp.grid.evaluate:evaluate_group"
 
 
 def gather_cell(
@@ -52,7 +52,7 @@ def gather_cell(
     return gather(source, options.model_copy(update={"seed": seed}))
 
 
-def evaluate_task(task: Task) -> Iterator[Event]:
+def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """Yields one event for the profile and one for every cell, as soon as each is known.
 
     A failure of the profile ends the group; a failure of one cell is that cell's.
@@ -63,18 +63,18 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     from rksp.models.refusals import refusals
     from rksp.pipeline import judge
 
-    options = Options(**task["options"])
+    options = Options(**group["options"])
     torch.set_num_threads(options.workers)
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
         classifier = load_edge_model(options.classifier) if options.classifier else None
-        evidence = gather_cell(task["target"], task["overrides"], task["seed"], options)
+        evidence = gather_cell(group["target"], group["overrides"], group["seed"], options)
     except expected as error:
         yield _failed(error)
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
-    for key, fields in task["cells"]:
+    for key, fields in group["cells"]:
         try:
             evaluation = judge(
                 evidence,
