@@ -16,7 +16,7 @@ import numpy as np
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.errors import ArtifactError
 
-ARTIFACT_SCHEMA = "rksp-edge-1"
+ARTIFACT_SCHEMA = "rksp-edge-2"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
