@@ -39,9 +39,7 @@ FACTS = ModelFacts(
     embedding_std=0.02,
     ties_embeddings=True,
 )
-ATTENTION = AttentionStats(
-    logit_std=0.3, max_logit=1.5, entropy=0.98, min_head_entropy=0.97, collapsed_heads=0, block=0
-)
+ATTENTION = AttentionStats(logit_std=0.3, max_logit=1.5, entropy=0.98, collapsed_heads=0, block=0)
 ROUTER = RouterStats(
     name="mlp.gate", entropy=0.99, logit_std=0.2, max_violation=0.9, dead_experts=0
 )
@@ -50,14 +48,12 @@ FORWARD = ForwardStats(
     loss=10.9,
     uniform_loss=10.8,
     logit_std=0.55,
-    log_z=10.9,
     blocks=(BLOCK,) * 12,
     attention=(ATTENTION,),
     routers=(ROUTER,),
     activation_absmax=5.0,
     activation_name="h.0.mlp",
     aligned_response=50.0,
-    aligned_worst=(),
     not_measured={},
 )
 RESPONSE = ResponseProfile(

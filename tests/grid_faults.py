@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 
 
-def evaluate(task: Task) -> Iterator[Event]:
+def evaluate(group: CellGroup) -> Iterator[Event]:
     """Yield one profile event, then a result for each cell that is a function of the cell alone."""
-    told = task["overrides"]
+    told = group["overrides"]
     if told.get("invalid"):
         yield {"kind": "failed", "failure": "invalid", "message": "there is no such model."}
         return
@@ -27,7 +27,7 @@ def evaluate(task: Task) -> Iterator[Event]:
         _die()
     yield {"kind": "profile", "seconds": float(told.get("seconds", 0))}
     marker = Path(told["die_once"]) if "die_once" in told else None
-    for key, recipe in task["cells"]:
+    for key, recipe in group["cells"]:
         if told.get("die_at") == recipe["max_steps"]:
             _die()
         if told.get("raise_at") == recipe["max_steps"]:

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rksp.grid.evaluate import evaluate_task
+from rksp.grid.evaluate import evaluate_group
 from rksp.grid.store import GridStore
 
 
 def run_here(store: GridStore) -> None:
     """Work through a store in this process, without an engine."""
     while task := store.claim(600.0):
-        for event in evaluate_task(task):
+        for event in evaluate_group(task):
             if event["kind"] == "profile":
                 store.profiled(task["cells"][0][0], event["seconds"])
             elif event["kind"] == "result":

@@ -291,7 +291,7 @@ def report() -> ConfirmReport:
         steps=20,
         seeds=(0,),
         monitors=("loss", "gradient-norm", "non-finite"),
-        say=lambda what, done, total: said.append(f"{what} ({done}/{total})"),
+        progress=lambda what, done, total: said.append(f"{what} ({done}/{total})"),
     )
     assert any("run 2 of 2, rate=0.001 seed 0: step 20/20" in line for line in said)
     assert said[-1].endswith("healthy (40/40)")
@@ -327,7 +327,7 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
             options=MeasureOptions(evidence="forward"),
             monitors=("loss",),
             folder=folder,
-            say=listen,
+            progress=listen,
         )
 
     stop_at = "run 2 of 2, rate=0.3 seed 0: step 3"

@@ -306,7 +306,7 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
     assert [record["verdict"] for record in result.records(bar=0.9)] == ["ok", "ok"]
     assert {record["warmup_steps"] for record in result.records()} == {3}
     assert result.axes() == ["lr"]
-    assert result.unfinished() == []
+    assert {row.state for row in result.rows} == {"done"}
     assert len(result.profiles) == 1
     assert result.made_by["classifier"]
 

@@ -160,7 +160,7 @@ def test_reading_a_store_leaves_the_work_of_this_process_alone(tmp_path):
     with GridStore(path) as store:
         store.fill(cells("m", 2), Options())
         task = store.claim(60.0)
-        assert read_grid(path).unfinished()
+        assert any(row.state != "done" for row in read_grid(path).rows)
         assert store.counts()["running"] == 2
         assert store.finish(task["cells"][0][0], {"verdict": "ok"})
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from rksp.cli import lab as cli
 from rksp.lab.collection import build_collection, collection_ids, read_collection
 from rksp.lab.ladder import run_ladder
+from rksp.lab.measurements import pack_measurements, unpack_measurements
 from rksp.lab.plan import LadderSpec, Plan
 from rksp.lab.run import run_plan
 from rksp.lab.together import groups, run_group, shape_key
-from rksp.lab.training_table import pack_measurements, unpack_measurements
 
 RECIPE = {"max_steps": 8, "batch_size": 2, "sequence_length": 8, "warmup_steps": 2}
 

@@ -34,7 +34,8 @@ from rksp.training.runner import RunRecord
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
-Say = Callable[[str, int, int], None]  # (message, training steps done, training steps in total)
+# Takes a message, the training steps done so far, and the training steps of all runs.
+ConfirmProgress = Callable[[str, int, int], None]
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
@@ -67,7 +68,7 @@ def confirm(
     text: Path | None = None,
     device: str = "cpu",
     folder: Path | None = None,
-    say: Say = lambda what, done, total: None,
+    progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
 
@@ -86,7 +87,7 @@ def confirm(
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
             critical alarm, a checkpoint from before it. The same call with the same folder reuses
             the finished runs and trains the rest.
-        say: Called with the progress.
+        progress: Called with the progress.
 
     Raises:
         InputError: Something cannot be used; raised before anything is trained.
@@ -117,7 +118,7 @@ def confirm(
         monitors=monitors,
         text=text,
         device=device,
-        say=say,
+        progress=progress,
     )
     settings = runs.settings()
     judged = {"of": _identity(options, threshold, seeds)}
@@ -144,7 +145,7 @@ class _Runs:
     monitors: Sequence[str]
     text: Path | None
     device: str
-    say: Say
+    progress: ConfirmProgress
 
     @property
     def total(self) -> int:
@@ -171,7 +172,7 @@ class _Runs:
             return prediction
         evaluations = []
         for seed in self.seeds:
-            self.say(f"predicting seed {seed}", 0, self.total)
+            self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
             evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
             evaluations.append(evaluation)
@@ -189,7 +190,7 @@ class _Runs:
             done = number * self.recipe.max_steps
             trial = finished.trial(arm.label, seed)
             if trial is not None:
-                self.say(f"{name}: {trial.outcome}, already finished", done, self.total)
+                self.progress(f"{name}: {trial.outcome}, already finished", done, self.total)
                 trials.append(trial)
                 continue
             if seed not in batches:
@@ -201,7 +202,7 @@ class _Runs:
             )
             finished.keep_trial(trials[-1])
             after = done + self.recipe.max_steps
-            self.say(f"{name}: {trials[-1].outcome}", after, self.total)
+            self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
         return trials
 
     def _batches(self, seed: int) -> list[Batch]:
@@ -227,9 +228,12 @@ class _Runs:
             seed=seed,
             faults=self.faults,
             monitors=self.monitors,
-            sinks=[*finished.sinks(arm.label, seed), _Critical(name, done, self.total, self.say)],
+            sinks=[
+                *finished.sinks(arm.label, seed),
+                _Critical(name, done, self.total, self.progress),
+            ],
             checkpoints=finished.checkpoints(arm.label, seed),
-            progress=lambda step, loss: self.say(
+            progress=lambda step, loss: self.progress(
                 f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, self.total
             ),
         )
@@ -278,8 +282,8 @@ def _report(
 class _Critical(Sink):
     """Reports a monitor's first critical alarm of a run as it comes."""
 
-    def __init__(self, name: str, done: int, total: int, say: Say) -> None:
-        self.name, self.done, self.total, self.say = name, done, total, say
+    def __init__(self, name: str, done: int, total: int, progress: ConfirmProgress) -> None:
+        self.name, self.done, self.total, self.progress = name, done, total, progress
         self._heard: set[str] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
@@ -288,7 +292,7 @@ class _Critical(Sink):
             if alarm.severity is Severity.CRITICAL and alarm.monitor not in self._heard:
                 self._heard.add(alarm.monitor)
                 what = f"{self.name}: alarm at step {alarm.step}, {sentence(alarm)}"
-                self.say(what, self.done + alarm.step, self.total)
+                self.progress(what, self.done + alarm.step, self.total)
 
 
 def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -> list[object]:

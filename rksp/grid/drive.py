@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rksp.factory import is_factory
 from rksp.grid.cell import Options, model_name
 from rksp.grid.engines.base import End, Engine, Job
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import CellGroup, Event, Failure
 from rksp.grid.store import GridStore
 
 LEASE = 60.0  # seconds; renewed three times as often
@@ -21,7 +21,7 @@ Progress = Callable[[str], None]
 class _Running:
     """A group at work, its open cells, and the time of its last event."""
 
-    task: Task
+    group: CellGroup
     job: Job
     open: list[str]
     started: bool = False
@@ -59,16 +59,16 @@ def drive(
     try:
         while True:
             while len(running) < engine.slots:
-                task = store.claim(lease)
-                if task is None:
+                group = store.claim(lease)
+                if group is None:
                     break
                 if options is not None:
-                    task["options"] = options.model_dump(mode="json")
-                keys = [key for key, _ in task["cells"]]
-                if is_factory(task["target"]) and task["target"] not in typed:
-                    store.fail(keys, "invalid", f"the factory {task['target']} was not typed.")
+                    group["options"] = options.model_dump(mode="json")
+                keys = [key for key, _ in group["cells"]]
+                if is_factory(group["target"]) and group["target"] not in typed:
+                    store.fail(keys, "invalid", f"the factory {group['target']} was not typed.")
                     continue
-                running.append(_Running(task=task, job=engine.start(task), open=keys))
+                running.append(_Running(group=group, job=engine.start(group), open=keys))
             if not running and not any(store.counts()[state] for state in ("todo", "running")):
                 return
             if time.monotonic() - renewed > lease / 3:
@@ -101,14 +101,14 @@ def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress
 
 
 def _apply(store: GridStore, work: _Running, event: Event, progress: Progress) -> None:
-    name = model_name(work.task["target"], work.task["overrides"])
+    name = model_name(work.group["target"], work.group["overrides"])
     work.started = True  # the time before this does not count towards the timeout
     if event["kind"] == "started":
         return
     if event["kind"] == "profile":
         work.profiled = True
-        store.profiled(work.task["cells"][0][0], event["seconds"])
-        progress(f"{name} seed {work.task['seed']}: profiled")
+        store.profiled(work.group["cells"][0][0], event["seconds"])
+        progress(f"{name} seed {work.group['seed']}: profiled")
         return
     keys = [event["cell"]] if "cell" in event else list(work.open)
     if event["kind"] == "result":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rksp.errors import InputError, RkspError
 from rksp.grid.cell import Options
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import CellGroup, Event, Failure
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -22,14 +22,13 @@ _KEPT = {
     "probability_failed",
     "probability_failed_low",
     "probability_failed_high",
-    "probability_diverged",
     "start_here",
     "likely_edge",
     "do_not_exceed",
     "expected_excess",
     "evidence",
 }
-EVALUATOR = "rksp.grid.evaluate:evaluate_task"
+EVALUATOR = "rksp.grid.evaluate:evaluate_group"
 
 
 def gather_cell(
@@ -53,7 +52,7 @@ def gather_cell(
     return gather(source, options.model_copy(update={"seed": seed}))
 
 
-def evaluate_task(task: Task) -> Iterator[Event]:
+def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """Yield one event for the profile and one for every cell, each as soon as it is known.
 
     A failure of the profile ends the group; a failure of one cell affects that cell alone.
@@ -64,18 +63,18 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     from rksp.models.refusals import refusals
     from rksp.pipeline import judge
 
-    options = Options(**task["options"])
+    options = Options(**group["options"])
     torch.set_num_threads(options.workers)
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
         classifier = load_edge_model(options.classifier) if options.classifier else None
-        evidence = gather_cell(task["target"], task["overrides"], task["seed"], options)
+        evidence = gather_cell(group["target"], group["overrides"], group["seed"], options)
     except expected as error:
         yield _failed(error)
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
-    for key, fields in task["cells"]:
+    for key, fields in group["cells"]:
         try:
             evaluation = judge(
                 evidence,

@@ -10,7 +10,7 @@ Failure = Literal["invalid", "out of memory", "error", "killed", "timeout"]
 FINAL: tuple[Failure, ...] = ("invalid", "error", "timeout")
 
 
-class Task(TypedDict):
+class CellGroup(TypedDict):
     """A group of cells with one initialization; `cells` holds pairs of key and recipe fields."""
 
     target: str

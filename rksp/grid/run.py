@@ -41,10 +41,6 @@ class GridResult:
         """Return the varied names as the user gave them."""
         return table.axes_of(self.rows)
 
-    def unfinished(self) -> list[Row]:
-        """Return the cells without a result: those that could not run and those still open."""
-        return [row for row in self.rows if row.state != "done"]
-
 
 def run_grid(
     plan: GridPlan,

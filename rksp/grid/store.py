@@ -25,7 +25,7 @@ from urllib.parse import quote
 from rksp.errors import ArtifactError, InputError
 from rksp.files import check_writable
 from rksp.grid.cell import Cell, Options
-from rksp.grid.events import FINAL, Failure, Task
+from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
 from rksp.text import safe_strings
 
@@ -151,7 +151,7 @@ class GridStore:
             )
         return 0
 
-    def claim(self, lease: float) -> Task | None:
+    def claim(self, lease: float) -> CellGroup | None:
         """Claim the next group, all open cells of one initialization, for `lease` seconds."""
         now = time.time()
         with self._transaction():

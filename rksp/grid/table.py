@@ -32,7 +32,6 @@ _ANSWER = (
     "probability_failed",
     "probability_failed_low",
     "probability_failed_high",
-    "probability_diverged",
     "start_here",
     "likely_edge",
     "do_not_exceed",

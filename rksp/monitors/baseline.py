@@ -15,7 +15,6 @@ LINE_VARIANCE = 13.4  # of the resistant line a quarter of its length ahead, in 
 SINGLE_TAIL = 1e-5  # false alarms per sample and quantity: 30 quantities give 0.3 in 1,000 steps
 RUN_TAIL = 1e-3  # the same for a sample that must repeat to raise an alarm
 MOST = 25.0  # the largest threshold, however smooth the series is
-WHITE_ENOUGH = 64  # independent samples that a CUSUM needs: its mean is then known to 0.16 σ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +73,6 @@ class Baseline:
     def _distance(self, x: float, direction: str, ahead: int) -> float:
         up, down = x - self.reference("up", ahead), self.reference("down", ahead) - x
         return {"up": up, "down": down, "both": max(up, down)}[direction]
-
-    @property
-    def is_white_enough(self) -> bool:
-        """True if there are enough independent samples for a CUSUM."""
-        return self.count * _share(self.correlation) >= WHITE_ENOUGH
-
-    def innovation(self, x: float, last: float, direction: str) -> float:
-        """Return the part of a sample that the last one does not predict, around the median."""
-        r = self.correlation
-        fresh = (x - self.median) - r * (last - self.median)
-        sign = -1.0 if direction == "down" else 1.0
-        return sign * fresh / (self.scale * math.sqrt(1 - r * r))
 
 
 def fit_baseline(

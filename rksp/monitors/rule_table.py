@@ -33,7 +33,6 @@ class Rule:
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row, with `ratio_severity`.
         ratio_severity: The severity of that alarm.
-        is_drift: True if the healthy mean is constant, so that a CUSUM is meaningful.
         advice: Name of an intervention, or empty.
     """
 
@@ -46,7 +45,6 @@ class Rule:
     patience: int = 1
     ratio: float | None = None
     ratio_severity: Severity = Severity.WARN
-    is_drift: bool = False
     advice: str = ""
 
     def __str__(self) -> str:

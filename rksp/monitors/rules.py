@@ -33,9 +33,6 @@ class Rules:
     After an alarm the quantity's baseline is frozen until no layer was over the bar for
     `run_length` samples.
 
-    If the rule of a quantity asks for it, a one-sided CUSUM with drift `cusum_drift` looks for slow
-    changes (Siegmund's approximation: 19,000 white samples to a false alarm at 8).
-
     Attributes:
         active: Names of interventions that act in the run; no alarm advises one of them.
         warmup_steps: Steps of the learning-rate warm-up. During it only hard limits apply, and the
@@ -55,8 +52,6 @@ class Rules:
     run_length: int = 3
     critical_length: int = 10
     critical_factor: float = 10.0
-    cusum_limit: float = 8.0
-    cusum_drift: float = 0.5
     warmup_steps: int = 0
     rearm_at: tuple[int, ...] = ()
     active: frozenset[str] = frozenset()
@@ -193,7 +188,6 @@ class _Series:
         self.baseline: Baseline | None = None
         self.run = self.beyond = 0  # samples in a row over the bar, beyond the ratio
         self.was_within = False  # true once a value was within the soft limit
-        self.cusum = 0.0
         self.last: float | None = None  # the newest finite sample
 
     def keep(self, value: float) -> None:
@@ -291,17 +285,6 @@ class _Series:
                     rule=f"beyond {rule.ratio:g} times the median, {self.beyond} in a row",
                     baseline=rule.restored(baseline.median),
                     severity=rule.ratio_severity,
-                )
-        if rule.is_drift and baseline.is_white_enough:
-            innovation = baseline.innovation(x, self.last or x, rule.direction)
-            self.cusum = max(0.0, self.cusum + innovation - rules.cusum_drift)
-            if self.cusum >= rules.cusum_limit:
-                yield _Verdict(
-                    reading=reading,
-                    excess=self.cusum / rules.cusum_limit,
-                    rule=f"CUSUM {self.cusum:.1f} >= {rules.cusum_limit:g}",
-                    baseline=rule.restored(baseline.median),
-                    severity=Severity.WARN,
                 )
 
     def _refresh(self, layers: int) -> None:

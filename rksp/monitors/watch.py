@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
@@ -74,7 +74,6 @@ class Watch:
         alarms: All alarms in order.
         seconds: Host time spent per monitor, hooks included. On a device that computes
             asynchronously this is the time to launch, not to compute.
-        rule_seconds: Host time spent on rules and sinks.
         resets: (step, reason) of every `reset`.
     """
 
@@ -97,7 +96,6 @@ class Watch:
         self.readings: list[Reading] = []
         self.alarms: list[Alarm] = []
         self.seconds = dict.fromkeys(names, 0.0)
-        self.rule_seconds = 0.0
         self.resets: list[tuple[int, str]] = []
         self._sinks, self._keep, self._clock = tuple(sinks), keep, clock
         self._judge = Judge(self.rules)
@@ -208,7 +206,6 @@ class Watch:
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
                 found += self._guard(monitor, lambda monitor=monitor: monitor.read(moment)) or []
-        started = self._clock()
         alarms = self._judge.feed(found)
         self.readings += found
         if self._keep is not None and len(self.readings) > 2 * self._keep:
@@ -216,7 +213,6 @@ class Watch:
         self.alarms += alarms
         for sink in self._sinks:
             sink.write(found, alarms)
-        self.rule_seconds += self._clock() - started
         return alarms
 
     def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
@@ -269,17 +265,3 @@ class Watch:
     def _leave(self, module: nn.Module, args: object, output: object) -> None:
         self._is_spent |= self._is_live
         self._is_live = not self._is_spent
-
-
-def summary(watch: Watch) -> Mapping[str, Mapping[str, object]]:
-    """Return each monitor's readings, alarms, first alarm, seconds, and why it is silent."""
-    return {
-        monitor.name: {
-            "readings": sum(r.monitor == monitor.name for r in watch.readings),
-            "alarms": sum(a.monitor == monitor.name for a in watch.alarms),
-            "first_alarm": next((a.step for a in watch.alarms if a.monitor == monitor.name), None),
-            "seconds": watch.seconds[monitor.name],
-            "silent": watch.silent.get(monitor.name),
-        }
-        for monitor in watch.monitors
-    }

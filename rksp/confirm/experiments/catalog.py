@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments import tables
-from rksp.confirm.experiments.rows import Row
+from rksp.confirm.experiments.rows import TrialRow
 from rksp.confirm.experiments.trials import Trial
 from rksp.monitors.registry import MONITORS
 from rksp.recipe import Recipe
 
 Paper = Mapping[str, float | str]
-Table = Callable[[Sequence[Row], Paper], str]
+Table = Callable[[Sequence[TrialRow], Paper], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Experiment:
             for faults in block.faults
         ]
 
-    def table(self, rows: Sequence[Row]) -> str:
+    def table(self, rows: Sequence[TrialRow]) -> str:
         """Return the tables of rows, as Markdown."""
         return "\n".join(table(rows, self.paper) for table in self.tables)
 

@@ -18,7 +18,7 @@ from rksp.outcome import Outcome
 AnyRow = TypeVar("AnyRow", bound=BaseModel)
 
 
-class Row(BaseModel):
+class TrialRow(BaseModel):
     """One trial in a committed result, with the fields that the tables need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,11 +70,11 @@ class Cost(BaseModel):
         return (self.acting / self.bare - 1) / self.every
 
 
-def to_rows(stored: Sequence[Stored]) -> list[Row]:
+def to_rows(stored: Sequence[Stored]) -> list[TrialRow]:
     """Return the rows of stored trials."""
-    shared = set(Row.model_fields) - {"rate", "faults", "fault_step"}
+    shared = set(TrialRow.model_fields) - {"rate", "faults", "fault_step"}
     return [
-        Row(
+        TrialRow(
             rate=s.trial.recipe.learning_rate,
             faults=s.trial.faults,
             fault_step=s.trial.fault_step,
@@ -90,7 +90,7 @@ def write_rows(path: Path, rows: Sequence[BaseModel]) -> None:
     atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 
-def shipped_rows(name: str, kind: type[AnyRow] = Row) -> list[AnyRow]:
+def shipped_rows(name: str, kind: type[AnyRow] = TrialRow) -> list[AnyRow]:
     """Return the committed rows of an experiment.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import CellGroup, Event, Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Engine(Protocol):
 
     slots: int
 
-    def start(self, task: Task) -> Job:
+    def start(self, group: CellGroup) -> Job:
         """Start to work on a group."""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A worker process: reads tasks and writes events, both as lines of JSON."""
+"""A worker process: reads groups of cells and writes events, both as lines of JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(coordinator: int, evaluator: str) -> None:
 
     Args:
         coordinator: Its process id. A parent that died before this line runs has another one.
-        evaluator: The function that evaluates a task, as `package.module:function`.
+        evaluator: The function that evaluates a group, as `package.module:function`.
     """
     end_with(coordinator)
     from rksp.grid.evaluate import load_evaluator  # seconds in which the coordinator may die

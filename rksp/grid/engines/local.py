@@ -14,7 +14,7 @@ import threading
 
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 from rksp.processes import SAFE_PATH
 
 
@@ -32,7 +32,7 @@ class LocalEngine:
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
 
-    def start(self, task: Task) -> LocalJob:
+    def start(self, group: CellGroup) -> LocalJob:
         """Give a group to an idle process, or to a new one."""
         while self._idle:
             worker = self._idle.pop()
@@ -41,7 +41,7 @@ class LocalEngine:
         else:
             worker = _Worker(self._evaluator)
             self._all.append(worker)
-        return LocalJob(worker, task, self._idle)
+        return LocalJob(worker, group, self._idle)
 
     def close(self) -> None:
         """Stop the processes."""
@@ -71,10 +71,10 @@ class _Worker:
         for line in self.process.stdout:
             self.lines.put(line)
 
-    def send(self, task: Task) -> None:
-        """Write a task to the process."""
+    def send(self, group: CellGroup) -> None:
+        """Write a group to the process."""
         with contextlib.suppress(BrokenPipeError):  # it died; the job will notice
-            self.process.stdin.write(json.dumps(task) + "\n")
+            self.process.stdin.write(json.dumps(group) + "\n")
             self.process.stdin.flush()
 
     def last_words(self) -> str:
@@ -99,11 +99,11 @@ class _Worker:
 class LocalJob:
     """A group in a worker process."""
 
-    def __init__(self, worker: _Worker, task: Task, idle: list[_Worker]) -> None:
+    def __init__(self, worker: _Worker, group: CellGroup, idle: list[_Worker]) -> None:
         self._worker, self._idle = worker, idle
         self._is_done = False
         self._events: list[Event] = []
-        worker.send(task)
+        worker.send(group)
 
     def _drain(self) -> None:
         while not self._is_done:

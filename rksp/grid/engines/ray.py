@@ -18,7 +18,7 @@ from pathlib import Path
 from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 from rksp.processes import SAFE_PATH
 
 _ADDRESS = re.compile(r"(ray://)?(?P<host>[^:/]+):(?P<port>\d{1,5})")
@@ -66,10 +66,10 @@ class RayEngine:
         remote = ray.remote(num_returns="streaming", num_cpus=1, max_retries=0)
         self._work = remote(_work)
 
-    def start(self, task: Task) -> RayJob:
+    def start(self, group: CellGroup) -> RayJob:
         """Send a group to the cluster."""
         scattered = self._work.options(scheduling_strategy="SPREAD")
-        return RayJob(self._ray, scattered.remote(self._evaluator, task, str(Path.cwd())))
+        return RayJob(self._ray, scattered.remote(self._evaluator, group, str(Path.cwd())))
 
     def close(self) -> None:
         """Leave the cluster; shut it down only if this engine started it."""
@@ -85,12 +85,12 @@ def _knock(address: str | None) -> None:
         socket.create_connection((match["host"], int(match["port"])), timeout=_PATIENCE).close()
 
 
-def _work(evaluator: str, task: Task, folder: str):
-    """Evaluate a task; relative paths start from `folder` if the node has it."""
+def _work(evaluator: str, group: CellGroup, folder: str):
+    """Evaluate a group; relative paths start from `folder` if the node has it."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
     yield {"kind": "started"}
-    yield from load_evaluator(evaluator)(task)
+    yield from load_evaluator(evaluator)(group)
 
 
 class RayJob:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 from rksp.grid.provenance import made_by
 from rksp.processes import SAFE_PATH
 
@@ -68,14 +68,14 @@ class SlurmEngine:
         self._evaluator = evaluator
         self._jobs: list[SlurmJob] = []
 
-    def start(self, task: Task) -> SlurmJob | Answered:
+    def start(self, group: CellGroup) -> SlurmJob | Answered:
         """Submit a group, without the cells that jobs of an earlier coordinator have answered."""
-        known = self._left_behind(task)
-        rest = [cell for cell in task["cells"] if cell[0] not in known]
+        known = self._left_behind(group)
+        rest = [cell for cell in group["cells"] if cell[0] not in known]
         if not rest:
             return Answered(list(known.values()))
         file = self.folder / f"events-{rest[0][0]}-{secrets.token_hex(4)}.jsonl"
-        left = {**task, "cells": rest}
+        left = {**group, "cells": rest}
         job = SlurmJob(
             self._executor.submit(work, self._evaluator, left, str(file)),
             file,
@@ -86,9 +86,9 @@ class SlurmEngine:
         self._jobs.append(job)
         return job
 
-    def _left_behind(self, task: Task) -> dict[str, Event]:
+    def _left_behind(self, group: CellGroup) -> dict[str, Event]:
         """Return the results for cells of this group in the shared folder, by cell."""
-        wanted, found = {key for key, _ in task["cells"]}, {}
+        wanted, found = {key for key, _ in group["cells"]}, {}
         for file in sorted(self.folder.glob("events-*.jsonl")):
             for event in _read(file, 0)[0]:
                 if event and event["kind"] == "result" and event["cell"] in wanted:
@@ -105,10 +105,10 @@ class SlurmEngine:
                 job.join()
 
 
-def work(evaluator: str, task: Task, path: str) -> None:
+def work(evaluator: str, group: CellGroup, path: str) -> None:
     """Run a job: append one line of JSON for each event, and null at the end."""
     with Path(path).open("a", encoding="utf-8") as file:
-        events = load_evaluator(evaluator)(task)
+        events = load_evaluator(evaluator)(group)
         for event in itertools.chain(({"kind": "started"},), events, (None,)):
             print(json.dumps(event), file=file, flush=True)
 
