@@ -66,7 +66,7 @@ def judge(arguments: Sequence[str]) -> tuple[int, str, str, float]:
             rksp(list(arguments))
         except SystemExit as left:
             code = left.code
-        except BaseException as error:
+        except BaseException as error:  # whatever escapes is the finding
             err.write(f"Traceback: {error!r}")
     return code, out.getvalue(), err.getvalue(), time.process_time() - started
 

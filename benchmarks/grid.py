@@ -12,7 +12,7 @@ import typer
 
 from rksp.cli.options import assignments
 from rksp.grid.cell import Options
-from rksp.grid.evaluate import evaluate_task
+from rksp.grid.evaluate import evaluate_group
 from rksp.grid.plan import make_plan
 from rksp.grid.store import GridStore
 
@@ -52,7 +52,7 @@ def grid_cost(
         store.fill(plan.cells, Options())
         while task := store.claim(_LEASE):
             begun, is_first = time.process_time(), True
-            for event in evaluate_task(task):
+            for event in evaluate_group(task):
                 if event["kind"] == "profile":
                     store.profiled(task["cells"][0][0], event["seconds"])
                     continue
@@ -76,7 +76,7 @@ def _load(target: str, overrides: Mapping[str, object] | None) -> None:
     plan = make_plan({"lr": [1e-3]}, target=target, overrides=overrides)
     with tempfile.TemporaryDirectory() as folder, GridStore(Path(folder) / "grid.db") as store:
         store.fill(plan.cells, Options())
-        for _ in evaluate_task(store.claim(_LEASE)):
+        for _ in evaluate_group(store.claim(_LEASE)):
             pass
 
 

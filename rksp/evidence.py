@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from torch import nn
 
@@ -16,7 +15,6 @@ from rksp.checks.facts import ModelFacts, read_facts
 from rksp.datasets.probe import Probe, make_probe
 from rksp.errors import InputError
 from rksp.features import Tier
-from rksp.measure.lr_range import STEPS, RangeTest, range_test
 from rksp.measure.response import ResponseProfile
 from rksp.measure.streamed_response import respond
 from rksp.models.given import given_probe
@@ -33,7 +31,6 @@ _THREE_COPIES = (
     "it holds three copies of the weights in memory, for which there is no room; "
     "the evidence is forward; use --stream auto"
 )
-_IN_MEMORY_ONLY = "it trains the model, which a streamed model cannot be"
 _RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
 
 Progress = Callable[[str], None]
@@ -67,7 +64,6 @@ class Evidence:
     seconds: dict[str, float]
     stream: Stream | None = None
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
-    _range_tests: dict[Recipe, RangeTest] = field(default_factory=dict)
 
     def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
         """Return the response to the recipe's first update, measured once for all that share it."""
@@ -82,21 +78,6 @@ class Evidence:
             with _timed(self.seconds, "response", progress):
                 self._responses[step] = respond(self.model, self.stream, same, fresh, step)
         return self._responses[step]
-
-    def range_test(
-        self, recipe: Recipe, response: ResponseProfile | None, progress: Progress
-    ) -> RangeTest | None:
-        """Return the range test of the recipe's optimizer, run once for all that share it."""
-        if self.tier < Tier.MICRO or response is None or not response.update_rms:
-            return None
-        shared = _micro_recipe(recipe)
-        if shared not in self._range_tests:
-            batches = _micro_batches(self.source, shared, self.options.probe)
-            with _timed(self.seconds, "range test", progress):
-                self._range_tests[shared] = range_test(
-                    self.model, batches, shared, update_rms=response.update_rms
-                )
-        return self._range_tests[shared]
 
 
 def gather(
@@ -156,8 +137,6 @@ def gather(
                 needs_chain=source.batch is None,
             )
         weights = "in memory" if stream is None else stream.describe()
-    if stream is not None and tier > Tier.RESPONSE:
-        tier, seen = Tier.RESPONSE, _without(seen, "range test", _IN_MEMORY_ONLY)
     if responds and stream is None and not response_fits(source, options.max_memory):
         tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
     return Evidence(
@@ -197,34 +176,6 @@ def first_step(recipe: Recipe) -> Recipe:
     """
     names = ("optimizer", *optimizer_spec(recipe.optimizer).first_step)
     return Recipe(**{name: getattr(recipe, name) for name in names})
-
-
-def _micro_recipe(recipe: Recipe) -> Recipe:
-    """Reduce a recipe to what its range test depends on."""
-    return recipe.model_copy(
-        update={
-            "learning_rate": None,
-            "warmup_steps": 0,
-            "max_steps": 1,
-            "schedule": "constant",
-            "min_lr_ratio": 0.0,
-            "batch_size": min(2, recipe.batch_size),
-            "sequence_length": 2,
-            "gradient_accumulation_steps": 1,
-            "precision": "fp32",
-        }
-    )
-
-
-def _micro_batches(source: ModelSource, recipe: Recipe, file: Path | None) -> list[Batch]:
-    """Return forty batches of at most two sequences: what a CPU can train on in minutes."""
-    size = min(2, recipe.batch_size)
-    batch = source.batch
-    if batch is None:
-        batch = make_probe(source, num_sequences=STEPS * size, seed=1, text=file).batch
-    count = batch.count
-    starts = [(step * size) % max(1, count - size + 1) for step in range(STEPS)]
-    return [batch.rows(start, start + size) for start in starts]
 
 
 def _without(seen: Profile, name: str, reason: str) -> Profile:

@@ -51,7 +51,7 @@ def load_factory(target: str) -> Callable[[], object]:
         module = _guarded(target, lambda: importlib.import_module(module_name))
     except ImportError as error:
         raise InputError(f"{target}: {module_name} cannot be imported ({error}).") from error
-    except Exception as error:
+    except Exception as error:  # code of the user, which may raise anything
         raise InputError(
             f"{target}: importing {module_name} failed ({type(error).__name__}: {error})."
         ) from error
@@ -74,7 +74,7 @@ def _guarded(target: str, action: Callable[[], object]) -> object:
         return action()
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:
+    except BaseException as error:  # SystemExit and its relatives, which would end rksp
         raise InputError(
             f"{target} tried to end the program ({type(error).__name__}: {error}); "
             "a factory returns a torch.nn.Module."

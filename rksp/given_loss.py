@@ -59,7 +59,7 @@ class GivenLoss:
             loss = self.loss(output, judged_by)
         except RkspError:
             raise
-        except Exception as error:
+        except Exception as error:  # code of the user, which may raise anything
             raise InputError(
                 f"The loss cannot be computed ({_said(error)}); it is called with what the model "
                 "returns and with the batch (the target alone for a tuple of inputs and target)."
@@ -187,7 +187,7 @@ def _training_step(model: nn.Module, batch: Batch) -> Pass:
             result = model.training_step(batch.given, 0)
         except RkspError:
             raise
-        except Exception as error:
+        except Exception as error:  # code of the user, which may raise anything
             raise InputError(
                 f"training_step of {type(model).__name__} failed ({_said(error)}); {_HOW}."
             ) from error

@@ -22,8 +22,8 @@ class MeasureOptions(BaseModel):
 
     Attributes:
         evidence: How much may be spent. `forward`: one forward pass with its spectra. `response`:
-            also the reaction to the recipe's first update. `micro`: also forty steps at rising
-            rates. A model whose loss is not known stops at `forward`.
+            also the reaction to the recipe's first update. A model whose loss is not known stops
+            at `forward`.
         seed: Seed of the initialization.
         probe: A text to show the model in place of the bundled one.
         states: Token states per block.
@@ -41,7 +41,7 @@ class MeasureOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     evidence: Annotated[
-        Literal["config", "forward", "response", "micro"],
+        Literal["config", "forward", "response"],
         Flag("--evidence", "How much to spend; each includes the ones before it."),
     ] = "response"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from rksp.checks.coverage import not_covered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
-from rksp.classifiers.classifier import load_classifier
 from rksp.classifiers.edge_inputs import Norm
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.datasets.probe import Probe
@@ -17,9 +16,8 @@ from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, RiskAssessment
 from rksp.errors import ArtifactError
 from rksp.evidence import Evidence, Progress, gather
-from rksp.features import FEATURES, Tier, extract
+from rksp.features import extract
 from rksp.measure.forward import LOGITS_NOT_FINITE, ForwardStats
-from rksp.measure.lr_range import RangeTest
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.source import ModelSource
@@ -30,7 +28,6 @@ from rksp.spectra.model_profile import Profile
 
 _VOCABULARY = 50_000  # of a model that has no classes
 _SAME_SIZE = 1.002
-_STRANGE = 3.0  # ranges of the labelled runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,6 @@ class Evaluation:
     seed: int
     profile: Profile
     response: ResponseProfile | None
-    range_test: RangeTest | None
     risk: RiskAssessment | None
     risk_missing: str | None
     alternatives: tuple[AlternativeReport, ...] = ()
@@ -109,13 +105,10 @@ def judge(
         progress: Told what is about to happen.
     """
     response = evidence.response(recipe, progress)
-    rising = evidence.range_test(recipe, response, progress)
     missing, assessment, others = None, None, []
 
     def answer(recipe: Recipe) -> RiskAssessment:
-        return _assess(
-            evidence, recipe, response, rising, classifier, threshold=threshold, risk=risk
-        )
+        return _assess(evidence, recipe, response, classifier, threshold=threshold, risk=risk)
 
     try:
         assessment = answer(recipe)
@@ -138,7 +131,6 @@ def judge(
         seed=evidence.options.seed,
         profile=evidence.profile,
         response=response,
-        range_test=rising,
         risk=assessment,
         risk_missing=missing,
         alternatives=tuple(others),
@@ -153,7 +145,6 @@ def _assess(
     evidence: Evidence,
     recipe: Recipe,
     response: ResponseProfile | None,
-    rising: RangeTest | None,
     classifier: EdgeModel | None,
     **bars: float,
 ) -> RiskAssessment:
@@ -167,17 +158,8 @@ def _assess(
     width, depth = seen.width, sum(length for _, length in seen.chains)
     if not seen.chains:
         width, depth = equivalent_shape(evidence.model)
-    labelled = load_classifier()
-    features = extract(
-        recipe.model_copy(update={"learning_rate": rate or 1.0}),
-        depth=depth,
-        forward=seen.forward,
-        spectra=seen.spectra,
-        response=response,
-        range_test=rising,
-    )
     return assess(
-        features,
+        extract(seen.forward, seen.spectra, response),
         edge_inputs(
             recipe,
             width=width,
@@ -187,19 +169,9 @@ def _assess(
         ),
         classifier or load_edge_model(),
         learning_rate=rate,
-        diverged=rate and labelled.predict(features, "diverged").probability,
         **bars,
-        doubts=(*_doubts(seen, response, recipe), *_strange(labelled.outside(features))),
+        doubts=_doubts(seen, response, recipe),
     )
-
-
-def _strange(outside: Mapping[str, float]) -> list[str]:
-    """Why what was measured is like no labelled run, if it is not: in ranges of these runs."""
-    measured = [f for f in FEATURES if f.tier > Tier.CONFIG]
-    far = [(outside[f.name], f.meaning) for f in measured if outside.get(f.name, 0.0) > _STRANGE]
-    return [
-        f"{what} lies {by:.1f} ranges outside the labelled runs" for by, what in sorted(far)[-1:]
-    ]
 
 
 def _classes(forward: ForwardStats) -> int:

@@ -269,8 +269,3 @@ class Recipe(BaseModel):
     def final_share(self) -> float:
         """The rate of the last step as a share of the peak."""
         return self.share_after_warmup(max(self.warmup_steps, self.max_steps))
-
-    def batch_size_at(self, step: int) -> int:
-        """Sequences of optimizer step `step`, counted from zero, with the ramp."""
-        current = [size for start, size in self.batch_ramp if start <= step]
-        return current[-1] if current else self.batch_size

@@ -16,7 +16,7 @@ from rksp.classifiers.edge_inputs import (
 from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
 from rksp.errors import InputError
-from rksp.features import FEATURE_NAMES, FeatureVector, Tier, at_unit_rate
+from rksp.features import FEATURES, Features, Tier
 from rksp.recipe import Recipe
 
 # Rates looked at; a twentieth of a decade is 12 %.
@@ -25,6 +25,7 @@ _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
 _POST_NORM_TYPES = ("bert", "roberta", "electra", "distilbert", "openai-gpt", "xlm-roberta")
 _FAR = 0.7  # decades (or units of a flag) beyond the data from which rksp cannot tell
+_STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
 _COSTLY = 0.05  # nats more than at the start from which a low rate is told what it costs
 _LONG_STEPS = 1000  # of a run without normalization, of which the public sources have one
 
@@ -69,12 +70,11 @@ def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
 
 
 def assess(
-    features: FeatureVector,
+    features: Features,
     inputs: EdgeInputs,
     model: EdgeModel,
     *,
     learning_rate: float | None,
-    diverged: float | None = None,
     threshold: float = 0.5,
     risk: float = 0.05,
     doubts: tuple[str, ...] = (),
@@ -82,19 +82,17 @@ def assess(
     """Read the three rates, and the risk at every rate and at the recipe's own if it has one.
 
     Args:
-        features: At any rate; only what was measured of the model is read.
+        features: What was measured of the model.
         inputs: The configuration.
         model: The model of the edge.
         learning_rate: The recipe's peak rate; None asks only for the three rates.
-        diverged: P(diverged) at that rate, where another model has one.
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
     """
-    measured = zip(FEATURE_NAMES, at_unit_rate(features.values).tolist(), strict=True)
-    estimate = model.predict(inputs, dict(measured))
+    estimate = model.predict(inputs, features.values)
     ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
-    reasons = [*doubts, *_beyond(estimate, inputs)]
+    reasons = [*doubts, *_strange(model, features), *_beyond(estimate, inputs)]
     failed = low = high = excess = None
     verdict = Verdict.CANNOT_TELL if reasons else Verdict.OK
     if learning_rate is not None:
@@ -111,9 +109,6 @@ def assess(
         probability_failed=failed,
         probability_failed_low=low,
         probability_failed_high=high,
-        probability_diverged=diverged
-        if failed is None or diverged is None
-        else min(failed, diverged),
         start_here=_shown(start),
         start_excess=estimate.expected_excess(start),
         start_failed=estimate.failed(start),
@@ -161,7 +156,6 @@ def certain_failure(
         probability_failed=here,
         probability_failed_low=here,
         probability_failed_high=here,
-        probability_diverged=here,
         start_here=None,
         start_excess=None,
         start_failed=None,
@@ -185,6 +179,18 @@ def _verdict(failed: float, high: float, is_above: bool, threshold: float) -> Ve
     if failed >= threshold:
         return Verdict.RISK
     return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
+
+
+def _strange(model: EdgeModel, features: Features) -> list[str]:
+    """Say which measured feature is the least like those of the labelled runs, if one is far."""
+    far = [
+        (by, FEATURES[name])
+        for name, by in model.strangeness(features.values).items()
+        if by > _STRANGE
+    ]
+    return [
+        f"{what} lies {by:.1f} ranges outside the labelled runs" for by, what in sorted(far)[-1:]
+    ]
 
 
 def _beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:

@@ -97,7 +97,7 @@ def test_a_model_is_left_bitwise_as_found():
     gradients = [p.grad for p in model.parameters()]
     kept = [g.clone() for g in gradients]
     state = torch.get_rng_state()
-    rksp.score(model, (x, y), lr=1e-2, evidence="micro", **FAST)
+    rksp.score(model, (x, y), lr=1e-2, **FAST)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
     assert all(torch.equal(g, k) for g, k in zip(gradients, kept, strict=True))
@@ -203,7 +203,7 @@ def test_what_a_factory_lacks_is_said_in_one_sentence(factory, sentence, capsys,
 def test_confirm_says_what_it_cannot_train(capsys, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
     assert left_with(["confirm", "given_models:vit", "--lr", "1e-3", "--format", "json"]) == 2
-    assert "is no model of transformers" in capsys.readouterr().err
+    assert "is not a transformers model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

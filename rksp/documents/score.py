@@ -139,7 +139,6 @@ class RiskAssessment(Part):
         probability_failed: At the recipe's rate: a lower rate would train better, or nothing does;
             None without a rate. `probability_failed_low` and `probability_failed_high` are the ends
             of its interval.
-        probability_diverged: At the recipe's rate: non-finite, or the published thresholds.
         start_here: The rate of the least expected loss; `start_excess` is that loss, in nats above
             the best rate, and `start_failed` the chance that a run at it fails.
         likely_edge: The median of the edge: at this rate failure is as likely as not.
@@ -163,7 +162,6 @@ class RiskAssessment(Part):
     probability_failed: float | None
     probability_failed_low: float | None
     probability_failed_high: float | None
-    probability_diverged: float | None
     start_here: float | None
     start_excess: float | None
     start_failed: float | None

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import EdgeInputs, measured_features
+from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_ladder import LAB, EdgeLadder
 from rksp.classifiers.real_ladders import read_measured, read_real_ladders
 from rksp.lab.collection import read_collection, trivial_loss
 from rksp.lab.ladder import LadderRun
+from rksp.lab.measurements import unpack_measurements
 from rksp.lab.plan import LadderSpec
-from rksp.lab.training_table import unpack_measurements
 from rksp.outcome import OutcomePolicy
 
 
@@ -50,8 +50,8 @@ def lab_ladders(
     """The ladders that learned and of which a run was finite, sorted by name.
 
     Args:
-        measurements: By ladder id, as `rksp.lab.measure.read_measurement` returns them; a ladder
-            without one keeps its configuration.
+        measurements: By ladder id, as `unpack_measurements` returns them; a ladder without one
+            keeps its configuration.
     """
     policy = policy or OutcomePolicy()
     found = [_ladder(run, measurements.get(run.spec.id), policy) for run in runs]
@@ -86,7 +86,7 @@ def _ladder(
         rates=np.log10(run.rates),
         excess=np.minimum(np.array(judged.excess), cap),
         failed=np.array([outcome.is_failure for outcome in judged.outcomes]),
-        measured=measured_features(values) if values else {},
+        measured=values,
     )
 
 

@@ -166,7 +166,9 @@ def _provenance() -> dict[str, object]:
 
 
 def _measure(path: Path, folder: Path) -> None:
-    from rksp.lab.measure import measure_ladder, write_measurement  # torch: in the worker only
+    from rksp.lab.measure import measure_ladder  # torch: in the worker only
+    from rksp.lab.measurements import write_measurement
     from rksp.lab.store import read_ladder
 
-    write_measurement(folder, measure_ladder(read_ladder(path).spec))
+    spec = read_ladder(path).spec
+    write_measurement(folder, spec.id, measure_ladder(spec))

@@ -27,14 +27,12 @@ class AttentionStats:
         logit_std: Standard deviation over keys, averaged over queries and heads.
         max_logit: Largest absolute logit.
         entropy: H / ln(visible keys), averaged over queries and heads; in [0, 1].
-        min_head_entropy: The lowest head's.
         collapsed_heads: Heads below 0.05.
     """
 
     logit_std: float
     max_logit: float
     entropy: float
-    min_head_entropy: float
     collapsed_heads: int
     block: int | None = None
 
@@ -60,7 +58,6 @@ def attention_stats(call: AttentionCall, *, block: int | None = None) -> Attenti
         logit_std=float(logit_deviations(logits, visible)[usable].mean()),
         max_logit=float(logits.masked_fill(~visible, 0.0).abs().max()),
         entropy=float(per_head.mean()),
-        min_head_entropy=float(per_head.min()),
         collapsed_heads=int((per_head < _COLLAPSED).sum()),
         block=block,
     )

@@ -19,7 +19,6 @@ from rksp.models.anatomy.routers import find_routers
 
 _ROWS = 256  # token rows looked at per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
-_WORST = 5
 _DEAD = 0.1  # of the mean load
 _ENOUGH = 20  # choices an expert in the mean: fewer leave one idle by chance
 LOGITS_NOT_FINITE = "the logits are not finite"
@@ -36,8 +35,8 @@ class BlockStats:
         absmax: Largest absolute entry leaving; None if the states are not finite.
         kurtosis: Mean fourth power over the squared mean square of the entries leaving (3 for
             Gaussian entries); large where few dimensions carry the stream.
-        aligned, aligned_max: Geometric mean and largest of the block's linear layers' aligned
-            response, as in `ForwardStats`.
+        aligned: Geometric mean of the block's linear layers' aligned response, as in
+            `ForwardStats`.
     """
 
     name: str
@@ -47,7 +46,6 @@ class BlockStats:
     absmax: float | None
     kurtosis: float | None = None
     aligned: float | None = None
-    aligned_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,27 +75,23 @@ class ForwardStats:
         loss: Cross-entropy in nats on the probe, with its labels; None without labels.
         uniform_loss: ln of the number of classes.
         logit_std: Standard deviation of the output logits over classes, averaged over positions.
-        log_z: Mean log-partition of the output logits.
         activation_absmax, activation_name: Largest absolute module output, and whose.
         non_finite: The first module whose output held NaN or infinity; None if none did.
         aligned_response: Geometric mean over linear layers of mean‖x‖₁ / RMS(Wx): the relative
             change of a layer's output per unit learning rate when every weight moves by the rate
             in the worst direction.
-        aligned_worst: The five most reactive layers with their value.
         not_measured: Quantity → why.
     """
 
     loss: float | None
     uniform_loss: float | None
     logit_std: float | None
-    log_z: float | None
     blocks: tuple[BlockStats, ...]
     attention: tuple[AttentionStats, ...]
     routers: tuple[RouterStats, ...]
     activation_absmax: float | None
     activation_name: str | None
     aligned_response: float | None
-    aligned_worst: tuple[tuple[str, float], ...]
     not_measured: dict[str, str]
     non_finite: str | None = None
 
@@ -226,7 +220,6 @@ class ForwardWatch:
                 )
             if not self.aligned:
                 missing["aligned_response"] = "no linear layer took part"
-        worst = sorted(self.aligned.items(), key=lambda item: (-item[1], item[0]))[:_WORST]
         return ForwardStats(
             **output,
             blocks=tuple(self._with_response(i, stats) for i, stats in enumerate(blocks)),
@@ -235,7 +228,6 @@ class ForwardWatch:
             activation_absmax=self.absmax if self.absmax_name else None,
             activation_name=self.absmax_name,
             aligned_response=_geometric_mean(list(self.aligned.values())),
-            aligned_worst=tuple(worst),
             not_measured=missing,
             non_finite=self.non_finite,
         )
@@ -250,7 +242,6 @@ class ForwardWatch:
             absmax=stats.absmax,
             kurtosis=stats.kurtosis,
             aligned=_geometric_mean(values),
-            aligned_max=max(values, default=None),
         )
 
 
@@ -285,7 +276,7 @@ def _geometric_mean(values: list[float]) -> float | None:
 def _output_stats(
     logits: Tensor | None, labels: Tensor | None, missing: dict[str, str]
 ) -> dict[str, float | None]:
-    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std", "log_z"))
+    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std"))
     if logits is None or logits.dim() < 2 or logits.shape[-1] < 2:
         missing["loss"] = missing["logit_std"] = "the model returns no logits"
         return result
@@ -299,21 +290,19 @@ def _output_stats(
         missing["loss"] = "a label lies outside of the logits' classes"
     else:
         target = labels.flatten().to(flat.device)
-    spread = log_z = loss = 0.0
+    spread = loss = 0.0
     counted = 0
     for start in range(0, len(flat), _CHUNK):
         part = flat[start : start + _CHUNK].float()
         spread += float(_spread(part).sum(dtype=torch.float64))
-        partition = part.logsumexp(-1)
-        log_z += float(partition.sum(dtype=torch.float64))
         if target is not None:
             here = target[start : start + _CHUNK]
             keep = here >= 0
             chosen = part.gather(1, here.clamp(min=0).unsqueeze(1)).squeeze(1)
-            loss += float((partition - chosen)[keep].sum(dtype=torch.float64))
+            loss += float((part.logsumexp(-1) - chosen)[keep].sum(dtype=torch.float64))
             counted += int(keep.sum())
     result["uniform_loss"] = math.log(flat.shape[-1])
-    result["logit_std"], result["log_z"] = _finite(spread / len(flat)), _finite(log_z / len(flat))
+    result["logit_std"] = _finite(spread / len(flat))
     if target is not None and counted:
         result["loss"] = _finite(loss / counted)
         if result["loss"] is None:

@@ -279,19 +279,6 @@ def unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
 
 
 @contextmanager
-def untouched(model: nn.Module, params: list[nn.Parameter]) -> Iterator[dict[int, Tensor]]:
-    """Gives the weights by identity, and afterwards restores weights, buffers, modes, no grads."""
-    weights = {id(p): p.detach().clone() for p in params}
-    with evaluating(model, params):
-        try:
-            yield weights
-        finally:
-            with torch.no_grad():
-                for p in params:
-                    p.copy_(weights[id(p)])
-
-
-@contextmanager
 def evaluating(model: nn.Module, params: list[nn.Parameter]) -> Iterator[None]:
     """Evaluation mode, so that two passes differ by the weights alone; afterwards restores buffers
     and modes, and leaves no gradients."""

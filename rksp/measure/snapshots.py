@@ -173,8 +173,8 @@ class _Reader:
     def hand_over(self, transition: LayerTransition) -> None:
         try:
             self.consume(transition)
-        except BaseException as error:
-            self.failures.append(error)  # not the model's own: raised again as it is
+        except BaseException as error:  # not the model's own: raised again as it is
+            self.failures.append(error)
             raise
 
 
@@ -296,7 +296,7 @@ def _judged(model: nn.Module, batch: Batch, failures: list[BaseException]) -> Pa
     """Run a batch that brings its own loss."""
     try:
         return batch.objective(model, batch)
-    except Exception as error:
+    except Exception as error:  # code of the user, which may raise anything
         if isinstance(error, RkspError) or any(error is failure for failure in failures):
             raise
         text = " ".join(str(error).split())[:200] or "no message"

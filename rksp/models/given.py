@@ -97,7 +97,7 @@ def factory_source(
                 result = factory()
             except InputError:
                 raise
-            except Exception as error:
+            except Exception as error:  # code of the user, which may raise anything
                 text = " ".join(str(error).split())[:300] or "no message"
                 raise InputError(f"{target} failed ({type(error).__name__}: {text}).") from error
         model, batch, loss = _unpacked(target, result)

@@ -44,8 +44,6 @@ class OptimizerSpec:
         first_step: Fields of the recipe, besides the rate, that its first update depends on. The
             betas cancel in Adam's bias correction, and a momentum starts as the gradient itself.
         follow_adam: Which parameters follow Adam, its betas and its epsilon.
-        feature: Its column among the features of the classifier, where it has one of its own;
-            otherwise it is seen by its family.
         make: Builds it over a model's trainable parameters. None: rksp knows the recipes of this
             optimizer, but cannot take its steps.
     """
@@ -56,7 +54,6 @@ class OptimizerSpec:
     first_step: tuple[str, ...]
     make: Maker | None = None
     follow_adam: Literal["all", "some", "none"] = "none"
-    feature: str | None = None
 
 
 def _adamw(model: nn.Module, recipe: Settings) -> Optimizer:
@@ -167,7 +164,6 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         aliases=(("adafactor", ""),),
         first_step=("max_grad_norm", "weight_decay"),
         make=_adafactor,
-        feature="is_adafactor",
     ),
     OptimizerSpec(
         name="muon",

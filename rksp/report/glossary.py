@@ -53,13 +53,6 @@ WORDS: tuple[Word, ...] = (
         spellings=("probability_failed", "failed", "risk001"),
     ),
     Word(
-        name="P(diverged)",
-        meaning="The probability that the loss or the gradient stops being a number, or passes "
-        "the published thresholds (loss above 50, gradient norm above 500).",
-        spellings=("probability_diverged", "diverged"),
-        source="RKSP, arXiv 2602.22988.",
-    ),
-    Word(
         name="bar",
         meaning="The P(failed) from which the verdict is risk and the exit code 1. --fail-on "
         "sets it.",
@@ -105,8 +98,8 @@ WORDS: tuple[Word, ...] = (
     Word(
         name="evidence",
         meaning="How much was spent on the answer: config reads the configuration, forward adds "
-        "one pass with its spectra, response one gradient and a few passes, micro forty steps.",
-        spellings=("tier", "config", "forward", "response", "micro"),
+        "one pass with its spectra, response one gradient and a few passes.",
+        spellings=("tier", "config", "forward", "response"),
     ),
     Word(
         name="assumed",
@@ -116,8 +109,8 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         name="beyond the labelled runs",
-        meaning="A measurement lies outside the range of the runs that the classifier was fitted "
-        "on. The number gives the distance in widths of that range; the interval grows with it.",
+        meaning="A fact of the model or the recipe, such as the width, lies outside the range of "
+        "the runs that the classifier was fitted on. The number is the factor by which it does.",
         spellings=("outside",),
     ),
     Word(

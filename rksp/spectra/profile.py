@@ -64,8 +64,6 @@ class SpectralProfile:
         variant: Name of the definition that all of them follow.
         aggregates: For each quantity of `QUANTITIES` measured on at least one OK layer, its `mean`,
             `max`, `min`, `std` (population) and `count` over the OK layers.
-        aggregates_without_first: The same without block 0, which maps embeddings to the stream's
-            own scale and often dominates (post-norm models above all).
         coverage: OK layers over layers.
         published_score: Layer mean of the near-unit mass, over the layers that the variant counts;
             None if none has one.
@@ -77,7 +75,6 @@ class SpectralProfile:
     layers: tuple[LayerSpectrum, ...]
     variant: str
     aggregates: Aggregates
-    aggregates_without_first: Aggregates
     coverage: float
     published_score: float | None
     reading: str
@@ -90,7 +87,6 @@ class SpectralProfile:
             layers=(),
             variant=variant,
             aggregates={},
-            aggregates_without_first={},
             coverage=0.0,
             published_score=None,
             reading="not measured",
@@ -120,7 +116,6 @@ class SpectralProfile:
             layers=ordered,
             variant=variant.name,
             aggregates=_aggregate(trusted),
-            aggregates_without_first=_aggregate(s for s in trusted if s.layer > 0),
             coverage=len(trusted) / len(ordered),
             published_score=statistics.fmean(masses) if masses else None,
             reading="indeterminate" if reason else "measured",

@@ -8,8 +8,6 @@ import numpy as np
 
 from rksp.spectra.status import Status
 
-MAX_NOISE_RADIUS = 0.05  # a third of the near-unit band [0.90, 1.05]: its edges are blurred
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -125,11 +123,6 @@ class LayerSpectrum:
     discarded_directions: int = 0
     kreiss: float | None = None
     kreiss_scale: float | None = None
-
-    @property
-    def is_noisy(self) -> bool:
-        """Estimation noise alone moves eigenvalues across the near-unit band's edges."""
-        return self.noise_radius is None or self.noise_radius > MAX_NOISE_RADIUS
 
     @property
     def max_growth(self) -> float | None:

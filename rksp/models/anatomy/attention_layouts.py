@@ -73,10 +73,6 @@ class AttentionLayer:
         """Whether queries or keys are normalized: then weights are free of scale."""
         return self.query_norm is not None or self.key_norm is not None
 
-    def key_head(self, head: int) -> int:
-        """The key head that a query head attends with."""
-        return head // (self.heads // self.kv_heads)
-
     @torch.no_grad()
     def query_factor(self) -> Tensor:
         """`W_qᵀ` of every head, `[heads, head_dim, width]`, at least float32."""

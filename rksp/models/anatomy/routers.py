@@ -25,7 +25,7 @@ class Router:
 
     Attributes:
         path: Of the module that holds the weight.
-        block_path, block: The layer around router and experts.
+        block: The layer around router and experts.
         weight: `[experts, width]`.
         bias: Added to the logits, `[experts]`, or None.
         top_k: Experts chosen per token.
@@ -35,7 +35,6 @@ class Router:
     """
 
     path: str
-    block_path: str
     block: nn.Module
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -67,7 +66,6 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
                 prefix = f"{path}." if path else ""
                 yield Router(
                     path=f"{prefix}{name}" + (f".{holder_name}" if holder_name else ""),
-                    block_path=path,
                     block=block,
                     weight=holder.weight,
                     bias=getattr(holder, "bias", None),

@@ -75,7 +75,7 @@ class _Lane(threading.Thread):
         try:
             with torch.no_grad(), _LaneProducts(self):
                 self.result = self.run_pass()
-        except BaseException as error:
+        except BaseException as error:  # raised again in the thread that waits
             self.error = error
         finally:
             self.want = None
