@@ -103,7 +103,7 @@ def forget() -> None:
 
 
 def interpreting() -> bool:
-    """Tell whether Triton programs run in its interpreter, on CPU tensors (`TRITON_INTERPRET=1`)."""
+    """Tell whether programs run in Triton's interpreter, on CPU tensors (`TRITON_INTERPRET=1`)."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -363,7 +363,7 @@ def router_statistics(
 
 @triton.jit(do_not_specialize=["first_block", "seed", "skip"])
 def normal_fill(out, count, first_block, skip, seed, mean, std, BLOCK: tl.constexpr):
-    """Write four normals per Philox block; `first_block` starts `skip` elements before element 0."""
+    """Write four normals per Philox block; `first_block` starts `skip` elements too early."""
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     counter = index + first_block
     zero = (counter * 0).to(tl.uint32)

@@ -1,4 +1,4 @@
-"""What the classifier looks at: a named, ordered, versioned vector."""
+"""Define the classifier's input: a named, ordered, versioned vector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from rksp.optimizers.table import Family, OptimizerSpec, optimizer_spec
 from rksp.recipe import Recipe
 
-if TYPE_CHECKING:  # the vector outlives the tensors it came from: classifiers need no torch
+if TYPE_CHECKING:  # classifiers use the vector without torch
     from rksp.measure.forward import ForwardStats
     from rksp.measure.lr_range import RangeTest
     from rksp.measure.response import ResponsePoint, ResponseProfile
@@ -23,7 +23,7 @@ SCHEMA = "features-1"
 
 
 class Tier(IntEnum):
-    """A tier of evidence: how much was spent on an answer. Each includes the ones below it."""
+    """The evidence that was gathered for an answer. Each tier includes the tiers below it."""
 
     CONFIG = 0  # the recipe and the shape: no forward pass
     FORWARD = 1  # one forward pass: spectra, forward statistics, aligned response
@@ -32,6 +32,7 @@ class Tier(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Tier:
+        """Return the tier called `name`."""
         return cls[name.upper()]
 
     def __str__(self) -> str:
@@ -43,10 +44,11 @@ class Feature:
     """One column of the vector.
 
     Attributes:
-        tier: The cheapest evidence that measures it.
-        follows_rate: The value is log10(learning rate) plus something the rate does not change:
-            it rises with the rate, and so may the risk, never the other way.
-        meaning: What it says in a sentence about contributions.
+        name: Key of the feature.
+        tier: The cheapest tier that measures it.
+        meaning: The phrase for it in a sentence about contributions.
+        follows_rate: Whether the value is log10(learning rate) plus a term that does not depend on
+            the rate. Such a value rises with the rate, and the risk may only rise with it.
     """
 
     name: str
@@ -117,8 +119,8 @@ FEATURES: tuple[Feature, ...] = (
     _micro("range_fall", "how far the range test falls"),
     _micro("range_rise", "how far the range test rises"),
 )
-# A family without a column, the adaptive one, is where the others are zero. The columns keep the
-# names of the optimizers that the shipped classifier was fitted on.
+# The columns are zero for the adaptive family, which has no column of its own. The columns keep the
+# names of the optimizers that the bundled classifier was fitted on.
 _FAMILY_COLUMNS: dict[Family, str] = {
     "plain": "is_sgd",
     "sign-like": "is_lion",
@@ -131,7 +133,7 @@ _FOLLOWS_RATE = np.array([feature.follows_rate for feature in FEATURES], dtype=f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureVector:
-    """Values in the order of `FEATURES`; NaN where not measured, never zero.
+    """Values in the order of `FEATURES`; a feature that was not measured is NaN, never zero.
 
     `values` is `[features]` float64. `tier` is the richest evidence that was gathered.
     """
@@ -141,11 +143,11 @@ class FeatureVector:
     schema: str = SCHEMA
 
     def at(self, learning_rate: float) -> FeatureVector:
-        """The same run at another learning rate: what follows the rate moves with it."""
+        """Return the features of the same run at another learning rate."""
         return self.moved(math.log10(learning_rate) - self["rate"])
 
     def moved(self, decades: float) -> FeatureVector:
-        """The same run at a rate this many decades higher."""
+        """Return the features of the same run at a rate this many decades higher."""
         return replace(self, values=self.values + decades * _FOLLOWS_RATE)
 
     def __getitem__(self, name: str) -> float:
@@ -153,13 +155,13 @@ class FeatureVector:
 
 
 def at_unit_rate(values: np.ndarray) -> np.ndarray:
-    """Features as they would be at learning rate 1, `[…, features]`: the rate becomes 0."""
+    """Return the features at learning rate 1, `[…, features]`; the rate itself becomes 0."""
     rate = values[..., FEATURE_NAMES.index("rate")]
     return values - rate[..., None] * _FOLLOWS_RATE
 
 
 def columns(tier: Tier) -> list[int]:
-    """Indices of the features that a tier measures."""
+    """Return the indices of the features that a tier measures."""
     return [i for i, feature in enumerate(FEATURES) if feature.tier <= tier]
 
 
@@ -172,14 +174,21 @@ def extract(
     response: ResponseProfile | None = None,
     range_test: RangeTest | None = None,
 ) -> FeatureVector:
-    """The features of one run.
+    """Return the features of one run.
 
-    Logarithms are decimal. Nothing depends on the width by itself, so that a classifier fitted at
-    width 64 means something at 4096.
+    Logarithms are decimal. No feature is the width itself, so that a classifier fitted at width 64
+    also applies at 4096.
 
     Args:
-        recipe: With a learning rate; `FeatureVector.at` moves to another.
-        depth: Number of blocks; 0 where a model has no chain of them.
+        recipe: A recipe with a learning rate; `FeatureVector.at` moves to another rate.
+        depth: Number of blocks; 0 for a model without a chain of blocks.
+        forward: Forward statistics, if measured.
+        spectra: Spectra of the blocks, if measured.
+        response: Response to the first update, if measured.
+        range_test: Range test, if run.
+
+    Returns:
+        The features; those without a measurement are NaN.
     """
     rate = math.log10(recipe.learning_rate)
     found: dict[str, float | None] = _of_recipe(recipe, depth) | {"rate": rate}
@@ -215,7 +224,7 @@ def _of_recipe(recipe: Recipe, depth: int) -> dict[str, float]:
 
 
 def _column(spec: OptimizerSpec) -> str | None:
-    """Return the column that says which optimizer it is: its own, or else its family's."""
+    """Return the column for an optimizer: its own, or else its family's."""
     return spec.feature or _FAMILY_COLUMNS.get(spec.family)
 
 
@@ -283,7 +292,7 @@ def _of_range_test(test: RangeTest, rate: float) -> dict[str, float | None]:
 
 
 def _crossing(points: tuple[ResponsePoint, ...], change: str, level: float) -> float | None:
-    """log10 of the rate at which a change passes a level for the first time from below."""
+    """Return log10 of the rate at which a change first rises past a level."""
     for left, right in pairwise(points):
         before, after = getattr(left, change), getattr(right, change)
         if after < level:

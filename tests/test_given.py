@@ -185,7 +185,7 @@ def test_a_factory_is_drawn_anew_at_another_seed(monkeypatch):
 @pytest.mark.parametrize(
     ("factory", "sentence"),
     {
-        "no_loss": "The batch has no target and the model no loss of its own; give loss=",
+        "no_loss": "The batch has no target and the model has no loss of its own; give loss=",
         "no_batch": "comes without a batch",
         "raises": "given_models:raises failed (LookupError: the weights are elsewhere)",
         "rubbish": "returned list, not a torch.nn.Module, (model, batch)",

@@ -1,7 +1,7 @@
-"""What can be known about an edge: from the ladder's own first steps, and from its twin.
+"""Bound how well an edge can be predicted: from a ladder's first steps, and from its twin.
 
-The first bounds every prediction that costs fewer steps: all rates are watched, on the very
-initialization and batches of the run. The second bounds every prediction that does not see these.
+The first is a bound for every prediction that costs fewer steps: it sees all rates on the run's own
+initialization and batches. The second is a bound for every prediction that does not see these.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rksp.outcome import Curves, OutcomePolicy
 
 STEPS = (5, 10, 20, 40, 80)
 _RISES = (0.05, 0.1, 0.25, 0.5, 1.0)  # nats above the best rate's loss
-_WORST = 60.0  # nats; what a run counts as that did not get this far
+_WORST = 60.0  # nats; the loss of a run that did not get this far
 
 
 def early_edge_errors(
     ladders: Sequence[LadderRun], steps: Sequence[int] = STEPS, policy: OutcomePolicy | None = None
 ) -> list[EdgeErrors]:
-    """Errors of the edge guessed from the losses after n steps at all rates of a ladder.
+    """Compute the errors of the edge guessed from the losses after n steps at all rates.
 
-    A ridge regression on the rate that is best by then and the rates that are worse by
-    `_RISES`, fitted on nine tenths of the ladders and tested on the last. Only ladders that
-    learned, have an edge, and are longer than the most steps.
+    The guess is a ridge regression on the rate that is best by then and on the rates that are
+    worse by `_RISES`. It is fitted on nine tenths of the ladders and tested on the last tenth.
+    Only ladders count that learned, have an edge, and are longer than the most steps.
     """
     policy = policy or OutcomePolicy()
     long = [ladder for ladder in ladders if ladder.spec.recipe.max_steps > max(steps)]
@@ -51,7 +51,7 @@ def early_edge_errors(
 def twin_edge_errors(
     ladders: Sequence[LadderRun], policy: OutcomePolicy | None = None
 ) -> EdgeErrors | None:
-    """Errors of the edge guessed from a ladder that differs in its seed alone; None without any."""
+    """Compute the errors of the edge guessed from a ladder with another seed; None without any."""
     policy = policy or OutcomePolicy()
     twins: dict[str, list[float]] = {}
     for ladder in ladders:
@@ -67,7 +67,7 @@ def twin_edge_errors(
 
 
 def _learned_edge(ladder: LadderRun, policy: OutcomePolicy) -> float | None:
-    """log10 of the middle of the edge; None where there is none, or nothing was learned."""
+    """Return log10 of the middle of the edge; None without an edge or if nothing was learned."""
     low, high = ladder.judge(policy).edge or (None, None)
     final = min(policy.final_loss(curves) for curves in ladder.curves)
     trivial = trivial_loss(ladder.spec)
@@ -88,7 +88,7 @@ def _landmarks(ladder: LadderRun, count: int) -> list[float]:
 
 
 def _loss_after(curves: Curves, count: int) -> float:
-    """Mean loss of the last quarter of the first `count` steps."""
+    """Return the mean loss of the last quarter of the first `count` steps."""
     seen = curves.loss[:count]
     if len(seen) < count or not np.isfinite(seen).all():
         return _WORST

@@ -1,4 +1,4 @@
-"""The evidence beside each ladder: what rksp would have seen before its first step."""
+"""Measure the evidence beside each ladder: what rksp would have seen before its first step."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from rksp.models.zoo import build_member
 from rksp.spectra.profile import SpectralAccumulator
 
 _STATES_PER_WIDTH = 2.7  # 2,048 states at width 768, the ratio that rksp score uses for GPT-2
-_EVIDENCE_SEED = 1_000_003  # keeps the probe's batches apart from the training batches
+_EVIDENCE_SEED = 1_000_003  # separates the probe's batches from the training batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One ladder before training.
+    """The evidence of one ladder before training.
 
     Attributes:
-        features: At learning rate 1; every run of the ladder is a shift of it.
+        ladder: Id of the ladder.
+        features: Features at learning rate 1; every run of the ladder is a shift of them.
         parameters: Number of trainable parameters.
         points: (rate, change of the fresh loss in nats) of the response, for the baseline that
             predicts from one step; infinite after overflow.
-        forward_passes: Cost of everything but the range test, over the response's batches.
+        forward_passes: Cost without the range test, in passes over the response's batches.
     """
 
     ladder: str
@@ -45,7 +46,7 @@ class Measurement:
 
 
 def measure_ladder(spec: LadderSpec) -> Measurement:
-    """Measures every tier of evidence for a ladder's model, task and recipe, in training mode."""
+    """Measure every tier of evidence for a ladder's model, task and recipe, in training mode."""
     task = make_task(spec.task, **spec.task_options)
     recipe = spec.recipe.model_copy(update={"learning_rate": 1.0})
     seed = spec.seed + _EVIDENCE_SEED
@@ -73,14 +74,14 @@ def measure_ladder(spec: LadderSpec) -> Measurement:
 
 
 def _probe(task: Task, spec: LadderSpec, seed: int) -> Batch:
-    """Enough sequences for `_STATES_PER_WIDTH` states per dimension, and at least 256 states."""
+    """Draw a batch with `_STATES_PER_WIDTH` states per dimension, and at least 256 states."""
     states = max(256, math.ceil(_STATES_PER_WIDTH * spec.shape["hidden_size"]))
     count = math.ceil(states / task.sequence_length)
     return task.batches(1, count, seed=seed)[0]
 
 
 def write_measurement(folder: Path, measurement: Measurement) -> None:
-    """Stores a measurement under its ladder's id, whole or not at all."""
+    """Store a measurement under its ladder's id, atomically."""
     document = {
         "schema": SCHEMA,
         "ladder": measurement.ladder,
@@ -97,7 +98,7 @@ def write_measurement(folder: Path, measurement: Measurement) -> None:
 
 
 def read_measurement(path: Path) -> dict[str, object]:
-    """The stored form, checked for its schema.
+    """Read a stored measurement and check its schema.
 
     Raises:
         ArtifactError: The file follows another feature schema.
@@ -112,7 +113,7 @@ def read_measurement(path: Path) -> dict[str, object]:
 
 
 def _number(value: float) -> float | str | None:
-    """Seven digits; not measured is null, and infinity is spelled out."""
+    """Round to seven digits; NaN becomes null, and infinity is spelled out."""
     if np.isnan(value):
         return None
     return float(f"{value:.7g}") if np.isfinite(value) else str(float(value))

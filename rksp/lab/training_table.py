@@ -1,4 +1,4 @@
-"""Ladders and their measurements, joined into the table that the classifier is fitted on."""
+"""Join ladders and their measurements into the table that the classifier is fitted on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ def training_table(
     measurements: Mapping[str, Mapping[str, object]],
     policy: OutcomePolicy | None = None,
 ) -> Table:
-    """One row a run, sorted by ladder and rate.
+    """Return one row per run, sorted by ladder and rate.
 
     Args:
-        ladders: With curves; labels are computed here, by `policy`.
+        ladders: Ladders with curves.
         measurements: By ladder id, as `rksp.lab.measure.read_measurement` returns them.
+        policy: The policy that labels the runs.
+
+    Returns:
+        The table.
 
     Raises:
         Incomplete: A ladder has not been measured.
@@ -95,7 +99,7 @@ def _rows(
 
 
 def _at(points: Sequence[tuple[float, float]], rate: float) -> float:
-    """The change of the loss at a rate, interpolated in its logarithm; held beyond the ends."""
+    """Interpolate the change of the loss at a rate, in the logarithm; constant beyond the ends."""
     finite = [(math.log10(r), change) for r, change in points if math.isfinite(change)]
     if not finite:
         return math.nan
@@ -103,15 +107,20 @@ def _at(points: Sequence[tuple[float, float]], rate: float) -> float:
 
 
 def shipped_measurements() -> Path:
-    """Where the measurements beside the shipped collection lie: a JSON document a line."""
+    """Return the path of the bundled measurements, one JSON document per line."""
     return Path(str(files("rksp.datasets") / "runs" / "measurements.jsonl.xz"))
 
 
 def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -> int:
-    """Packs a folder of measurements, sorted by ladder, into one compressed file.
+    """Pack a folder of measurements, sorted by ladder, into one compressed file.
 
     Args:
-        base: A packed file whose measurements are kept beside the folder's, which win.
+        folder: Folder of measurements.
+        output: The file to write.
+        base: A packed file to extend; the folder's measurements replace its own.
+
+    Returns:
+        The number of measurements written.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     check_writable(output)
@@ -126,7 +135,7 @@ def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -
 
 
 def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]]:
-    """Measurements by ladder id; `path` None reads the shipped ones.
+    """Read the measurements by ladder id; `path` None reads the bundled ones.
 
     Raises:
         ArtifactError: The file is missing or damaged.

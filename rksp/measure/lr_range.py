@@ -1,4 +1,4 @@
-"""The micro tier: a few dozen real steps at rising learning rates, weights restored afterwards."""
+"""Measure the micro tier: a few dozen steps at rising learning rates; the weights are restored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMOOTHING = 3  # steps on either side
 
 
 class RangeStatus(StrEnum):
-    """Whether a range test gave a curve."""
+    """Tells whether a range test gave a curve."""
 
     OK = "ok"
     NO_FINITE_LOSS = "no-finite-loss"  # the model fails before its first step
@@ -31,7 +31,7 @@ class RangeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeTest:
-    """What forty steps at exponentially rising rates showed.
+    """The result of forty steps at exponentially rising rates.
 
     Attributes:
         rates: The rates, ascending, `[steps taken]`.
@@ -42,7 +42,7 @@ class RangeTest:
         fall: Decrease of the smoothed loss from its start to its minimum, in nats; zero without a
             finite loss.
         rise: Increase from its minimum to its end, in nats; infinite after a non-finite loss.
-        status: Whether there is a curve to read.
+        status: Whether there is a curve.
     """
 
     rates: np.ndarray
@@ -54,9 +54,10 @@ class RangeTest:
     status: RangeStatus = RangeStatus.OK
 
     def rate_of_rise(self, nats: float) -> float | None:
-        """Rate at which the smoothed loss had first risen by `nats` above its minimum.
+        """Return the rate at which the smoothed loss first rose `nats` above its minimum.
 
-        A non-finite loss counts as a rise without end; None if the loss never rose that far.
+        A non-finite loss counts as an infinite rise. The result is None if the loss never rose that
+        far.
         """
         if self.status is RangeStatus.NO_FINITE_LOSS:
             return float(self.rates[0])
@@ -71,16 +72,21 @@ class RangeTest:
 def range_test(
     model: nn.Module, batches: Sequence[Batch], recipe: Recipe, *, update_rms: float = 1.0
 ) -> RangeTest:
-    """Trains for up to `len(batches)` steps (40 by default), the rate rising over five decades.
+    """Train for up to `len(batches)` steps (40 by default) while the rate rises over five decades.
 
-    The idea is Smith's (2017, "Cyclical learning rates", §3.3); unlike there the optimizer is the
-    recipe's own, clipping included, and the rates are chosen so that the first update's RMS runs
-    from 10⁻⁵ to 1. Stops early once the loss is not finite, or 4 nats above four times the first
-    loss. The model is left bitwise as it was.
+    The idea is Smith's (2017, "Cyclical learning rates", §3.3). Here the optimizer is the recipe's
+    own, with its clipping, and the RMS of the first update ranges from 10⁻⁵ to 1. The test stops
+    early if the loss is not finite or exceeds four times the first loss plus 4 nats. The model is
+    left bitwise unchanged.
 
     Args:
-        batches: One per step.
+        model: The model.
+        batches: One batch per step.
+        recipe: The recipe; its learning rate is ignored.
         update_rms: RMS of the first update per unit rate (`ResponseProfile.update_rms`).
+
+    Returns:
+        The curve and its summary.
     """
     steps = len(batches)
     first = 10**-_DECADES / update_rms
@@ -106,7 +112,7 @@ def range_test(
 
 
 def summarize(rates: np.ndarray, losses: np.ndarray) -> RangeTest:
-    """Reads the curve of a range test: rates and raw losses, `[steps taken]` each."""
+    """Summarize a range test from its rates and raw losses, `[steps taken]` each."""
     finite = np.isfinite(losses)
     if not finite.any():
         return RangeTest(
