@@ -157,7 +157,7 @@ class ForwardWatch:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[ForwardWatch]:
-        """Hook every leaf module and every attention call; remove all hooks afterwards."""
+        """Watch every leaf module and every attention call; remove the hooks afterwards."""
         if not self.statistics:
             yield self
             return
