@@ -1,4 +1,4 @@
-"""The main road: a target and a recipe in, the evidence and the answer out."""
+"""Turn a target and a recipe into the evidence and the answer."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rksp.recipe import Recipe
 from rksp.risk import assess, certain_failure, edge_inputs
 from rksp.spectra.model_profile import Profile
 
-_VOCABULARY = 50_000  # of a model that has no classes
+_VOCABULARY = 50_000  # for a model without classes
 _SAME_SIZE = 1.002
-_STRANGE = 3.0  # ranges of the labelled runs
+_STRANGE = 3.0  # in ranges of the labelled runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All evidence for one seed of one target, and the answer it led to."""
+    """All evidence for one seed of one target, and the resulting answer."""
 
     seed: int
     profile: Profile
@@ -65,9 +65,13 @@ def evaluate(
         source: The target.
         recipe: How it is to be trained.
         options: How it is measured, and at which seed.
-        threshold, risk: See `rksp.risk.assess`.
-        classifier: Default the shipped one; without any, the risk is missing with a reason.
-        progress: Told what is about to happen.
+        threshold: See `rksp.risk.assess`.
+        risk: See `rksp.risk.assess`.
+        classifier: Default the bundled one; without any, the risk is missing with a reason.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The evaluation and the probe.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
@@ -93,14 +97,18 @@ def judge(
     classifier: EdgeModel | None = None,
     progress: Progress = lambda step: None,
 ) -> Evaluation:
-    """Assess one recipe; measure only what no earlier recipe shared.
+    """Assess one recipe; measure only what no earlier recipe has measured.
 
     Args:
         evidence: From `rksp.evidence.gather`.
         recipe: How the model is to be trained.
-        threshold, risk: See `rksp.risk.assess`.
-        classifier: Default the shipped one; without any, the risk is missing with a reason.
-        progress: Told what is about to happen.
+        threshold: See `rksp.risk.assess`.
+        risk: See `rksp.risk.assess`.
+        classifier: Default the bundled one; without any, the risk is missing with a reason.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The evaluation.
     """
     response = evidence.response(recipe, progress)
     rising = evidence.range_test(recipe, response, progress)
@@ -145,7 +153,7 @@ def _assess(
     classifier: EdgeModel | None,
     **bars: float,
 ) -> RiskAssessment:
-    """Return the answer of the model of the edge, or a certain failure without finite numbers."""
+    """Return the edge model's answer, or a certain failure if numbers are not finite."""
     seen, rate = evidence.profile, recipe.learning_rate
     broken = _not_finite(seen, response)
     if broken is not None:
@@ -182,7 +190,7 @@ def _assess(
 
 
 def _strange(outside: Mapping[str, float]) -> list[str]:
-    """Why what was measured is like no labelled run, if it is not: in ranges of these runs."""
+    """Name the measurement that is most unlike the labelled runs, in ranges of these runs."""
     measured = [f for f in FEATURES if f.tier > Tier.CONFIG]
     far = [(outside[f.name], f.meaning) for f in measured if outside.get(f.name, 0.0) > _STRANGE]
     return [
@@ -191,13 +199,13 @@ def _strange(outside: Mapping[str, float]) -> list[str]:
 
 
 def _classes(forward: ForwardStats) -> int:
-    """How many tokens or classes the model tells apart."""
+    """Return the number of tokens or classes that the model distinguishes."""
     loss = forward.uniform_loss
     return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
 
 
 def _norm(evidence: Evidence) -> Norm:
-    """Where the blocks normalize: after the sum, every block leaves states of the same size."""
+    """Tell where the blocks normalize: post-norm blocks all leave states of the same size."""
     if not evidence.facts.block_norms:
         return "none"
     sizes = [block.rms_out for block in evidence.profile.forward.blocks]
@@ -206,7 +214,7 @@ def _norm(evidence: Evidence) -> Norm:
 
 
 def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
-    """What makes training impossible whatever the recipe, if anything does."""
+    """Return what makes training impossible for any recipe, or None."""
     if seen.forward.not_measured.get("loss") == LOGITS_NOT_FINITE:
         return f"{LOGITS_NOT_FINITE} (first in {seen.forward.non_finite})"
     if response is not None and response.reason == GRADIENT_NOT_FINITE:
@@ -215,7 +223,7 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
 
 
 def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
-    """Why the evidence does not carry an answer, if it does not."""
+    """Return the reasons why the evidence does not support an answer."""
     unseen = not_covered(recipe)
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
     doubts += [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
