@@ -236,7 +236,7 @@ def test_what_is_no_model_to_train_is_said():
             module_source(model, torch.zeros(2, 2))
     with pytest.raises(InputError, match="a loss but no batch"):
         rksp.score(HandGPT(), loss=F.cross_entropy)
-    with pytest.raises(InputError, match="go with a module"):
+    with pytest.raises(InputError, match="Only a module takes"):
         rksp.score("gpt2", tokens())
     with pytest.raises(InputError, match="no field 'sates'; did you mean states"):
         rksp.score(HandGPT(), tokens(), sates=3)
