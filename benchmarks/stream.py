@@ -19,7 +19,7 @@ from rksp.sizes import parse_size
 
 _DRAWS = "random numbers drawn"
 _RESPONSE = "response, s"
-_PIECES = 16  # of a million entries: the fill whose rate is a bound
+_PIECES = 16  # pieces of a million entries in the fill that measures a bound
 
 
 def _llama(layers: int, width: int, inner: int, heads: int, groups: int, vocabulary: int) -> dict:
@@ -334,7 +334,7 @@ def main(
     ] = "llama-2-7b",
     tokens: Annotated[int, typer.Option(help="Tokens of the probe.")] = 256,
     layers: Annotated[
-        int | None, typer.Option(help="Cut the model to so many blocks and extrapolate.")
+        int | None, typer.Option(help="Cut the model to this many blocks and extrapolate.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads that prepare weights and multiply.")] = 1,
     max_memory: Annotated[str | None, typer.Option(help="As for rksp score.")] = None,

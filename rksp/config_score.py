@@ -111,7 +111,7 @@ def _assessed(
             recipe.model_copy(update={"learning_rate": rate or 1.0}), depth=inputs.depth
         )
         unseen = not_covered(recipe)
-        doubts = (f"the labelled runs hold no {', no '.join(unseen)}",) if unseen else ()
+        doubts = (f"the labelled runs contain no {', no '.join(unseen)}",) if unseen else ()
         model = classifier or load_edge_model()
         return assess(features, inputs, model, learning_rate=rate, doubts=doubts, **bars), None
     except (ArtifactError, InputError) as error:

@@ -181,7 +181,7 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
     """Return the model's inputs: the batch that came with it, or text or images."""
     if source.batch is not None:
         if options.probe is not None:
-            raise InputError(f"{source.target} comes with a batch; --probe has no use.")
+            raise InputError(f"{source.target} comes with a batch; leave out --probe.")
         return given_probe(source.batch)
     if source.model is not None and source.config is None:
         raise InputError(

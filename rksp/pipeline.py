@@ -226,7 +226,7 @@ def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> 
     """Return the reasons why the evidence does not support an answer."""
     unseen = not_covered(recipe)
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
-    doubts += [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
+    doubts += [f"the labelled runs contain no {', no '.join(unseen)}"] if unseen else []
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":

@@ -81,7 +81,7 @@ class Result:
             lines += [f"  {reason}" for reason in seed.risk.reasons[:1]]
             lines.append(f"  {words.answer(self.report, seed.risk)}")
             named = (f"{name} {rate:.2g}" for name, rate in self.rates().items())
-            lines.append(f"  {', '.join(named) or 'no rate looked at is safe'}")
+            lines.append(f"  {', '.join(named) or 'no rate is known to be safe'}")
         findings = self.report.findings
         lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
         if len(findings) > _MOST_FINDINGS:

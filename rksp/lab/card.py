@@ -84,7 +84,7 @@ def recall_table(
     plans: Sequence[Plan | LadderGrid] | None = None,
     policy: OutcomePolicy | None = None,
 ) -> str:
-    """Tabulate divergence by the published thresholds per normalization and rate, beside Table 1.
+    """Tabulate divergence by the published thresholds per normalization and rate, next to Table 1.
 
     Uses the ladders of the plan called `recall`; the table is empty if there are none. Only the
     plan's own rates count, because bisection would add many runs next to the edge.

@@ -12,7 +12,7 @@ from rksp.optimizers import make_optimizer
 from rksp.optimizers.lion import Lion
 from rksp.recipe import Recipe
 
-PROBE_RATE = 1e-3  # of the step that reveals the direction, which is stated per unit rate
+PROBE_RATE = 1e-3  # rate of the step that gives the direction, which is then divided by it
 
 
 def clipping(recipe: Recipe, norm: float) -> float:

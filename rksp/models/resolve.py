@@ -180,7 +180,7 @@ def _from_path(
         )
     if weights and overrides:
         raise InputError(
-            f"--set changes the architecture, and the weights in {target} are for another one; "
+            f"--set changes the architecture, but the weights in {target} fit only the original; "
             "give its config.json to score the changed model at random initialization."
         )
     tokenizer = folder / "tokenizer.json"
@@ -292,7 +292,9 @@ def _from_factory(
     target: str, overrides: dict[str, object], task: Task | None, common: dict[str, object]
 ) -> ModelSource:
     if overrides:
-        raise InputError("--set changes a configuration; a factory has none: change the factory.")
+        raise InputError(
+            "--set changes a configuration, but a factory has none; change the factory instead."
+        )
     return factory_source(target, task=task, **common)
 
 

@@ -124,7 +124,7 @@ def profile(
         NotCovered: The model has no residual stream of constant width.
     """
     if variant not in VARIANTS:
-        raise InputError(f"No variant is called {variant!r}; there are {', '.join(VARIANTS)}.")
+        raise InputError(f"No variant is called {variant!r}; choose one of {', '.join(VARIANTS)}.")
     batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)
     with SpectralAccumulator(
         variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
