@@ -1,4 +1,4 @@
-"""The evidence of one initialization, and what recipes share of it."""
+"""Gather the evidence of one initialization, which several recipes can share."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile, profile
 
 _THREE_COPIES = (
-    "it holds three copies of the weights in memory, for which there is no room; "
+    "it needs three copies of the weights in memory, and they do not fit; "
     "the evidence is forward; use --stream auto"
 )
-_RESPONSE_SHARE = 4  # the response looks at a quarter of the probe's sequences
+_RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What one initialization showed; any number of recipes can be judged by it.
+    """The measurements of one initialization; they can judge any number of recipes.
 
     Attributes:
         source: The target.
         options: How it was measured; `seed` is that of the initialization.
-        tier: How much may be spent on a recipe, at most what the options allow.
-        model: As initialized; every measurement leaves it so.
-        probe: What the model was shown.
+        tier: The most evidence that a recipe may use, at most what the options allow.
+        model: The model as initialized; every measurement leaves it unchanged.
+        probe: The model's inputs.
         profile: Spectra and forward statistics.
         facts: What the checks read off the model.
-        weights: How the weights were held, a sentence.
-        seconds: Cost by step.
-        stream: What fed the model, closed, if it was streamed.
+        weights: How the weights were held, as a sentence.
+        seconds: Wall time of each step.
+        stream: The stream that fed the model, now closed, if it was streamed.
     """
 
     source: ModelSource
@@ -66,7 +66,7 @@ class Evidence:
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
 
     def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
-        """Return the response to the recipe's first update, measured once for all that share it."""
+        """Return the response to the recipe's first update; recipes that agree on it share it."""
         batch = self.probe.batch
         if self.tier < Tier.RESPONSE or not batch.is_judged:
             return None
@@ -86,12 +86,15 @@ def gather(
     *,
     progress: Progress = lambda step: None,
 ) -> Evidence:
-    """Build one initialization and profile it: all that does not depend on the recipe.
+    """Build one initialization and measure everything that does not depend on the recipe.
 
     Args:
         source: The target.
         options: How to measure it.
-        progress: Told what is about to happen.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The evidence.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
@@ -154,14 +157,14 @@ def gather(
 
 
 def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
-    """Return what the model is shown: the batch that came with it, or text or images."""
+    """Return the model's inputs: the batch that came with it, or text or images."""
     if source.batch is not None:
         if options.probe is not None:
-            raise InputError(f"{source.target} comes with a batch; --probe has no use.")
+            raise InputError(f"{source.target} comes with a batch; leave out --probe.")
         return given_probe(source.batch)
     if source.model is not None and source.config is None:
         raise InputError(
-            f"{source.target} comes without a batch, and rksp cannot know what to show it; a "
+            f"{source.target} comes without a batch, and rksp cannot guess its inputs; a "
             "factory returns (model, batch), and rksp.score takes the batch after the model."
         )
     sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
@@ -169,17 +172,17 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
 
 
 def first_step(recipe: Recipe) -> Recipe:
-    """Reduce a recipe to what its first update depends on, all else at the default.
+    """Reduce a recipe to what its first update depends on; everything else is the default.
 
-    Recipes that agree here share one `ResponseProfile`: its algebra is linear in the rate, and
-    the schedule, the batch and the run's length come later.
+    Recipes that agree here share one `ResponseProfile`. Its algebra is linear in the rate, and the
+    schedule, the batch and the length of the run matter only later.
     """
     names = ("optimizer", *optimizer_spec(recipe.optimizer).first_step)
     return Recipe(**{name: getattr(recipe, name) for name in names})
 
 
 def _without(seen: Profile, name: str, reason: str) -> Profile:
-    """Return the profile with the reason why something is not measured."""
+    """Return the profile with the reason why `name` is not measured."""
     missing = seen.forward.not_measured | {name: reason}
     return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
@@ -187,7 +190,7 @@ def _without(seen: Profile, name: str, reason: str) -> Profile:
 def _halves(batch: Batch) -> tuple[Batch, Batch]:
     """Return two disjoint batches from the probe, together a quarter of its sequences.
 
-    A batch that came with the model is used whole: it is as large as its owner found right.
+    A batch that came with the model is used whole, because its owner chose its size.
     """
     share = 1 if batch.objective is not None else _RESPONSE_SHARE
     size = max(1, batch.count // (2 * share))
@@ -196,7 +199,7 @@ def _halves(batch: Batch) -> tuple[Batch, Batch]:
 
 @contextmanager
 def _timed(seconds: dict[str, float], step: str, progress: Progress) -> Iterator[None]:
-    """Say what is about to happen, and add what it cost."""
+    """Announce a step and add its wall time."""
     progress(step)
     start = time.perf_counter()
     yield

@@ -1,4 +1,4 @@
-"""What a model shows before training: named numbers that the answer and the lab read."""
+"""Define what a model shows before training: named numbers that the answer and the lab read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = "features-1"
 
 
 class Tier(IntEnum):
-    """A tier of evidence: how much was spent on an answer. Each includes the ones below it."""
+    """The evidence that was gathered for an answer. Each tier includes the tiers below it."""
 
     CONFIG = 0  # the recipe and the shape: no forward pass
     FORWARD = 1  # one forward pass: spectra, forward statistics, aligned response
@@ -26,7 +26,7 @@ class Tier(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Tier:
-        """Return the tier of a name in lower case."""
+        """Return the tier called `name`."""
         return cls[name.upper()]
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ def _of_response(response: ResponseProfile) -> dict[str, float | None]:
 
 
 def _crossing(points: tuple[ResponsePoint, ...], change: str, level: float) -> float | None:
-    """log10 of the rate at which a change passes a level for the first time from below."""
+    """Return log10 of the rate at which a change first rises past a level."""
     for left, right in pairwise(points):
         before, after = getattr(left, change), getattr(right, change)
         if after < level:

@@ -1,4 +1,4 @@
-"""The main road: a target and a recipe in, the evidence and the answer out."""
+"""Turn a target and a recipe into the evidence and the answer."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rksp.recipe import Recipe
 from rksp.risk import assess, certain_failure, edge_inputs
 from rksp.spectra.model_profile import Profile
 
-_VOCABULARY = 50_000  # of a model that has no classes
+_VOCABULARY = 50_000  # for a model without classes
 _SAME_SIZE = 1.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All evidence for one seed of one target, and the answer it led to."""
+    """All evidence for one seed of one target, and the resulting answer."""
 
     seed: int
     profile: Profile
@@ -63,10 +63,14 @@ def evaluate(
         source: The target.
         recipe: How it is to be trained.
         options: How it is measured, and at which seed.
-        threshold, risk: See `rksp.risk.assess`.
-        classifier: Default the shipped one; without any, the risk is missing with a reason.
-        alternatives: Other recipes to answer for from the same evidence, each with its assumption.
-        progress: Told what is about to happen.
+        threshold: See `rksp.risk.assess`.
+        risk: See `rksp.risk.assess`.
+        classifier: Default the bundled one; without any, the risk is missing with a reason.
+        alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The evaluation and the probe.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
@@ -94,15 +98,19 @@ def judge(
     alternatives: Sequence[tuple[str, Recipe]] = (),
     progress: Progress = lambda step: None,
 ) -> Evaluation:
-    """Assess one recipe; measure only what no earlier recipe shared.
+    """Assess one recipe; measure only what no earlier recipe has measured.
 
     Args:
         evidence: From `rksp.evidence.gather`.
         recipe: How the model is to be trained.
-        threshold, risk: See `rksp.risk.assess`.
-        classifier: Default the shipped one; without any, the risk is missing with a reason.
-        alternatives: Other recipes to answer for from the same evidence, each with its assumption.
-        progress: Told what is about to happen.
+        threshold: See `rksp.risk.assess`.
+        risk: See `rksp.risk.assess`.
+        classifier: Default the bundled one; without any, the risk is missing with a reason.
+        alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The evaluation.
     """
     response = evidence.response(recipe, progress)
     missing, assessment, others = None, None, []
@@ -148,7 +156,7 @@ def _assess(
     classifier: EdgeModel | None,
     **bars: float,
 ) -> RiskAssessment:
-    """Return the answer of the model of the edge, or a certain failure without finite numbers."""
+    """Return the edge model's answer, or a certain failure if numbers are not finite."""
     seen, rate = evidence.profile, recipe.learning_rate
     broken = _not_finite(seen, response)
     if broken is not None:
@@ -175,13 +183,13 @@ def _assess(
 
 
 def _classes(forward: ForwardStats) -> int:
-    """How many tokens or classes the model tells apart."""
+    """Return the number of tokens or classes that the model distinguishes."""
     loss = forward.uniform_loss
     return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
 
 
 def _norm(evidence: Evidence) -> Norm:
-    """Where the blocks normalize: after the sum, every block leaves states of the same size."""
+    """Tell where the blocks normalize: post-norm blocks all leave states of the same size."""
     if not evidence.facts.block_norms:
         return "none"
     sizes = [block.rms_out for block in evidence.profile.forward.blocks]
@@ -190,7 +198,7 @@ def _norm(evidence: Evidence) -> Norm:
 
 
 def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
-    """What makes training impossible whatever the recipe, if anything does."""
+    """Return what makes training impossible for any recipe, or None."""
     if seen.forward.not_measured.get("loss") == LOGITS_NOT_FINITE:
         return f"{LOGITS_NOT_FINITE} (first in {seen.forward.non_finite})"
     if response is not None and response.reason == GRADIENT_NOT_FINITE:
@@ -199,10 +207,10 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
 
 
 def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
-    """Why the evidence does not carry an answer, if it does not."""
+    """Return the reasons why the evidence does not support an answer."""
     unseen = not_covered(recipe)
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
-    doubts += [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
+    doubts += [f"the labelled runs contain no {', no '.join(unseen)}"] if unseen else []
     if seen.forward.loss is not None and seen.forward.uniform_loss is None:
         doubts.append("the labelled runs all minimize a cross-entropy, not this loss")
     if response is not None and response.reason is not None:

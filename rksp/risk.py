@@ -1,4 +1,4 @@
-"""From evidence to an answer: three rates, how likely failure is, why, and what it costs."""
+"""Turn evidence into an answer: three rates, the risk of failure, its causes and its cost."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from rksp.errors import InputError
 from rksp.features import FEATURES, Features, Tier
 from rksp.recipe import Recipe
 
-# Rates looked at; a twentieth of a decade is 12 %.
+# Rates to evaluate; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
 _POST_NORM_TYPES = ("bert", "roberta", "electra", "distilbert", "openai-gpt", "xlm-roberta")
-_FAR = 0.7  # decades (or units of a flag) beyond the data from which rksp cannot tell
+_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
-_COSTLY = 0.05  # nats more than at the start from which a low rate is told what it costs
-_LONG_STEPS = 1000  # of a run without normalization, of which the public sources have one
+_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
+_LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
 
 def edge_inputs(
     recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm
 ) -> EdgeInputs:
-    """Return what the model of the edge reads of a recipe and a model."""
+    """Return the inputs of the edge model for a recipe and a model."""
     return EdgeInputs(
         width=width,
         depth=depth,
@@ -51,15 +51,15 @@ def edge_inputs(
 
 
 def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
-    """Return the same from a configuration alone, without building the model.
+    """Return the inputs of the edge model from a configuration, without building the model.
 
     Raises:
-        InputError: The configuration does not say its width, depth and vocabulary.
+        InputError: The configuration does not state its width, depth and vocabulary.
     """
     sizes = [getattr(config, name, None) for name in _SIZES]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(
-            "The configuration does not say its width, depth and vocabulary; give a language "
+            "The configuration does not state its width, depth and vocabulary; give a language "
             "model of Hugging Face."
         )
     width, depth, vocabulary = sizes
@@ -79,16 +79,19 @@ def assess(
     risk: float = 0.05,
     doubts: tuple[str, ...] = (),
 ) -> RiskAssessment:
-    """Read the three rates, and the risk at every rate and at the recipe's own if it has one.
+    """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
 
     Args:
-        features: What was measured of the model.
+        features: Measurements of the model.
         inputs: The configuration.
         model: The model of the edge.
         learning_rate: The recipe's peak rate; None asks only for the three rates.
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
+
+    Returns:
+        The answer.
     """
     estimate = model.predict(inputs, features.values)
     ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
@@ -138,14 +141,18 @@ def certain_failure(
     threshold: float = 0.5,
     risk: float = 0.05,
 ) -> RiskAssessment:
-    """Return the answer where no model is needed: values are not finite before the first step.
+    """Return the answer that needs no model: values are not finite before the first step.
 
     Args:
         cause: What is not finite, a clause.
         tier: How much evidence was gathered.
-        steps: Of the run.
+        steps: Steps of the run.
         learning_rate: The recipe's rate, if it has one.
-        threshold, risk: See `assess`.
+        threshold: See `assess`.
+        risk: See `assess`.
+
+    Returns:
+        The answer.
     """
     here = None if learning_rate is None else 1.0
     return RiskAssessment(
@@ -175,7 +182,7 @@ def certain_failure(
 
 
 def _verdict(failed: float, high: float, is_above: bool, threshold: float) -> Verdict:
-    """Risk at the bar; caution where the interval reaches it, or the rate is above the ceiling."""
+    """Return risk at the threshold; caution if the interval reaches it or the rate is too high."""
     if failed >= threshold:
         return Verdict.RISK
     return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
@@ -194,7 +201,7 @@ def _strange(model: EdgeModel, features: Features) -> list[str]:
 
 
 def _beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
-    """Why the data do not reach this model and recipe, if they do not."""
+    """Return the reasons why the data do not cover this model and recipe."""
     found = [
         f"{_MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
         for name, over in estimate.outside.items()
@@ -204,14 +211,14 @@ def _beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
         found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
     if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
         found.append(
-            "the blocks normalize nothing, and labelled runs without normalization are "
-            f"shorter than {_LONG_STEPS} steps but for one ladder"
+            "the blocks have no normalization, and all labelled runs without it but one ladder are "
+            f"shorter than {_LONG_STEPS} steps"
         )
     return found
 
 
 def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
-    """What moves the edge from that of the average run, largest first."""
+    """Return what moves the edge away from that of the average run, largest first."""
     parts = [
         Contribution(meaning=_MEANINGS[name], decades=decades, feature=name)
         for name, decades in estimate.contributions.items()
@@ -220,7 +227,7 @@ def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
 
 
 def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str | None:
-    """The rate to start with instead, and what it saves; None where the recipe's is as good."""
+    """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
     if rate is None:
         return None
     start = estimate.start_here
@@ -241,5 +248,5 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
 
 
 def _shown(rate: float) -> float:
-    """Three digits: far more than is known."""
+    """Round to three digits, which is more than the accuracy."""
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate

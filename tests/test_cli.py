@@ -130,7 +130,7 @@ BAD = {
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (
         ["score", "llama", "--stream", "never", "--max-memory", "1GB"],
-        "to be held in memory, more than 1.0 GB; use --stream auto",
+        "of memory if held whole, more than 1.0 GB; use --stream auto",
     ),
     "missing probe": (["score", "gpt2", *SMALL, "--probe", "absent.txt"], "absent.txt"),
     "unknown check": (["explain", "RKSP109"], "did you mean RKSP10"),

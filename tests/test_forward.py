@@ -156,7 +156,7 @@ def test_without_attention_there_is_a_reason():
     assert stats.attention == () and "no attention" in stats.not_measured["attention"]
     stats = forward_of(*_batch(tiny("gpt2")), statistics=False)
     assert stats.aligned_response is None
-    assert stats.not_measured["aligned_response"] == "not asked for"
+    assert stats.not_measured["aligned_response"] == "not requested"
 
 
 def _batch(pair):

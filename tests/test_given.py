@@ -185,7 +185,7 @@ def test_a_factory_is_drawn_anew_at_another_seed(monkeypatch):
 @pytest.mark.parametrize(
     ("factory", "sentence"),
     {
-        "no_loss": "The batch has no target and the model no loss of its own; give loss=",
+        "no_loss": "The batch has no target and the model has no loss of its own; give loss=",
         "no_batch": "comes without a batch",
         "raises": "given_models:raises failed (LookupError: the weights are elsewhere)",
         "rubbish": "returned list, not a torch.nn.Module, (model, batch)",
@@ -236,7 +236,7 @@ def test_what_is_no_model_to_train_is_said():
             module_source(model, torch.zeros(2, 2))
     with pytest.raises(InputError, match="a loss but no batch"):
         rksp.score(HandGPT(), loss=F.cross_entropy)
-    with pytest.raises(InputError, match="go with a module"):
+    with pytest.raises(InputError, match="Only a module takes"):
         rksp.score("gpt2", tokens())
     with pytest.raises(InputError, match="no field 'sates'; did you mean states"):
         rksp.score(HandGPT(), tokens(), sates=3)

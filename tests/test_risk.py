@@ -60,7 +60,7 @@ def test_contributions_say_what_moves_the_edge():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"norm": "none"}, "normalize nothing"),
+        ({"norm": "none"}, "have no normalization"),
         ({"optimizer": "lamb"}, "'lamb'"),
         ({"width": 200_000}, "the width lies a factor of"),
     ],

@@ -1,4 +1,4 @@
-"""Measures each ladder's model as rksp would have seen it before the first step."""
+"""Measure each ladder's model as rksp would have seen it before the first step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rksp.models.zoo import build_member
 from rksp.spectra.profile import SpectralAccumulator
 
 _STATES_PER_WIDTH = 2.7  # 2,048 states at width 768, the ratio that rksp score uses for GPT-2
-_EVIDENCE_SEED = 1_000_003  # keeps the probe's batches apart from the training batches
+_EVIDENCE_SEED = 1_000_003  # separates the probe's batches from the training batches
 
 
 def measure_ladder(spec: LadderSpec) -> Features:
@@ -31,7 +31,7 @@ def measure_ladder(spec: LadderSpec) -> Features:
 
 
 def _probe(task: Task, spec: LadderSpec, seed: int) -> Batch:
-    """Enough sequences for `_STATES_PER_WIDTH` states per dimension, and at least 256 states."""
+    """Draw a batch with `_STATES_PER_WIDTH` states per dimension, and at least 256 states."""
     states = max(256, math.ceil(_STATES_PER_WIDTH * spec.shape["hidden_size"]))
     count = math.ceil(states / task.sequence_length)
     return task.batches(1, count, seed=seed)[0]
