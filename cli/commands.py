@@ -99,6 +99,7 @@ class DeferredCommand(typer.core.TyperCommand):
 
     @property
     def params(self) -> list[Any]:
+        """Parameters of the loaded command."""
         return self.loaded.params
 
     @params.setter
@@ -107,9 +108,11 @@ class DeferredCommand(typer.core.TyperCommand):
 
     @property
     def commands(self) -> dict[str, Any]:
+        """Subcommands of the loaded command."""
         return self.loaded.commands  # a group has some; for others this is an AttributeError
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
+        """Load the command and let it parse the arguments."""
         return self.loaded.make_context(*arguments, **more)
 
 

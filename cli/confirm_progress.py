@@ -14,7 +14,7 @@ Say = Callable[[str, int, int], None]  # (what, training steps done, training st
 
 @contextmanager
 def live_progress() -> Iterator[Say]:
-    """Yields what is to be told. Lines that end a run or report an alarm stay on the screen."""
+    """Yield a function that reports progress. Lines about alarms and finished runs stay."""
     if not sys.stderr.isatty():
         yield sparse(time.monotonic)
         return
@@ -36,7 +36,7 @@ def live_progress() -> Iterator[Say]:
 
 
 def sparse(clock: Callable[[], float]) -> Say:
-    """Prints every line that stays, and of those that pass one every half minute."""
+    """Print every line that stays, and one passing line every half minute."""
     said = float("-inf")
     left = time_left(clock)
 

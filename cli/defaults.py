@@ -50,7 +50,7 @@ _MOST_BYTES = 2**20
 
 
 def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The nearest file of defaults in `folder` or above, and its tables.
+    """Find the nearest file of defaults in `folder` or above, and return it with its tables.
 
     The search ends at the root of the repository. In one folder `.rksp.toml` comes before
     `pyproject.toml`.
@@ -79,7 +79,7 @@ def _tables(file: Path, found: object) -> dict[str, Any]:
 
 
 def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, Any]:
-    """The tables as click's `default_map`: command -> parameter -> value.
+    """Return the tables as click's `default_map`: command -> parameter -> value.
 
     Args:
         file: For messages.
@@ -134,7 +134,7 @@ def _options(
 
 
 def _check(file: Path, key: str, value: object, parameter: Any) -> None:
-    """The kind of value; its range is the option's own business."""
+    """Check the kind of a value; the option itself checks the range."""
     if parameter.multiple:
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             return

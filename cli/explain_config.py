@@ -69,7 +69,7 @@ def _document(read: RecipeFile) -> dict[str, object]:
 
 
 def _assumed(read: RecipeFile) -> str:
-    """The line of what was assumed; empty for a file that means nothing here."""
+    """Return the line of assumptions; empty if the file gives no valid recipe."""
     from rksp.recipe_files.assumptions import assumed_line
 
     try:

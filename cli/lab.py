@@ -109,7 +109,7 @@ def card(
         Path | None, typer.Argument(help="A packed collection; default the one that rksp ships.")
     ] = None,
 ) -> None:
-    """Prints the data card of a collection as Markdown."""
+    """Print the data card of a collection as Markdown."""
     from rksp.lab.card import data_card
     from rksp.lab.collection import read_collection
 
@@ -261,7 +261,7 @@ def _table(collection: Path | None, measurements: Path | None):
 
 @contextmanager
 def progress(label: str, noun: str = "ladders") -> Iterator[Report]:
-    """Yields `report(done, total)`: a bar with ETA on a terminal, a line a minute elsewhere."""
+    """Yield `report(done, total)`: a bar with ETA on a terminal, a line a minute elsewhere."""
     if not sys.stderr.isatty():
         yield _sparse(label, time.monotonic, noun)
         return

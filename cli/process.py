@@ -28,6 +28,7 @@ def with_threads(options: MeasureOptions) -> MeasureOptions:
 
 
 def quiet_transformers() -> None:
+    """Silence the warnings and progress bars of transformers."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -36,7 +37,7 @@ def quiet_transformers() -> None:
 
 @contextlib.contextmanager
 def stdout_for_us_alone() -> Iterator[None]:
-    """Sends what foreign code prints to stderr: stdout carries the result and nothing else."""
+    """Send what other code prints to stderr, so that stdout carries only the result."""
     sys.stdout.flush()
     try:
         saved = os.dup(1)

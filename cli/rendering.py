@@ -45,7 +45,7 @@ def output_help(kind: str | None = None) -> str:
 
 
 def load(file: Path) -> ScoreReport:
-    """Reads a stored report of `rksp score`.
+    """Read a stored report of `rksp score`.
 
     Raises:
         InputError: The file cannot be read.
@@ -55,7 +55,7 @@ def load(file: Path) -> ScoreReport:
 
 
 def load_any(file: Path) -> Document:
-    """Reads a stored document of any kind; raises as `load`."""
+    """Read a stored document of any kind; raises as `load`."""
     content = _read(file)
     try:
         document = json.loads(content)
@@ -66,7 +66,7 @@ def load_any(file: Path) -> Document:
 
 
 def schema_of(kind: str) -> type[Document]:
-    """Returns the schema of the document that a command makes.
+    """Return the schema of the document that a command makes.
 
     Raises:
         InputError: No command of that name makes one.
@@ -102,7 +102,7 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
 
 
 def outputs(output_format: str, files: list[str] | None, kind: str = "score") -> list[Output]:
-    """Checks `--format` and reads every `-o`, before any work is done for them.
+    """Check `--format` and parse every `-o` before the command starts its work.
 
     Args:
         output_format: Of stdout.
@@ -120,7 +120,7 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
 
 
 def emit(document: Document, output_format: str, files: list[Output]) -> None:
-    """Writes every file, then the asked-for rendering alone on stdout."""
+    """Write every file, then print only the chosen format on stdout."""
     rendered = [(file.path, printable(render(document, file.format))) for file in files]
     shown = rendering(document, output_format)
     for path, text in rendered:
@@ -154,7 +154,7 @@ def made_with(context: typer.Context) -> dict[str, str]:
 
 
 def command_line(context: typer.Context) -> str:
-    """The command that gives the same answer: what was set, whether typed or a default of a file.
+    """Return the command that gives the same answer, with all typed and configured options.
 
     Options equal to their built-in default, and those that only say where the answer goes, are left
     out.

@@ -55,7 +55,7 @@ class PublicRun(BaseModel):
     unseen: str = ""
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the checks say of it."""
+        """Return what the checks find in this run."""
         return run_checks(
             CheckEvidence(
                 recipe=Recipe.parse(self.recipe),
@@ -104,7 +104,7 @@ class Audit:
 
 @cache
 def corpus(kind: Literal["healthy", "failures"]) -> tuple[PublicRun, ...]:
-    """The published runs of a kind.
+    """Read the published runs of a kind.
 
     Raises:
         InputError: A row of the file is not a run.
@@ -118,7 +118,7 @@ def corpus(kind: Literal["healthy", "failures"]) -> tuple[PublicRun, ...]:
 
 
 def audit() -> Audit:
-    """Runs all checks over the corpus; measures nothing."""
+    """Run all checks over the corpus; measure nothing."""
     hits, misses, alarms = Counter(), Counter(), Counter()
     warned, in_error, named, missed, unseen = [], [], [], [], []
     for run in corpus("healthy"):
@@ -162,7 +162,7 @@ def audit() -> Audit:
 
 
 def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
-    """The statistics of a forward pass of which a source reports some."""
+    """Build forward statistics from the few numbers that a source reports."""
     from rksp.measure.attention_stats import AttentionStats  # loads torch
     from rksp.measure.forward import ForwardStats, RouterStats
 

@@ -72,11 +72,11 @@ class Check:
     settings: tuple[str, ...] = ()
 
     def missing(self, evidence: CheckEvidence) -> tuple[Need, ...]:
-        """What the evidence lacks for this check to run."""
+        """Return what the evidence lacks for this check to run."""
         return tuple(need for need in self.needs if not evidence.has(need))
 
     def report(self, seen: Observation, fix: str | None = None) -> Finding:
-        """The finding of an observation, with another fix if one is given."""
+        """Return the finding of an observation, with another fix if one is given."""
         return Finding(
             code=self.code,
             name=self.name,

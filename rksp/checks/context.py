@@ -86,7 +86,7 @@ def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _rope(evidence: CheckEvidence) -> tuple[float | None, bool]:
-    """The largest rotary base, and whether positions are scaled."""
+    """Return the largest rotary base, and True if positions are scaled."""
     scaling = evidence.setting("rope_scaling")
     parameters = evidence.setting("rope_parameters")
     bases = [evidence.number("rope_theta", "rotary_emb_base")]
@@ -103,7 +103,7 @@ def _part(value: object, name: str) -> object | None:
 
 
 def _parts(value: object) -> list[object]:
-    """The parts of settings by kind of layer."""
+    """Return the parts of settings that differ by kind of layer."""
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 

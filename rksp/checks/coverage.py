@@ -14,7 +14,7 @@ _SEEN_OBJECTIVES = ("lm", "mlm", "seq2seq", "classification")
 
 
 def not_covered(recipe: Recipe) -> tuple[str, ...]:
-    """What of a recipe the classifier's labelled runs do not hold, so that it cannot judge."""
+    """Return the parts of a recipe that the classifier's labelled runs do not include."""
     parts = {
         f"optimizer {recipe.optimizer}": recipe.optimizer not in MEASURED_OPTIMIZERS,
         "fp8": recipe.precision == "fp8",

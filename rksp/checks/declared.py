@@ -105,7 +105,7 @@ class Settings:
         self.config = config
 
     def get(self, *names: str) -> object | None:
-        """The first of these settings that the configuration or its text part has."""
+        """Return the first of these settings that the configuration or its text part has."""
         for part in (self.config, getattr(self.config, "text_config", None)):
             for name in names:
                 try:
@@ -117,7 +117,7 @@ class Settings:
         return None
 
     def number(self, *names: str) -> float | None:
-        """The first of these settings if it is one number; lists by layer are left out."""
+        """Return the first of these settings if it is one number, not a list by layer."""
         value = self.get(*names)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -128,14 +128,17 @@ class Settings:
 
     @property
     def width(self) -> float | None:
+        """Width of the residual stream."""
         return self.number(*_WIDTH)
 
     @property
     def depth(self) -> float | None:
+        """Number of blocks."""
         return self.number(*_DEPTH)
 
     @property
     def inner(self) -> float | None:
+        """Inner width of the dense feed-forward layers."""
         return self.number(*_INNER)
 
     @property
@@ -145,10 +148,12 @@ class Settings:
 
     @property
     def experts_per_token(self) -> float | None:
+        """Experts that process each token; None in a dense model."""
         return self.number(*_CHOSEN)
 
     @property
     def positions(self) -> float | None:
+        """Longest sequence that the configuration allows, in tokens."""
         return self.number(*_POSITIONS)
 
     @property
@@ -163,7 +168,7 @@ class Settings:
         return self.number("attn_logit_softcapping", "attn_logit_softcap")
 
     def shape(self) -> DeclaredShape | None:
-        """Computes the size; None where width or depth is missing."""
+        """Compute the size; None where width or depth is missing."""
         width, depth = self.width, self.depth
         if not width or not depth:
             return None
@@ -201,7 +206,7 @@ class Settings:
         return 2 * width * size * (heads + keys)
 
     def _feed_forward(self, width: float) -> tuple[float, float, float, float]:
-        """Shared numbers a layer, numbers an expert, experts, and how many a token meets."""
+        """Return per layer: shared and expert parameters, number of experts, experts per token."""
         gated = self.family not in _TWO_MATRICES
         matrices = 3 if gated else 2
         inner = self.inner or 4 * width

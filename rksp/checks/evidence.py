@@ -85,11 +85,11 @@ class CheckEvidence:
         return Settings(self.config)
 
     def setting(self, *names: str) -> object | None:
-        """The first of these settings that the configuration or its text part has."""
+        """Return the first of these settings that the configuration or its text part has."""
         return self.settings.get(*names)
 
     def number(self, *names: str) -> float | None:
-        """The first of these settings if it is one number; lists by layer are left out."""
+        """Return the first of these settings if it is one number, not a list by layer."""
         return self.settings.number(*names)
 
     @property
@@ -123,6 +123,7 @@ class CheckEvidence:
 
     @property
     def depth(self) -> int | None:
+        """Number of blocks."""
         if self.facts is not None:
             return self.facts.depth
         return None if self.shape is None else self.shape.depth

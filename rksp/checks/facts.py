@@ -55,7 +55,7 @@ def read_facts(
     width: int,
     scales: Scales | None = None,
 ) -> ModelFacts:
-    """Reads a model's facts; nothing runs, and the meta device does.
+    """Read a model's facts without running it; a model on the meta device is enough.
 
     Args:
         model: Any module.
@@ -99,7 +99,7 @@ def read_facts(
 
 
 def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str]:
-    """What is None, and why."""
+    """Return the scales that are None, with the reason."""
     return {
         name: "the pass did not load these weights" if there else "the model has no such weights"
         for name, (value, there) in scales.items()
@@ -118,7 +118,7 @@ def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
 
 
 def _ends(model: nn.Module) -> tuple[nn.Parameter | None, nn.Parameter | None]:
-    """The weights of the token embedding and of the output layer."""
+    """Return the weights of the token embedding and of the output layer."""
 
     def weight(getter: str) -> nn.Parameter | None:
         try:
@@ -137,7 +137,7 @@ class _Sizes:
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def median(self, weights: Sequence[nn.Parameter]) -> float | None:
-        """The median over weights; None if any is unknown, or there are none."""
+        """Return the median RMS of weights; None if any is unknown, or there are none."""
         sizes = [self._one(weight) for weight in weights]
         return None if not sizes or None in sizes else statistics.median(sizes)
 

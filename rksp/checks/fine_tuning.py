@@ -40,7 +40,7 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _limit(evidence: CheckEvidence) -> float | None:
-    """The highest usual rate of fine-tuning; None where there is none."""
+    """Return the highest usual learning rate of fine-tuning; None where none is known."""
     recipe = evidence.recipe
     family = RATES[recipe.optimizer].family
     if not evidence.is_fine_tuning or family not in ("adaptive", "sign"):

@@ -48,7 +48,7 @@ def _std(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
-    """Standard deviation and width: of the weights, else as the configuration declares them."""
+    """Return standard deviation and width, measured if possible, else as declared."""
     facts = evidence.facts
     if facts is not None and facts.input_std is not None:
         return facts.input_std, facts.width

@@ -88,7 +88,7 @@ def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _wanted_warmup(evidence: CheckEvidence) -> int:
-    """Steps of warm-up that this recipe should have; 0 where it needs none."""
+    """Return the warm-up steps that this recipe should have; 0 where it needs none."""
     recipe = evidence.recipe
     rate = recipe.learning_rate
     if rate is None or not RATES[recipe.optimizer].needs_warmup:

@@ -18,7 +18,7 @@ class Part(BaseModel):
 
     @classmethod
     def of(cls, *sources: object, **given: object) -> Self:
-        """Builds the record from attributes that bear the names of its fields.
+        """Build the record from the attributes that have the names of its fields.
 
         Args:
             sources: Measurements; the first one that has the attribute gives the field.
@@ -96,11 +96,11 @@ class Document(Part):
         return int(self.gate is not None and self.gate.failed)
 
     def finite(self) -> Self:
-        """Returns the document as its JSON will be read again: keys sorted, finite numbers only."""
+        """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""
         return type(self).model_validate(_clean(self))
 
     def to_json(self) -> str:
-        """Writes sorted keys and no NaN: the same bytes for the same numbers."""
+        """Write JSON with sorted keys and no NaN: the same bytes for the same numbers."""
         return json.dumps(_clean(self), sort_keys=True, allow_nan=False, indent=1) + "\n"
 
 

@@ -61,6 +61,6 @@ class GridReport(Document):
 
 
 def complaints(cell: Record) -> list[tuple[str, str]]:
-    """Splits a cell's findings, "RKSP501 error RKSP502 warning", into (code, level)."""
+    """Split a cell's findings, "RKSP501 error RKSP502 warning", into (code, level)."""
     words = str(cell["findings"] or "").split()
     return list(zip(words[::2], words[1::2], strict=False))

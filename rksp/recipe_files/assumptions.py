@@ -33,7 +33,7 @@ _DEVICES = (1, 8, 64, 1024)
 
 
 def flag_of(name: str) -> str:
-    """The flag that sets a field of the recipe, or `devices`."""
+    """Return the flag that sets a field of the recipe, or `devices`."""
     flag = flags_of(Recipe).get(name)
     return flag.name if flag is not None else f"--{name.replace('_', '-')}"
 
@@ -74,7 +74,7 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
 
 
 def left_out(name: str, values: Mapping[str, object]) -> Origin:
-    """The origin of a field that nobody decided: assumed, unless it then means nothing."""
+    """Return the origin of an undecided field: assumed, unless the field then has no effect."""
     if not is_used(name, values) and name != "learning_rate":
         return Origin(kind=OriginKind.UNASKED, text="not used by the rest of the recipe")
     plain = {
@@ -96,7 +96,7 @@ def left_out(name: str, values: Mapping[str, object]) -> Origin:
 
 
 def assumed(name: str, why: str = "") -> Origin:
-    """The origin of a field that nobody decided."""
+    """Return the origin of a field that nobody decided."""
     text = why or f"default of rksp; give {flag_of(name)}"
     return Origin(kind=OriginKind.ASSUMED, text=text, assumes=(name,))
 
@@ -129,13 +129,13 @@ def _part(root: str, names: list[str], recipe: Recipe, said: set[str]) -> str:
 
 
 def _weight(root: str) -> tuple[int, str]:
-    """The order of telling: what moves the verdict most comes first."""
+    """Return the sort key of an assumption: what moves the verdict most comes first."""
     order = ("devices", "batch_size", "max_steps", "warmup_steps", "sequence_length", "optimizer")
     return (order.index(root) if root in order else len(order), root)
 
 
 def phrase(name: str, value: object) -> str:
-    """A field's value in words: `1000 steps`, `no clipping`."""
+    """Return a field's value in words: `1000 steps`, `no clipping`."""
     if name == "max_grad_norm" and value is None:
         return "no clipping"
     if name == "warmup_steps" and value == 0:

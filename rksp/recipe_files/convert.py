@@ -20,35 +20,35 @@ _DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-
 
 
 def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A number as it stands."""
+    """Return a number unchanged."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A number; zero, and -1 in Hugging Face's style, mean that it was not set."""
+    """Return a number; zero and Hugging Face's -1 mean that it was not set."""
     found = draft.number(*keys)
     if found is not None and found.value > 0:
         draft.put(name, found.value, found)
 
 
 def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A clipping norm; zero or less switches clipping off."""
+    """Return a clipping norm; zero or less switches clipping off."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value if found.value > 0 else None, found)
 
 
 def optimizer(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """An optimizer by its name, or the sentence that there is no such one here."""
+    """Return an optimizer by its name, or a sentence that rksp does not have it."""
     found = draft.text(*keys)
     if found is not None:
         put_optimizer(draft, found)
 
 
 def put_optimizer(draft: Draft, found: Found) -> None:
-    """Sets the optimizer from its name."""
+    """Set the optimizer from its name."""
     ours, loss = optimizer_of(str(found.value))
     if ours is None:
         draft.problem(
@@ -63,14 +63,14 @@ def put_optimizer(draft: Draft, found: Found) -> None:
 
 
 def schedule(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A schedule by its name, with the nearest shape where it is not exactly ours."""
+    """Return a schedule by its name, as the nearest shape where rksp lacks the exact one."""
     found = draft.text(*keys)
     if found is not None:
         put_schedule(draft, found)
 
 
 def put_schedule(draft: Draft, found: Found) -> None:
-    """Sets the schedule from its name."""
+    """Set the schedule from its name."""
     ours, loss = schedule_of(str(found.value))
     if ours is None:
         draft.problem(
@@ -86,14 +86,14 @@ def put_schedule(draft: Draft, found: Found) -> None:
 
 
 def precision(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A precision by its name."""
+    """Return a precision by its name."""
     found = draft.text(*keys)
     if found is not None:
         put_precision(draft, found)
 
 
 def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
-    """Sets the precision from its name."""
+    """Set the precision from its name."""
     ours = precision_of(str(found.value))
     if ours is None:
         draft.problem(
@@ -153,14 +153,14 @@ def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
 
 def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A warm-up: a share of the run if below one, a number of steps otherwise."""
+    """Return a warm-up: a share of the run if below one, a number of steps otherwise."""
     found = draft.number(*keys)
     if found is not None:
         put_warmup(draft, found)
 
 
 def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
-    """Sets the warm-up from a share of the run if below one, from a number of steps otherwise.
+    """Set the warm-up from a share of the run if below one, else from a number of steps.
 
     Args:
         draft: To fill.
@@ -177,7 +177,7 @@ def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = ro
 
 
 def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:
-    """A trainer's default that is a share of the run."""
+    """Return a trainer's default that is a share of the run."""
 
     def step(draft: Draft) -> None:
         total = int(draft.value("max_steps"))
@@ -189,7 +189,7 @@ def share_of_run(name: str, share: float, *, most: int | None = None) -> Callabl
 
 
 def devices(*keys: str) -> Callable[[Draft], None]:
-    """The number of devices, as the product of these keys, unless the user gave one."""
+    """Return the number of devices: the user's, else the product of these keys."""
 
     def step(draft: Draft) -> None:
         found = [draft.number(key) for key in keys]
@@ -213,7 +213,7 @@ def batch(
     shared: Sequence[str] = (),
     default: int | None = None,
 ) -> Callable[[Draft], None]:
-    """The batch: the whole one where the file says it, or micro × accumulation × replicas.
+    """Set the batch from the file's full batch, or from micro × accumulation × replicas.
 
     A file seldom says how many devices will run it: then one replica is assumed.
 
@@ -247,7 +247,7 @@ def batch(
 def put_batch(
     draft: Draft, size: Found | None, steps: Found | None, copies: int, default: int = 1
 ) -> None:
-    """Sets the batch from a micro-batch (a trainer's default without one) and accumulation."""
+    """Set the batch from a micro-batch (else the trainer's default) and accumulation."""
     count = int(size.value) if size is not None else default
     accumulated = max(1, int(steps.value)) if steps is not None else 1
     if draft.devices:
@@ -278,7 +278,7 @@ def _divide(draft: Draft, total: Found, size: Found, copies: int) -> None:
 
 
 def duration(unit: str = "ba") -> Converter:
-    """Steps from a duration such as `100ba` or `5e9tok`; `unit` where it names none."""
+    """Convert a duration such as `100ba` or `5e9tok` to steps; `unit` is the default unit."""
 
     def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
         found = draft.get(*keys)
@@ -289,7 +289,7 @@ def duration(unit: str = "ba") -> Converter:
 
 
 def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
-    """Sets `max_steps` or `warmup_steps` from a duration, or leaves it assumed with the reason.
+    """Set `max_steps` or `warmup_steps` from a duration, or leave it assumed with the reason.
 
     Units: steps or batches (`ba`, `iter`), samples (`sp`), tokens (`tok`, `T`), and `dur`, a share
     of the whole run; epochs (`ep`) need the size of the data set. The batch, the sequence length
@@ -350,7 +350,7 @@ def lora(
     kind: str = "lora",
     default_rank: int | None = None,
 ) -> Callable[[Draft], None]:
-    """Sets the adapters' fields where one of the keys `on` is there and not switched off.
+    """Set the adapters' fields where one of the keys `on` is there and not switched off.
 
     Args:
         on: Keys that switch adapters on; one named `key=value` must hold that value.
@@ -382,7 +382,7 @@ def lora(
 
 
 def _holds(draft: Draft, key: str) -> Found | None:
-    """The key if it is switched on; `key=value` if it holds that value."""
+    """Return the key if it is switched on, or if `key=value` holds that value."""
     name, _, wanted = key.partition("=")
     if not wanted:
         return draft.true(name)
@@ -391,7 +391,7 @@ def _holds(draft: Draft, key: str) -> Found | None:
 
 
 def means(field: str, key: str, words: dict[str, object]) -> Callable[[Draft], None]:
-    """Sets a field from a key's value by a table of words; a word that it lacks sets nothing."""
+    """Set a field from a key's value by a table of words; an unknown word sets nothing."""
 
     def step(draft: Draft) -> None:
         found = draft.text(key)

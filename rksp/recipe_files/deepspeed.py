@@ -12,7 +12,7 @@ _SCHEDULER = "scheduler.params"
 
 
 def _rate(draft: Draft) -> None:
-    """The schedulers' own peak replaces the optimizer's (deepspeed/runtime/lr_schedules.py)."""
+    """Set the peak; a scheduler's replaces the optimizer's (deepspeed/runtime/lr_schedules.py)."""
     found = draft.number(f"{_SCHEDULER}.warmup_max_lr", f"{_SCHEDULER}.cycle_max_lr")
     found = found or draft.number("optimizer.params.lr")
     if found is not None:
@@ -23,7 +23,7 @@ def _rate(draft: Draft) -> None:
 
 
 def _stays_open(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Sets nothing: where the switch is `auto`, the field stays assumed."""
+    """Set nothing: where the switch is `auto`, the field stays assumed."""
 
 
 READER = Reader(

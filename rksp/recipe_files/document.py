@@ -65,7 +65,7 @@ class Document:
     launcher: Mapping[str, object] = field(default_factory=dict)
 
     def find(self, *keys: str) -> Found | None:
-        """The first of these dotted keys that holds a value; hyphens count as underscores.
+        """Return the first of these dotted keys with a value; hyphens count as underscores.
 
         References `${a.b}` are followed; null counts as absent.
         """
@@ -78,7 +78,7 @@ class Document:
         return None
 
     def leaves(self) -> tuple[str, ...]:
-        """The dotted keys of all settings that have a value; a list is one setting."""
+        """Return the dotted keys of all settings that have a value; a list is one setting."""
         found: list[str] = []
         _collect(self.data, "", found)
         return tuple(found)
@@ -102,7 +102,7 @@ class Document:
         return ".".join(actual), value
 
     def _follow(self, value: object, depth: int, home: str) -> object:
-        """The value behind references; `${.a}` is looked up beside the key, as OmegaConf does."""
+        """Resolve the references in a value; `${.a}` is relative to the key, as in OmegaConf."""
         if depth > _DEEPEST:
             return Unresolved("a reference that leads back to itself")
         if isinstance(value, Mapping):
@@ -132,7 +132,7 @@ class Document:
 
 
 def _absolute(key: str, home: str) -> str:
-    """A key of OmegaConf from the root: one dot is beside, each further one a level up."""
+    """Make an OmegaConf key absolute: one dot is the same level, each further one a level up."""
     if not key.startswith("."):
         return key
     levels = len(key) - len(key.lstrip(".")) - 1
@@ -142,7 +142,7 @@ def _absolute(key: str, home: str) -> str:
 
 
 def load_document(path: Path) -> Document:
-    """Parses a configuration file by its suffix.
+    """Parse a configuration file by its suffix.
 
     Raises:
         InputError: It is missing, too large, malformed (with line and column), or no mapping.
@@ -164,7 +164,7 @@ def load_document(path: Path) -> Document:
 
 
 def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
-    """The syntax of a file, its content, and the line of each dotted key.
+    """Return the syntax of a file, its content, and the line of each dotted key.
 
     Raises:
         InputError: As in `load_document`, whatever the content is.

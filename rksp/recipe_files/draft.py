@@ -50,7 +50,7 @@ class Draft:
         self._target_missing = "the file describes no model; name one as TARGET."
 
     def get(self, *keys: str) -> Found | None:
-        """The first of these keys with a value; one that stands elsewhere is noted and skipped."""
+        """Return the first of these keys with a value; note and skip a reference elsewhere."""
         found = self.document.find(*keys)
         if found is None:
             return None
@@ -86,7 +86,7 @@ class Draft:
         return dataclasses.replace(found, value=str(found.value))
 
     def true(self, *keys: str) -> Found | None:
-        """The first of these keys that is switched on."""
+        """Return the first of these keys that is switched on."""
         for key in keys:
             found = self.get(key)
             if found is not None and str(found.value).lower() in ("true", "1", "yes"):
@@ -94,13 +94,13 @@ class Draft:
         return None
 
     def false(self, key: str) -> Found | None:
-        """The key, if it is there and switched off."""
+        """Return the key if it is there and switched off."""
         found = self.get(key)
         is_off = found is not None and str(found.value).lower() in ("false", "0", "no")
         return found if is_off else None
 
     def mapping(self, *keys: str) -> Mapping[str, object]:
-        """The settings under the first of these keys; none if there are none."""
+        """Return the settings under the first of these keys; empty if there are none."""
         found = self.get(*keys)
         if found is None or not isinstance(found.value, Mapping):
             return {}
@@ -115,7 +115,7 @@ class Draft:
         text: str = "",
         after: tuple[str, ...] = (),
     ) -> None:
-        """Sets a field from what was found in the file.
+        """Set a field from what was found in the file.
 
         Args:
             name: Field of the recipe.
@@ -145,13 +145,13 @@ class Draft:
         )
 
     def adopt(self, field: RecipeField) -> None:
-        """Takes over a field as another file decided it."""
+        """Copy a field with its origin from another file's draft."""
         self._set(field.name, field.value, field.origin)
 
     def default(
         self, name: str, value: object, text: str = "", after: tuple[str, ...] = ()
     ) -> None:
-        """What the trainer does about a field that the file is silent on."""
+        """Set a field to the trainer's default if the file does not state it."""
         if name in self._fields:
             return
         shown = f"default of {self.trainer}"
@@ -187,7 +187,7 @@ class Draft:
         return True
 
     def value(self, name: str) -> object:
-        """What a field stands at now; rksp's own default if nothing was read."""
+        """Return a field's present value; rksp's own default if nothing was read."""
         if name in self._fields:
             return self._fields[name].value
         return Recipe.model_fields[name].default
@@ -197,7 +197,7 @@ class Draft:
         return name in self._fields
 
     def roots(self, *names: str) -> tuple[str, ...]:
-        """What the named fields rest on and nobody said."""
+        """Return the assumptions that the named fields rest on."""
         found: list[str] = []
         for name in names:
             if name == "devices":
@@ -214,12 +214,12 @@ class Draft:
             self._problems[name] = sentence
 
     def note(self, sentence: str) -> None:
-        """Adds a sentence for the reader, once."""
+        """Add a note for the user, once."""
         if sentence not in self._notes:
             self._notes.append(sentence)
 
     def describe(self, name: str, overrides: Mapping[str, object], *notes: str) -> None:
-        """Sets the model that the file describes; settings that are None are left out."""
+        """Set the model that the file describes; settings that are None are left out."""
         kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
         self._target = FileTarget(name=name, overrides=kept, notes=notes)
 
@@ -249,7 +249,7 @@ class Draft:
         )
 
     def where(self, found: Found) -> str:
-        """The file and the line of what was found, for messages."""
+        """Return the file and the line of what was found, for messages."""
         return f"{self.document.path}:{found.line}" if found.line else str(self.document.path)
 
     def _set(self, name: str, value: object, origin: Origin) -> None:
@@ -258,7 +258,7 @@ class Draft:
 
 
 def _whole(name: str, value: object) -> object:
-    """Counts are whole numbers: 1e5 and 100000.0 mean 100000."""
+    """Convert a whole float to an integer: 1e5 and 100000.0 mean 100000."""
     is_count = Recipe.model_fields[name].annotation in (int, int | None)
     if is_count and isinstance(value, float) and value.is_integer():
         return int(value)

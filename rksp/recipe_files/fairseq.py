@@ -21,7 +21,7 @@ _LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learnin
 
 
 def _schedule(draft: Draft) -> None:
-    """`fixed` without a forced annealing is constant (fairseq/optim/lr_scheduler)."""
+    """Set the schedule; `fixed` without annealing is constant (fairseq/optim/lr_scheduler)."""
     found = draft.text("lr_scheduler._name", "lr_scheduler")
     if found is None:
         draft.default("schedule", "constant", "fixed")

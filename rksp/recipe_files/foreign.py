@@ -90,7 +90,7 @@ FOREIGN: tuple[Foreign, ...] = (
 
 
 def name_of(document: Document) -> Foreign | None:
-    """The format of a document that no reader knows, where its marks are plain."""
+    """Recognize the format of a document that no reader supports; None if it is unclear."""
     for foreign in FOREIGN:
         if document.has(*foreign.marks):
             return foreign

@@ -33,7 +33,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _decay(draft: Draft) -> None:
-    """The schedule ends at `lr_decay_iters`, by default with the run."""
+    """Set the end of the schedule: `lr_decay_iters`, by default the end of the run."""
     found = draft.number("lr_decay_iters")
     if found is not None and found.value != draft.value("max_steps"):
         span = max(1, int(found.value) - int(draft.value("warmup_steps")))

@@ -48,7 +48,7 @@ def arguments(
     length: object = NOTHING,
     precision: str = "fp32",
 ) -> tuple[Step, ...]:
-    """The table of `TrainingArguments`, with the defaults of who extends them."""
+    """Build the table of `TrainingArguments`, with the defaults of a trainer that extends them."""
     return (
         Row("optimizer", "optim", optimizer, "adamw"),
         Row("learning_rate", "learning_rate", default=rate),
@@ -77,7 +77,7 @@ def arguments(
 
 
 def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """The longest sequence; `max_length` beside a model's settings is that of generation."""
+    """Set the sequence length; `max_length` next to model settings belongs to generation."""
     if draft.document.has("architectures"):
         keys = [key for key in keys if key != "max_length"]
     positive(draft, name, keys)
@@ -125,7 +125,7 @@ def _inside(where: Found, key: str) -> Found:
 
 
 def _deepspeed(draft: Draft) -> None:
-    """A DeepSpeed file's optimizer and schedule take the place of the arguments'."""
+    """Let a DeepSpeed file's optimizer and schedule replace those of the arguments."""
     inline = draft.get("deepspeed")
     if inline is None:
         return
@@ -155,7 +155,7 @@ def _deepspeed(draft: Draft) -> None:
 
 
 def _beside(path: Path, name: str) -> Path | None:
-    """The named file, looked up beside the run file and in the folders above it."""
+    """Find the named file beside the run file or in a folder above it."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     for folder in (path.parent, *list(path.resolve().parents)[1:5]):
@@ -193,7 +193,7 @@ def _precision(draft: Draft) -> None:
 
 
 def objective(draft: Draft) -> None:
-    """What is minimized, from the stage, the subcommand, the script's name or telling keys."""
+    """Set the objective from the stage, the subcommand, the script's name or typical keys."""
     for key in ("stage", "rlhf_type"):
         means("objective", key, _STAGES)(draft)
     program = draft.document.program.lower()
@@ -238,7 +238,7 @@ _SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "
 
 
 def _by_script(draft: Draft) -> None:
-    """The scripts of transformers/examples say it in their names."""
+    """Return the objective that the name of a transformers example script states."""
     program = draft.document.program
     for start, meaning in _SCRIPTS.items():
         if program.startswith(start) and not draft.knows("objective"):
@@ -298,7 +298,7 @@ adapters = (
 
 
 def model(draft: Draft) -> None:
-    """The model: by name, or by settings that stand in the file (W&B logs the whole config)."""
+    """Set the model by name, or by the settings in the file (W&B logs the whole config)."""
     base = draft.text(
         "model_name_or_path", "model_id_or_path", "config_name", "_name_or_path", "model_name"
     )

@@ -45,7 +45,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _warmup(draft: Draft) -> None:
-    """A share or a number of steps; `warmup_ratio` is the older word (optim/config.py)."""
+    """Set the warm-up: a share or steps; `warmup_ratio` is the older key (optim/config.py)."""
     found = draft.number("optimizer.warmup_ratio", "optimizer.warmup")
     if found is not None:
         put_warmup(draft, found, int)

@@ -30,7 +30,7 @@ def _is_finetuning(draft: Draft) -> bool:
 
 
 def _steps(draft: Draft) -> None:
-    """Steps, or tokens (pretraining alone: litgpt/pretrain.py), or epochs."""
+    """Set the length: steps, tokens (only pretraining: litgpt/pretrain.py), or epochs."""
     steps, tokens = draft.get("train.max_steps"), draft.get("train.max_tokens")
     if steps is not None:
         put_steps(draft, "max_steps", steps)

@@ -57,7 +57,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _warmdown(draft: Draft) -> None:
-    """The Python trainer of modded-nanogpt: a plateau, then a linear fall to zero."""
+    """Set the schedule of modded-nanogpt's Python trainer: a plateau, then linear decay."""
     found = draft.number("warmdown_iters")
     if found is not None:
         draft.put("schedule", "wsd", found, text="a plateau, then a linear fall")

@@ -34,7 +34,7 @@ _SHAPE = {
 
 
 def _batch(draft: Draft) -> None:
-    """The global batch, or micro × data parallel: Megatron derives the accumulation."""
+    """Set the global batch, or micro × data parallel; Megatron derives the accumulation."""
     whole = draft.number("global_batch_size", "batch_size")
     micro = draft.number("micro_batch_size")
     batch("micro_batch_size", whole="global_batch_size", shared=_SHARED)(draft)
@@ -49,7 +49,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _ramp(start: int, increment: int, samples: int, full: int) -> tuple[tuple[int, int], ...]:
-    """Steps at which the batch grows; each size takes an equal share of the samples.
+    """Set the batch ramp; each batch size takes an equal share of the samples.
 
     Source: megatron/core/num_microbatches_calculator.py, RampupBatchsizeNumMicroBatchesCalculator.
     """
@@ -63,7 +63,7 @@ def _ramp(start: int, increment: int, samples: int, full: int) -> tuple[tuple[in
 
 
 def _counted(draft: Draft, *keys: str) -> tuple[int, Found, str] | None:
-    """Steps from the first of these keys, which count iterations, samples or tokens by their names.
+    """Set steps from the first of these keys; its name says iterations, samples or tokens.
 
     A growing batch takes more steps for the same samples.
     """
@@ -83,7 +83,7 @@ def _counted(draft: Draft, *keys: str) -> tuple[int, Found, str] | None:
 
 
 def _steps_of(samples: float, size: int, ramp: tuple[tuple[int, int], ...]) -> int:
-    """Steps that so many samples take."""
+    """Return the steps that this number of samples takes."""
     steps = 0
     for (start, smaller), (end, _) in pairwise(ramp):
         taken = (end - start) * smaller
@@ -97,7 +97,7 @@ _RESTS = ("batch_size", "sequence_length")
 
 
 def _steps(draft: Draft) -> None:
-    """Iterations, tokens (Megatron-DeepSpeed) or samples."""
+    """Set the warm-up from iterations, tokens (Megatron-DeepSpeed) or samples."""
     counted = _counted(draft, "train_iters", "train_tokens", "train_samples")
     if counted is not None:
         steps, found, text = counted

@@ -47,7 +47,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """A plateau, then a linear fall over `warmdown_iters` or the last `cooldown_frac`."""
+    """Set a plateau, then a linear decay over `warmdown_iters` or the last `cooldown_frac`."""
     last, share = draft.number(f"{_HOME}.warmdown_iters"), draft.number(f"{_HOME}.cooldown_frac")
     total = int(draft.value("max_steps"))
     if last is not None and last.value > 0:

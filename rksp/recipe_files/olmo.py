@@ -13,7 +13,7 @@ def _unit(draft: Draft) -> str:
 
 
 def _steps(draft: Draft) -> None:
-    """The first that can be counted: the duration, where the schedule ends, where the run stops."""
+    """Set the length from the first usable key: duration, end of the schedule, stop of the run."""
     whole = draft.get("max_duration")
     if whole is not None:
         put_steps(draft, "max_steps", whole)
@@ -34,7 +34,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """A schedule that ends before or after the run (`t_max`, olmo/optim.py)."""
+    """Note a schedule that ends before or after the run (`t_max`, olmo/optim.py)."""
     found = draft.number("scheduler.t_max")
     if found is None or draft.document.find("max_duration") is None:
         return

@@ -94,7 +94,7 @@ class RecipeFile:
     settings: int
 
     def field(self, name: str) -> RecipeField:
-        """The field of this name."""
+        """Return the field of this name."""
         return next(f for f in self.fields if f.name == name)
 
     def origins(self) -> dict[str, Origin]:
@@ -102,7 +102,7 @@ class RecipeFile:
         return {f.name: f.origin for f in self.fields}
 
     def recipe(self) -> Recipe:
-        """The recipe that was read.
+        """Return the recipe that was read.
 
         Raises:
             InputError: A value of the file is out of range or has no equivalent in rksp.

@@ -80,7 +80,7 @@ def read_recipe_file(
     devices: int | None = None,
     given: Mapping[str, object] | None = None,
 ) -> RecipeFile:
-    """Reads the recipe, and the model if there is one, from a trainer's configuration file.
+    """Read the recipe, and the model if there is one, from a trainer's configuration file.
 
     Args:
         path: YAML, JSON, TOML, a shell script or Python; `FILE.py::NAME` chooses one of several.
@@ -135,7 +135,7 @@ def read_document(
 
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
-    """What stands inside: a W&B run's configuration, a registry's choice, Megatron's arguments."""
+    """Unwrap a W&B run's configuration, a registry's choice or Megatron's arguments."""
     if torchtitan.is_registry(document):
         return torchtitan.choose(document, part), ()
     if part is not None:
@@ -149,7 +149,7 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
 
 
 def recognize(document: Document) -> Reader:
-    """The reader whose marks a document bears.
+    """Find the reader whose marks a document has.
 
     Raises:
         InputError: None matches; the format is named where it is plain.
@@ -192,7 +192,7 @@ def _named(name: str) -> Reader:
 
 
 def _launched(draft: Draft) -> None:
-    """The devices that torchrun, Accelerate, DeepSpeed or mpirun are told to start."""
+    """Return the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
     flags = draft.document.launcher
     for key, others in _LAUNCHED:
         counts = [flags.get(name, 1) for name in (key, *others)]

@@ -67,7 +67,7 @@ class _Variables(dict[str, list[Word]]):
 
 
 def read_shell(text: str) -> CommandLine:
-    """The command of a script that carries the most settings."""
+    """Return the command of a script that has the most settings."""
     variables = _Variables()
     best = CommandLine(program="", data={}, lines={}, launcher={})
     depth = 0
@@ -98,7 +98,7 @@ def read_shell(text: str) -> CommandLine:
 
 
 def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -> list[Word]:
-    """Takes the assignments at the start of a statement; the words of its command remain."""
+    """Record the assignments at the start of a statement and return the words of its command."""
     if words and words[0].text in ("export", "declare", "local", "readonly", "set", "eval"):
         words = [
             word for word in words[1:] if not word.text.startswith("-") or words[0].text == "eval"
@@ -133,7 +133,7 @@ def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -
 
 
 def _perhaps(words: list[Word]) -> list[Word]:
-    """Flags that a script adds on a condition: they are there, with values that are not known."""
+    """Collect the flags that a script adds on a condition; their values are unknown."""
     found = []
     for word in words:
         if _is_flag(word):
@@ -188,7 +188,7 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
 
 
 def _without_commands(text: str) -> str:
-    """The text with each `$(command)` replaced by what is not known."""
+    """Return the text with each `$(command)` replaced by the mark of an unknown value."""
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
         parts += [text[i:j], _ELSEWHERE]
@@ -216,7 +216,7 @@ def _split(word: Word) -> Iterator[Word]:
 
 
 def _arithmetic(text: str, variables: _Variables) -> str:
-    """The value of `$((a * b))`, where names are variables."""
+    """Evaluate `$((a * b))`, where names are variables."""
 
     def number(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):

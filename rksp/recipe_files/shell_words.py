@@ -102,7 +102,7 @@ def _closing(text: str, i: int, quote: str) -> int:
 
 
 def balanced(text: str, i: int) -> int:
-    """The place of the bracket that closes the one at `i`, or the last place."""
+    """Return the index of the bracket that closes the one at `i`, or the last index."""
     pairs = {"(": ")", "{": "}"}
     close, depth, j = pairs[text[i]], 0, i
     while j < len(text):

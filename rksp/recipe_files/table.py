@@ -92,7 +92,7 @@ class Reader:
         return any(marks.match(document) for marks in self.marks)
 
     def read(self, draft: Draft) -> None:
-        """Fills a draft from its document."""
+        """Fill a draft from its document."""
         for step in self.steps:
             if not isinstance(step, Row):
                 step(draft)

@@ -42,7 +42,7 @@ def source(origin: Origin) -> str:
 
 
 def shown(value: object) -> str:
-    """A value of a recipe as text; what is None is off."""
+    """Format a value of a recipe; None is off."""
     if value is None:
         return "off"
     if isinstance(value, tuple):

@@ -16,7 +16,7 @@ from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def choose(document: Document, name: str | None) -> Document:
-    """The configuration of a registry that is called `name`, or the only one.
+    """Return the configuration of a registry that is called `name`, or the only one.
 
     Raises:
         InputError: There are several, or none of that name.
@@ -60,7 +60,7 @@ def _optimizer(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """The last `decay_ratio` of the run falls; without it, all after the warm-up."""
+    """Let the rate decay over the last `decay_ratio` of the run, else from the end of warm-up."""
     share, kind = draft.number("lr_scheduler.decay_ratio"), draft.text("lr_scheduler.decay_type")
     name = kind.value if kind is not None else "linear"
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))

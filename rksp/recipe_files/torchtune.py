@@ -12,7 +12,7 @@ _OBJECTIVES = {"dpo": "dpo", "ppo": "ppo", "forwardkl": "distillation", "grpo": 
 
 
 def _steps(draft: Draft) -> None:
-    """Steps a pass times passes; epochs alone need the size of the data set."""
+    """Set steps per epoch times epochs; epochs alone need the size of the data set."""
     steps, rounds = draft.number("max_steps_per_epoch"), draft.number("epochs")
     if steps is not None:
         count = int(rounds.value) if rounds is not None else 1
@@ -38,7 +38,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _adapters(draft: Draft) -> None:
-    """The model's builder says so: `lora_llama3_8b`, `qlora_llama2_7b`."""
+    """Set the adapters from the model's builder: `lora_llama3_8b`, `qlora_llama2_7b`."""
     built = draft.text("model._component_")
     name = built.value.rsplit(".", 1)[-1] if built is not None else ""
     if not name.startswith(("lora_", "qlora_", "dora_", "qdora_")) and "lora" not in name:
@@ -70,7 +70,7 @@ def _objective(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    """It starts from a folder of downloaded weights, which bears its repository's name."""
+    """Set the model from a folder of downloaded weights with its repository's name."""
     folder = draft.text("checkpointer.checkpoint_dir")
     name = hub_id_of(folder.value) if folder is not None else None
     found = draft.text("model._component_")

@@ -17,7 +17,7 @@ class Unresolved:
 
 
 def read_number(text: str) -> int | float | None:
-    """The number that a text is by the rules of YAML 1.2, or None; `1.0e_8` is not one."""
+    """Parse a number by the rules of YAML 1.2; None for other text, such as `1.0e_8`."""
     text = text.strip()
     if WHOLE.fullmatch(text):
         return int(text.replace("_", ""))

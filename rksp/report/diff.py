@@ -14,17 +14,19 @@ RISE = 0.1  # P(failed) of the same initialization moves by less between machine
 
 
 def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> ComparisonReport:
-    """What changed from `old` to `new`.
+    """Return what changed from `old` to `new`.
 
-    An issue is the same in both if its code and module are, whatever its wording: then it is worse
-    (better) if its level rose (fell) or, for the verdict, if P(failed) rose (fell) by more than
-    `RISE`.
+    Two issues are the same if their code and module are equal; the wording may differ. An issue is
+    worse (better) if its level rose (fell). The verdict is worse (better) if P(failed) rose (fell)
+    by more than `RISE`.
 
     Args:
+        old: The earlier report.
+        new: The later report.
         strict: Refuse reports whose probabilities mean different things.
 
     Raises:
-        InputError: `strict`, and the reports come from different classifiers.
+        InputError: `strict` is set, and the reports come from different classifiers.
     """
     notes = _doubts(old, new)
     if strict and notes:
@@ -121,7 +123,7 @@ def _text(value: object) -> str | None:
 
 
 def _numbers(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[float | None, float | None]]:
-    """What people compare, where either report has it."""
+    """Return the settings to compare that either report has."""
     one, other = _compared(old), _compared(new)
     return {
         name: (one[name], other[name])

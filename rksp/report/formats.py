@@ -116,7 +116,7 @@ class Output:
 
     @classmethod
     def parse(cls, text: str, kind: str = "score") -> Output:
-        """Reads `FILE` (the suffix names the format) or `FORMAT=FILE`.
+        """Parse `FILE` (the suffix names the format) or `FORMAT=FILE`.
 
         Raises:
             InputError: The format or suffix is unknown, a document of that kind has no such
@@ -143,7 +143,7 @@ class Output:
 
 
 def check_format(name: str, option: str = "--format", kind: str = "score") -> str:
-    """Returns `name`.
+    """Return `name`.
 
     Raises:
         InputError: Documents of that kind have no such format.
@@ -156,7 +156,7 @@ def check_format(name: str, option: str = "--format", kind: str = "score") -> st
 
 
 def rendering(document: Document, name: str) -> str | RenderableType:
-    """Returns the document in the format of that name: text, or what rich prints.
+    """Return the document in the format of that name: text, or what rich prints.
 
     Raises:
         InputError: Documents of that kind have no such format.
@@ -171,13 +171,13 @@ def rendering(document: Document, name: str) -> str | RenderableType:
 
 
 def render(document: Document, name: str) -> str:
-    """Returns the document as text in the format of that name; raises as `rendering`."""
+    """Return the document as text in the format of that name; raises as `rendering`."""
     made = rendering(document, name)
     return made if isinstance(made, str) else plain(made)
 
 
 def plain(made: RenderableType) -> str:
-    """Returns what rich prints without colors, 100 columns wide."""
+    """Return what rich prints without colors, 100 columns wide."""
     from rich.console import Console  # not for --help
 
     stream = io.StringIO()

@@ -31,7 +31,7 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """Reads a probability, `error`, `warning` or `never`.
+        """Parse a probability, `error`, `warning` or `never`.
 
         Raises:
             InputError: It is none of these.

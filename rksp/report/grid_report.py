@@ -48,7 +48,7 @@ def grid_report(
 
 
 def _verdict(everything: Sequence[Record]) -> str | None:
-    """Returns the verdict where a cell has no result; None where all have one."""
+    """Return the verdict where a cell has no result; None where all have one."""
     broken = [record for record in everything if record["verdict"] == FAILED]
     if broken and len(broken) == len(everything):
         return "unusable" if all(r["failure"] == "invalid" for r in broken) else "incomplete"
@@ -56,7 +56,7 @@ def _verdict(everything: Sequence[Record]) -> str | None:
 
 
 def _undone(everything: Sequence[Record]) -> int:
-    """Counts the cells whose state stands for a verdict, as there is no result yet."""
+    """Count the cells without a result, whose state stands for a verdict."""
     answered = ("ok", "caution", "risk", "cannot tell", "not assessed", FAILED)
     return sum(record["verdict"] not in answered for record in everything)
 

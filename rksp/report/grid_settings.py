@@ -58,7 +58,7 @@ def by_level(cell: Record) -> str:
 
 
 def word(value: object) -> str:
-    """A setting's value in a table."""
+    """Format a setting's value for a table."""
     return "–" if value is None else short(value, 4) if isinstance(value, float) else str(value)
 
 

@@ -59,7 +59,7 @@ def junit(report: GridReport) -> str:
 
 
 def csv(report: GridReport) -> str:
-    """Writes all columns of the shown cells."""
+    """Write all columns of the shown cells."""
     return to_csv(report.cells)
 
 

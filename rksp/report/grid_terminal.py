@@ -13,7 +13,7 @@ _SHADES = "·░▒▓█"
 
 
 def render(report: GridReport) -> str:
-    """The ranked cells that are shown; best safe settings, trade-off and heat map of all."""
+    """Render the shown cells by rank, and best safe settings, trade-off and heat map of all."""
     everything, axes = [*report.cells, *report.hidden], report.axes
     short = _short_names(list(report.best_safe))
     lines = [*_table(report.cells, axes), ""]
@@ -82,7 +82,7 @@ def _shade(value: float | None) -> str:
 
 
 def _setting(record: Record, axes: Sequence[str]) -> str:
-    """What the model's name does not say."""
+    """Return the settings that the model's name does not state."""
     own = [a for a in axes if canonical(a)[0] in ("recipe", "seed") and record.get(a) is not None]
     varied = " ".join(f"{axis}={_word(record[axis])}" for axis in own)
     return f"{varied or 'as it is'} (P(failed) {_percent(record['probability_failed'])})"

@@ -50,7 +50,7 @@ def render(report: ScoreReport) -> str:
 
 
 def suite(name: str, cases: Sequence[Case], seconds: float) -> str:
-    """A document of one suite."""
+    """Return a document with one suite."""
     count = {
         outcome: str(sum(case.outcome == outcome for case in cases))
         for outcome in ("failure", "error", "skipped")

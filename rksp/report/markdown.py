@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 def render(report: ScoreReport) -> str:
-    """The verdict, what to do, and the rest folded away."""
+    """Render the verdict and what to do, with the rest folded away."""
     seed = deciding(report)
     parts = [
         f"## rksp: {words.TITLES[report.verdict]} — {code(report.target.name)}",
@@ -56,7 +56,7 @@ def render(report: ScoreReport) -> str:
 
 
 def comparison(changed: ComparisonReport) -> str:
-    """What changed between two reports."""
+    """Render what changed between two reports."""
     counts = words.states(Counter(change.state for change in changed.changes))
     parts = [
         f"### Compared with the baseline: {counts}",
@@ -83,12 +83,12 @@ def comparison(changed: ComparisonReport) -> str:
 
 
 def render_comparison(changed: ComparisonReport) -> str:
-    """The same as a document of its own."""
+    """Render the comparison as a document of its own."""
     return comparison(changed) + "\n"
 
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A pipe table; cells are Markdown already."""
+    """Return a pipe table; cells are already Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -99,7 +99,7 @@ def plain(text: str | None) -> str:
 
 
 def code(text: str) -> str:
-    """A code span that also holds inside a table; nothing for nothing."""
+    """Return a code span that is also valid inside a table; empty for empty text."""
     held = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
     return f"`{held}`" if held else ""
 

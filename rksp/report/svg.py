@@ -29,6 +29,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
+        """Return the position of a value in pixels."""
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, at = math.log10(low), math.log10(high), math.log10(at)
@@ -50,7 +51,7 @@ class Scale:
 
 
 def drawing(width: float, height: float, label: str, *parts: str, css: str = "") -> Markup:
-    """A drawing that scales with its place; `label` is what a screen reader says."""
+    """Draw a figure that scales with its container; a screen reader says `label`."""
     box = f"0 0 {number(width)} {number(height)}"
     return Markup('<svg viewBox="{}" role="img" aria-label="{}" class="{}">{}</svg>').format(
         box, label, css, Markup("").join(Markup(part) for part in parts)
@@ -66,7 +67,7 @@ def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
 
 
 def circle(x: float, y: float, radius: float, css: str, title: str = "") -> str:
-    """A circle; `title` shows on hovering."""
+    """Draw a circle; `title` shows on hovering."""
     inner = f"<title>{escape(title)}</title>" if title else ""
     return (
         f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" class="{css}">'
@@ -75,7 +76,7 @@ def circle(x: float, y: float, radius: float, css: str, title: str = "") -> str:
 
 
 def ring(x: float, y: float, inner: float, outer: float, css: str) -> str:
-    """The area between two circles about one middle."""
+    """Draw the area between two circles with the same center."""
     return (
         f'<circle cx="{number(x)}" cy="{number(y)}" r="{number((inner + outer) / 2)}" '
         f'stroke-width="{number(outer - inner)}" class="{css}"/>'
@@ -91,12 +92,12 @@ def text(x: float, y: float, words: str, css: str = "", anchor: str = "start") -
 
 
 def polyline(points: Iterable[Point], css: str) -> str:
-    """A stroke through all points."""
+    """Draw a line through all points."""
     return f'<path d="{_through(points)}" class="{css}"/>'
 
 
 def band(upper: Sequence[Point], lower: Sequence[Point], css: str) -> str:
-    """The area between two curves over the same positions."""
+    """Draw the area between two curves over the same positions."""
     return f'<path d="{_through([*upper, *reversed(lower)])}Z" class="{css}"/>'
 
 
@@ -164,7 +165,7 @@ def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) 
 
 
 def short(value: float, digits: int = 3) -> str:
-    """A number as people write it: 6e-4, 8.8e-3, 0.05, 1.72, 3,740."""
+    """Format a number as people write it: 6e-4, 8.8e-3, 0.05, 1.72, 3,740."""
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     form = "e" if 0 < abs(value) < 1e-2 else "g"
@@ -177,7 +178,7 @@ def short(value: float, digits: int = 3) -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate with at most one decimal."""
+    """Format a coordinate with at most one decimal."""
     written = f"{value:.1f}".removesuffix(".0")
     return "0" if written == "-0" else written
 

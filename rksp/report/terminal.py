@@ -34,7 +34,7 @@ STYLES = {
 
 
 def render(report: ScoreReport) -> Group:
-    """The verdict first, then the numbers behind it, then what could not be measured."""
+    """Render the verdict, then the numbers behind it, then what could not be measured."""
     seed = deciding(report)
     parts = [_headline(report), _verdict(report, seed)]
     if report.findings:
@@ -227,7 +227,7 @@ def _curve(curve: list[CurvePoint]) -> str:
 
 
 def _nearest(curve: list[CurvePoint], decade: float) -> CurvePoint | None:
-    """The point nearest to 10**decade; None where none is within an eighth of a decade."""
+    """Return the point nearest to 10**decade; None if none is within an eighth of a decade."""
     found = min(curve, key=lambda point: abs(math.log10(point.learning_rate) - decade))
     return found if abs(math.log10(found.learning_rate) - decade) < 1 / 8 else None
 

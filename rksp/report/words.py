@@ -53,7 +53,7 @@ def stream(report: ScoreReport) -> str:
 
 
 def answer(report: ScoreReport, risk: RiskAssessment) -> str:
-    """The probability in one line, or the question when the recipe has no rate."""
+    """Return the probability in one line, or a question if the recipe has no learning rate."""
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
         return "which learning rate is right?"
@@ -68,12 +68,12 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A rate to two digits, or that there is none."""
+    """Format a learning rate with two digits; None is `none`."""
     return "none" if value is None else f"{value:.2g}"
 
 
 def rates(risk: RiskAssessment) -> str:
-    """The three rates in a line: start here, likely edge, do not exceed."""
+    """Return the three learning rates in a line: start here, likely edge, do not exceed."""
     if risk.start_here is None:
         return "no learning rate trains this model"
     return (
@@ -99,7 +99,7 @@ def margin(report: ScoreReport, risk: RiskAssessment) -> str:
 
 
 def alone(report: ScoreReport, risk: RiskAssessment) -> str:
-    """What the model of the edge says where rksp cannot tell."""
+    """Return the estimate of the model of the edge where rksp cannot tell."""
     own = [] if report.recipe.learning_rate is None else [answer(report, risk)]
     return f"the fitted model alone, not to be relied on: {'; '.join([*own, rates(risk)])}"
 
@@ -111,7 +111,7 @@ def states(numbers: Mapping[str, int]) -> str:
 
 
 def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
-    """What could not be measured, and what limits the numbers that could."""
+    """Return what could not be measured, and what limits the other numbers."""
     found = [*report.target.notes]
     if seed.spectra.reason:
         reading = "indeterminate" if seed.spectra.layers else "not measured"
