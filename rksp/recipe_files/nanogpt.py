@@ -11,7 +11,7 @@ _CHARACTERS = 65  # of tiny Shakespeare (data/shakespeare_char/prepare.py)
 
 
 def _batch(draft: Draft) -> None:
-    """Set the batch; nanoGPT divides the accumulation by the devices, so the product is all of it."""
+    """Set the batch; nanoGPT divides the accumulation by the devices, so it counts once."""
     size, steps = draft.number("batch_size"), draft.number("gradient_accumulation_steps")
     micro = int(size.value) if size is not None else 12
     accumulated = int(steps.value) if steps is not None else 40
