@@ -74,7 +74,7 @@ def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 
 def _tables(file: Path, found: object) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise InputError(f"{file}: tool.rksp holds tables of options, not {found!r:.100}.")
+        raise InputError(f"{file}: tool.rksp must hold tables of options, not {found!r:.100}.")
     return found
 
 
@@ -127,8 +127,8 @@ def _options(
         _check(file, key, value, known[option])
         if option == "fail-on" and _is_weaker(value, known[option].default):
             raise InputError(
-                f"{file}: {key!r} cannot be weaker than {known[option].default}, since that opens "
-                f"the gate; type --{option} {value}."
+                f"{file}: {key!r} cannot be weaker than {known[option].default} in a file of "
+                f"defaults; type --{option} {value}."
             )
         yield known[option].name, value
 
@@ -138,15 +138,15 @@ def _check(file: Path, key: str, value: object, parameter: Any) -> None:
     if parameter.multiple:
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             return
-        raise InputError(f"{file}: {key!r} is a list of texts, not {value!r}.")
+        raise InputError(f"{file}: {key!r} must be a list of texts, not {value!r}.")
     if parameter.is_flag and not isinstance(value, bool):
-        raise InputError(f"{file}: {key!r} is true or false, not {value!r}.")
+        raise InputError(f"{file}: {key!r} must be true or false, not {value!r}.")
     if isinstance(value, dict | list) or (isinstance(value, bool) and not parameter.is_flag):
-        raise InputError(f"{file}: {key!r} is one text or number, not {value!r}.")
+        raise InputError(f"{file}: {key!r} must be one text or number, not {value!r}.")
 
 
 def _is_weaker(value: object, default: object) -> bool:
-    """Say whether a gate lets more pass than the default does; what is no gate is said later."""
+    """Return True if a gate is weaker than the default; invalid values are reported later."""
     if str(value) in _STRICTNESS:
         rank = _STRICTNESS.index(str(value))
         return rank < (_STRICTNESS.index(default) if default in _STRICTNESS else 1)
@@ -161,4 +161,4 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{file} is not TOML: {error}.") from None
+        raise InputError(f"{file} is not valid TOML: {error}.") from None

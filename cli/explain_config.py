@@ -22,16 +22,22 @@ def explain_config(
         Path, typer.Argument(help="A trainer's YAML, JSON, TOML, shell or Python file.")
     ],
     trainer: Annotated[
-        str | None, typer.Option("--as", help="Read it as this trainer's; default recognized.")
+        str | None,
+        typer.Option(
+            "--as", help="Read the file as this trainer's; the default is to recognize the trainer."
+        ),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(help="Devices of the run, for batches given per device.")
+        int | None,
+        typer.Option(
+            help="Number of devices in the run; needed where the file gives the batch per device."
+        ),
     ] = None,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> int:
-    """Show every field of the recipe in a file, where it comes from, and what was assumed."""
+    """Show the recipe in a file: each field, its origin, and all assumptions."""
     if output_format not in ("text", "json"):
-        raise InputError(f"--format {output_format!r} is neither text nor json.")
+        raise InputError(f"--format {output_format!r} is unknown; use text or json.")
     from rksp.recipe_files.registry import read_recipe_file
 
     read = read_recipe_file(file, trainer=trainer, devices=devices)

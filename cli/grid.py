@@ -48,8 +48,10 @@ def grid(
     source: Annotated[
         str,
         typer.Argument(
-            help="W&B sweep, grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's run "
-            "file to vary, a target, or a store to look at."
+            help=(
+                "A W&B sweep, a grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's "
+                "run file to vary, a target, or a store to show."
+            )
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
@@ -66,7 +68,7 @@ def grid(
     devices: Devices = None,
     as_format: AsFormat = None,
 ) -> int:
-    """Rank a whole sweep by its risk; exit 1 if a cell is at or above the bar."""
+    """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
     from rksp.grid.cell import Options
     from rksp.grid.run import read_grid
     from rksp.report.gate import Gate
@@ -157,7 +159,7 @@ def _is_store(source: str) -> bool:
         if not path.is_file():
             return False
     except OSError as error:
-        raise InputError(f"The grid {source[:200]!r} cannot be used: {error.strerror}.") from None
+        raise InputError(f"The grid {source[:200]!r} cannot be read: {error.strerror}.") from None
     with path.open("rb") as file:
         return file.read(len(_STORE_MARK)) == _STORE_MARK
 

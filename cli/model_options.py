@@ -20,15 +20,20 @@ class ModelOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     overrides: Annotated[
-        list[str], Flag("--set", "Configuration key=value; repeatable.", unit="key=value")
+        list[str],
+        Flag(
+            "--set", "Change a setting of the model's configuration; repeatable.", unit="key=value"
+        ),
     ] = []
     max_params: Annotated[
         float, Flag("--max-params", "Refuse larger models.", unit="parameters")
     ] = Field(default=2e9, gt=0)
     trust_remote_code: Annotated[
-        bool, Flag("--trust-remote-code", "Run the model code of a repository.")
+        bool, Flag("--trust-remote-code", "Run the model code that a repository brings.")
     ] = False
-    allow_hub: Annotated[bool, Flag("--allow-hub", "Let a Hub id download.")] = False
+    allow_hub: Annotated[
+        bool, Flag("--allow-hub", "Allow downloads from the Hugging Face Hub.")
+    ] = False
 
     def resolve(self, target: str, overrides: Mapping[str, object]) -> ModelSource:
         """Resolve a target; `--set` replaces what a recipe file changes about it.

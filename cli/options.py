@@ -24,14 +24,14 @@ RecipeFile = Annotated[
     Path | None,
     typer.Option(
         "--recipe",
-        help="A trainer's run file; flags replace what it says.",
+        help="A trainer's run file; options override its settings.",
         rich_help_panel="Recipe",
     ),
 ]
 Devices = Annotated[
     int | None,
     typer.Option(
-        help="Devices of the run, for batches that a recipe file gives per device.",
+        help="Number of devices in the run; needed where a run file gives the batch per device.",
         metavar="DEVICES",
         rich_help_panel="Recipe",
     ),
@@ -40,7 +40,7 @@ AsFormat = Annotated[
     str | None,
     typer.Option(
         "--as",
-        help="Read the run file as this trainer's; default recognized.",
+        help="Read the run file as this trainer's; the default is to recognize the trainer.",
         metavar="TRAINER",
         rich_help_panel="Recipe",
     ),
@@ -187,6 +187,6 @@ def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise InputError(f"{option} {pair!r} is not key=value.")
+            raise InputError(f"{option} {pair!r} must have the form key=value.")
         found[key] = value
     return found

@@ -84,9 +84,9 @@ def _from_flags(
     from rksp.recipe_files.assumptions import origins_of_flags
 
     if devices is not None:
-        raise InputError("--devices is for batches of a recipe file; give --recipe FILE.")
+        raise InputError("--devices needs a run file; give --recipe FILE.")
     if as_format is not None:
-        raise InputError("--as is for the format of a recipe file; give --recipe FILE.")
+        raise InputError("--as needs a run file; give --recipe FILE.")
     flags = flag_names(Recipe)
     recipe = Recipe.parse(given.values, flags)
     stated = {

@@ -31,7 +31,7 @@ def transfer(
         Literal["text", "json"], typer.Option("--format", help="text or json.")
     ] = "text",
 ) -> int:
-    """Carry the learning rate tuned on SMALL to LARGE by the shift of the edge."""
+    """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.edge_transfer import transfer as carry
     from rksp.risk import configured_inputs
@@ -39,7 +39,7 @@ def transfer(
     runs = [requested_run(name, recipe, recipe_file, devices) for name in (small, large)]
     rate = runs[0].recipe.learning_rate
     if rate is None:
-        raise InputError("There is no rate to carry; give the one tuned on SMALL with --lr.")
+        raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
     quiet_transformers()
     with stdout_for_us_alone():
         inputs = [

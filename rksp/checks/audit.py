@@ -114,7 +114,7 @@ def corpus(kind: Literal["healthy", "failures"]) -> tuple[PublicRun, ...]:
     try:
         return tuple(PublicRun.model_validate(row) for row in rows)
     except ValueError as error:
-        raise InputError(f"{path.name} holds a row that is no run: {error}") from None
+        raise InputError(f"{path.name} holds an invalid row: {error}") from None
 
 
 def audit() -> Audit:

@@ -81,7 +81,7 @@ def loss_curves(
         if shown:
             title = f"{trial.arm}, seed {trial.seed}: failing from step {trial.onset}"
             parts.append(svg.circle(across(trial.onset), up(shown[-1]), 5, f"onset {css}", title))
-    label = "Loss of every run against the step"
+    label = "Loss of every run by step"
     return svg.drawing(width, bottom + 44, label, *parts)
 
 

@@ -30,7 +30,7 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
     """
     notes = _doubts(old, new)
     if strict and notes:
-        raise InputError(f"The baseline cannot be compared: {notes[0]}; score it again.")
+        raise InputError(f"The baseline cannot be compared because {notes[0]}; score it again.")
     before = {issue.key: issue for issue in issues(old)}
     after = {issue.key: issue for issue in issues(new)}
     moved = _probability_moved(old, new)
@@ -80,14 +80,17 @@ def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
             found.append("the two reports come from classifiers fitted on different data")
         if before.evidence != after.evidence:
             found.append(
-                f"the evidence was {before.evidence} in the one and {after.evidence} in the other"
+                f"the evidence is {before.evidence} in the old report and {after.evidence} in the "
+                "new one"
             )
     one, other = (report.seeds[0].spectra.variant for report in (old, new))
     if one != other:
-        found.append(f"the spectra are defined as {one} in the one and {other} in the other")
+        found.append(
+            f"the spectra are defined as {one} in the old report and {other} in the new one"
+        )
     one, other = _modes_kept(old), _modes_kept(new)
     if one and other and one != other:
-        found.append(f"the spectra keep {one} in the one and {other} in the other")
+        found.append(f"the spectra keep {one} in the old report and {other} in the new one")
     return found
 
 

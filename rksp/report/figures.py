@@ -94,9 +94,7 @@ def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height
     parts += svg.flags(flags, across.end, up.start)
     if rate is not None and risk.probability_failed is not None:
         parts.append(svg.circle(across(rate), up(risk.probability_failed), 5, "here"))
-    return svg.drawing(
-        width, height, "P(failed) against the learning rate, with its interval", *parts
-    )
+    return svg.drawing(width, height, "P(failed) by learning rate, with its interval", *parts)
 
 
 def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:

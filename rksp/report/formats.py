@@ -130,14 +130,14 @@ class Output:
             path = Path(text)
             name = _SUFFIXES.get(path.suffix.lower(), "")
         if not path.name:
-            raise InputError(f"-o {text!r} names no file.")
+            raise InputError(f"-o {text!r} does not name a file.")
         if not name:
             raise InputError(
                 f"-o {text!r} does not say its format; end the name in "
                 f"{', '.join(suffixes_of(kind).split())} or write FORMAT=FILE."
             )
         if not path.parent.is_dir():
-            raise InputError(f"-o {text!r}: there is no folder {path.parent}.")
+            raise InputError(f"-o {text!r}: the folder {path.parent} does not exist.")
         check_format(name, f"-o {path}:", kind)
         return cls(format=name, path=path)
 
@@ -151,7 +151,7 @@ def check_format(name: str, option: str = "--format", kind: str = "score") -> st
     known = formats_of(kind)
     if name not in known:
         hint = nearest(name, known, count=1)
-        raise InputError(f"{option} {name!r} is none of {one_of(known, 'and')}{hint or '.'}")
+        raise InputError(f"{option} {name!r} is unknown; use {one_of(known)}{hint or '.'}")
     return name
 
 

@@ -46,7 +46,9 @@ class Gate:
                 f"--fail-on {text!r} is neither a probability nor error, warning or never{hint}"
             ) from None
         if not 0 < bar <= 1:
-            raise InputError(f"--fail-on is {text}; give a probability above 0 and at most 1.")
+            raise InputError(
+                f"--fail-on is {text}, but must be a probability above 0 and at most 1."
+            )
         return cls(fail_on=text, bar=bar)
 
     def judge(self, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:

@@ -20,7 +20,7 @@ def render(report: ScoreReport) -> str:
         same = [issue for issue in shown if issue.level == level]
         lines += [_line(command, report, issue) for issue in same[:_MOST]]
         if len(same) > _MOST:
-            more = f"and {len(same) - _MOST} more of this level, see the report"
+            more = f"{len(same) - _MOST} more findings of this level are in the report"
             lines.append(f"::{command} title=rksp::{more}")
     if not lines:
         lines.append(f"::notice title=rksp::{_message(report.target.name)}: {report.verdict}")

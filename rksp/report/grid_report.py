@@ -70,11 +70,11 @@ def _missing(everything: Sequence[Record]) -> list[str]:
     )
     if broken:
         why = str(broken[0]["message"])
-        reasons.append(f"{len(broken)} of {count} cells could not run; the first: {why}")
+        reasons.append(f"{len(broken)} of {count} cells could not run; the first error: {why}")
         if "no such setting" in why:
-            reasons.append("leave out what is neither recipe nor model with --ignore NAME")
+            reasons.append("use --ignore NAME for an axis that sets neither recipe nor model")
     if undone:
-        reasons.append(f"{undone} of {count} cells are not done; the same grid resumes")
+        reasons.append(f"{undone} of {count} cells are not done; run the same command to resume")
     return reasons
 
 

@@ -32,7 +32,7 @@ def markdown(report: GridReport) -> str:
     ]
     for message, settings in setting.broken(report).items():
         cells = "1 cell" if len(settings) == 1 else f"{len(settings)} cells"
-        parts.append(f"> could not run: {cells}. {plain(message)}")
+        parts.append(f"> {cells} could not run: {plain(message)}")
     best = [
         (code(model), code(setting(cell)) if cell else "none", _percent(cell))
         for model, cell in report.best_safe.items()

@@ -23,7 +23,7 @@ def render(report: GridReport) -> str:
         lines.append(f"  {short[model]}: {words}")
     fronts = {model: front for model, front in report.pareto.items() if len(front) > 1}
     if fronts:
-        lines += ["", "Rate against risk, cells that no other beats in both:"]
+        lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
     for model, front in fronts.items():
         points = [f"{r['learning_rate']:.3g} → {r['probability_failed']:.1%}" for r in front]
         lines.append(f"  {short[model]}: {', '.join(points)}")
@@ -85,7 +85,7 @@ def _setting(record: Record, axes: Sequence[str]) -> str:
     """Return the settings that the model's name does not state."""
     own = [a for a in axes if canonical(a)[0] in ("recipe", "seed") and record.get(a) is not None]
     varied = " ".join(f"{axis}={_word(record[axis])}" for axis in own)
-    return f"{varied or 'as it is'} (P(failed) {_percent(record['probability_failed'])})"
+    return f"{varied or 'as given'} (P(failed) {_percent(record['probability_failed'])})"
 
 
 def _no_setting(model: str, everything: Sequence[Record]) -> str:
@@ -95,8 +95,8 @@ def _no_setting(model: str, everything: Sequence[Record]) -> str:
         return "no answer"
     ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
     if not ceilings:
-        return "no rate trains it"
-    return f"none of these rates; do not exceed {max(ceilings):.3g}"
+        return "no learning rate trains this model"
+    return f"none of these learning rates is safe; do not exceed {max(ceilings):.3g}"
 
 
 def _interval(record: Record) -> str:

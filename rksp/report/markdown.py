@@ -36,7 +36,7 @@ def render(report: ScoreReport) -> str:
     parts = [
         f"## rksp: {words.TITLES[report.verdict]} — {code(report.target.name)}",
         f"{words.size_and_weights(report)}; {plain(words.stream(report))}; "
-        f"shown {plain(report.target.probe)}",
+        f"probe: {plain(report.target.probe)}",
         *_verdict(report, seed),
     ]
     if report.gate and report.gate.failed:
@@ -65,7 +65,7 @@ def comparison(changed: ComparisonReport) -> str:
     if changed.changes:
         parts.append(
             table(
-                ("", "Issue", "What"),
+                ("", "Issue", "Message"),
                 [
                     (c.state, " ".join(filter(None, (c.code, code(c.layer)))), plain(c.message))
                     for c in changed.changes
@@ -128,7 +128,7 @@ def _findings(report: ScoreReport) -> str:
         )
         for finding in report.findings
     ]
-    return "### Findings\n\n" + table(("Level", "Check", "What", "Fix"), rows)
+    return "### Findings\n\n" + table(("Level", "Check", "Message", "Fix"), rows)
 
 
 def _contributions(risk: RiskAssessment) -> str:
@@ -137,7 +137,7 @@ def _contributions(risk: RiskAssessment) -> str:
         for c in risk.contributions
         if abs(c.decades) >= 0.05
     ]
-    return table(("Reason", "Edge", "By a factor of"), rows)
+    return table(("Reason", "Edge", "Factor"), rows)
 
 
 def _layers(layers: list[LayerReport]) -> str:

@@ -72,7 +72,7 @@ def _headline(report: ScoreReport) -> Text:
     return Text.assemble(
         (target.name, "bold"),
         f", {words.size_and_weights(report)}\n",
-        (f"{words.stream(report)}; shown {target.probe}\n", "dim"),
+        (f"{words.stream(report)}; probe: {target.probe}\n", "dim"),
     )
 
 
@@ -111,7 +111,7 @@ def _findings(findings: list[Finding]) -> Group:
         for finding in findings[:_MOST_FINDINGS]
     ]
     if len(findings) > _MOST_FINDINGS:
-        lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more, see the JSON", "dim"))
+        lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more in the JSON report", "dim"))
     return Group(*lines)
 
 
@@ -190,21 +190,27 @@ def _forward(seed: SeedReport) -> Table:
             table.add_row(name, form.format(value), meaning)
 
     guess = (
-        "" if forward.uniform_loss is None else f"a uniform guess has {forward.uniform_loss:.3g}"
+        ""
+        if forward.uniform_loss is None
+        else f"the loss of a uniform guess is {forward.uniform_loss:.3g}"
     )
     add("initial loss", forward.loss, guess)
     add("logit std", forward.logit_std, "over the classes")
-    add("attention logit std", forward.attention_logit_std, "largest of the layers")
-    add("attention entropy", forward.attention_entropy, "lowest layer's; 1 is uniform")
-    add("router entropy", forward.router_entropy, "lowest layer's; 1 is uniform")
+    add("attention logit std", forward.attention_logit_std, "in the layer where it is largest")
+    add(
+        "attention entropy",
+        forward.attention_entropy,
+        "in the layer where it is lowest; 1 is uniform",
+    )
+    add("router entropy", forward.router_entropy, "in the layer where it is lowest; 1 is uniform")
     add(
         "largest activation",
         forward.activation_absmax,
         f"{forward.activation_name}; fp16 overflows at 65504",
     )
     if response is not None:
-        add("gradient norm", response.grad_norm, "at initialization")
-        add("critical rate", response.critical_rate, "one step further raises the loss")
+        add("gradient norm", response.grad_norm, "of the first batch")
+        add("critical rate", response.critical_rate, "a larger first step raises the loss")
     return table
 
 

@@ -48,7 +48,7 @@ def blocks(report: ScoreReport) -> str:
 def stream(report: ScoreReport) -> str:
     """`blocks transformer.h (12), width 768`, or that there is no residual stream."""
     if not report.target.blocks:
-        return "no residual stream of constant width"
+        return "the model has no residual stream of constant width"
     return f"blocks {blocks(report)}, width {report.target.width}"
 
 
@@ -94,14 +94,18 @@ def margin(report: ScoreReport, risk: RiskAssessment) -> str:
     if report.verdict != "caution" or own is None or ceiling is None:
         return ""
     if own > ceiling:
-        return f"Below the bar, but {own / ceiling:.1f} times the rate not to exceed."
-    return f"Below the bar, but the risk may be as high as {risk.probability_failed_high:.1%}."
+        return (
+            f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the "
+            "one not to exceed."
+        )
+    return f"P(failed) is below the bar, but may be as high as {risk.probability_failed_high:.1%}."
 
 
 def alone(report: ScoreReport, risk: RiskAssessment) -> str:
     """Return the estimate of the model of the edge where rksp cannot tell."""
     own = [] if report.recipe.learning_rate is None else [answer(report, risk)]
-    return f"the fitted model alone, not to be relied on: {'; '.join([*own, rates(risk)])}"
+    estimate = "; ".join([*own, rates(risk)])
+    return f"the fitted model alone, which is not reliable here, estimates: {estimate}"
 
 
 def states(numbers: Mapping[str, int]) -> str:
@@ -115,7 +119,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     found = [*report.target.notes]
     if seed.spectra.reason:
         reading = "indeterminate" if seed.spectra.layers else "not measured"
-        found.append(f"spectra {reading}: {seed.spectra.reason}")
+        found.append(f"the spectra are {reading}: {seed.spectra.reason}")
     for status, number in Counter(layer.status for layer in seed.spectra.layers).items():
         if status != Status.OK.value and not seed.spectra.reason:
             concerned = "1 block" if number == 1 else f"{number} blocks"
@@ -123,10 +127,10 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     reduced = [layer for layer in seed.spectra.layers if 0 < layer.rank < report.target.width]
     if reduced and len(reduced) == len(seed.spectra.layers):
         found.append(
-            f"spectra at reduced rank {reduced[0].rank} of {report.target.width}: compare only "
-            "with spectra of the same rank and number of states"
+            f"the spectra have a reduced rank, {reduced[0].rank} of {report.target.width}: compare "
+            "them only with spectra of the same rank and number of states"
         )
-    found += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
+    found += [f"{name} was not measured: {why}" for name, why in seed.forward.not_measured.items()]
     reasons = Counter(check.reason for check in report.not_run)
     found += [f"{number} checks did not run: {reason}" for reason, number in reasons.items()]
     if seed.risk is not None and seed.risk.outside:
@@ -137,7 +141,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
             if over >= 0.05
         ]
         if listed:
-            found.append(f"beyond the labelled runs: {', '.join(listed)}")
+            found.append(f"outside the range of the labelled runs: {', '.join(listed)}")
     for name, values in report.spread.items():
         found.append(
             f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "
