@@ -26,7 +26,7 @@ FILE = ".rksp.toml"
 _RUNS = "lets code run or be fetched"
 _WRITES = "writes files"
 _CONNECTS = "hands work to other machines"
-_OPENS = "opens the gate"
+_OPENS = "can hide a failure"
 TYPED_ONLY = {
     "trust-remote-code": _RUNS,
     "allow-hub": _RUNS,

@@ -102,7 +102,7 @@ def pack(
 
     if output.suffix != ".parquet":
         raise InputError(
-            f"A collection is a .parquet file, but the output is {output}; end its name in .parquet."
+            f"A collection is a .parquet file, but {output} is not; end its name in .parquet."
         )
     count = build_collection(sources, output)
     typer.echo(f"{count} runs in {output}, {output.stat().st_size / 1e6:.2f} MB.")

@@ -158,7 +158,7 @@ def test_the_terminal_shows_it_all(worked):
     assert re.search(r"1 · 0 · adamw  ·[·░▒▓█]{2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
     fast = [row for row in rows if row.labels["lr"] == 1.0]
-    assert "gpt2 n_layer=1: none of these rates; do not exceed " in shown(fast)
+    assert "gpt2 n_layer=1: none of these learning rates is safe; do not exceed " in shown(fast)
     assert "gpt2: no answer" in shown(worked[0][-1:])
 
 

@@ -295,8 +295,8 @@ def test_the_format_of_a_file(text, name, tmp_path, monkeypatch):
     [
         ("r.pdf", "FORMAT=FILE"),
         ("sarf=r", "did you mean sarif"),
-        ("json=", "names no file"),
-        ("absent/r.json", "no folder absent"),
+        ("json=", "does not name a file"),
+        ("absent/r.json", "the folder absent does not exist"),
     ],
 )
 def test_a_file_without_a_format_is_refused(text, hint, tmp_path, monkeypatch):

@@ -153,8 +153,8 @@ def test_one_wild_run_does_not_flatten_the_rest():
     heights = [float(point.split()[1]) for point in curve.split("L")]
     assert max(heights) - min(heights) > 30
     page = confirm_html.render(report.model_copy(update={"trials": [wild, calm]}))
-    assert "Losses above 12 run along the top." in page
-    assert "run along the top" not in confirm_html.render(report)
+    assert "Losses above 12 are drawn at the top." in page
+    assert "drawn at the top" not in confirm_html.render(report)
 
 
 def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> GridReport:

@@ -14,7 +14,7 @@ _PHRASES = {
     "schedule": "a schedule that is {}",
     "warmup_steps": "{} steps of warm-up",
     "max_steps": "{} steps",
-    "min_lr_ratio": "a lowest rate of {} of the peak",
+    "min_lr_ratio": "a final rate of {} of the peak",
     "adam_beta1": "β₁ {}",
     "adam_beta2": "β₂ {}",
     "adam_epsilon": "ε {}",
@@ -25,7 +25,7 @@ _PHRASES = {
     "sequence_length": "sequences of {} tokens",
     "gradient_accumulation_steps": "{} accumulated",
     "precision": "{}",
-    "decay_steps": "a fall over {} steps",
+    "decay_steps": "a decay over {} steps",
     "batch_ramp": "a batch ramp {}",
 }
 _ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
@@ -76,20 +76,20 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
 def left_out(name: str, values: Mapping[str, object]) -> Origin:
     """Return the origin of an undecided field: assumed, unless the field then has no effect."""
     if not is_used(name, values) and name != "learning_rate":
-        return Origin(kind=OriginKind.UNASKED, text="not used by the rest of the recipe")
+        return Origin(kind=OriginKind.UNASKED, text="no effect in this recipe")
     plain = {
-        "gradient_accumulation_steps": "a batch is not divided unless asked for",
-        "learning_rate": "left open: which rate is safe is the question",
-        "batch_ramp": "none unless asked for",
-        "peft": "all weights are trained unless asked otherwise",
-        "z_loss": "no z-loss unless asked for",
+        "gradient_accumulation_steps": "the batch is not divided by default",
+        "learning_rate": "not given: rksp recommends one",
+        "batch_ramp": "none by default",
+        "peft": "all weights are trained by default",
+        "z_loss": "no z-loss by default",
         "lora_rank": "no adapters",
         "lora_alpha": "no adapters",
         "lora_targets": "no adapters",
-        "objective": "language modelling unless asked otherwise",
-        "decay_steps": "the schedule falls over the whole run unless asked otherwise",
-        "decay_shape": "linear unless asked otherwise",
-        "decay_power": "linear unless asked otherwise",
+        "objective": "language modelling by default",
+        "decay_steps": "the schedule decays over the whole run by default",
+        "decay_shape": "linear by default",
+        "decay_power": "linear by default",
     }
     text = plain.get(name)
     return Origin(kind=OriginKind.UNASKED, text=text) if text else assumed(name)

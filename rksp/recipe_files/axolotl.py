@@ -60,7 +60,7 @@ def _objective(draft: Draft) -> None:
     if draft.knows("objective"):
         loss = draft.value("objective")
         draft.note(
-            f"It minimizes another loss ({loss}); rksp's estimate is for language modelling."
+            f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
         )
 
 

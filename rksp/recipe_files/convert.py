@@ -98,7 +98,7 @@ def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
     if ours is None:
         draft.problem(
             "precision",
-            f"{found.key} is {found.value!r}, which names no precision that rksp knows; pass "
+            f"{found.key} is {found.value!r}, a precision that rksp does not have; pass "
             "--precision.",
         )
         return
@@ -376,7 +376,7 @@ def lora(
                 modules.value if isinstance(modules.value, list) else str(modules.value).split(",")
             )
             draft.put("lora_targets", tuple(str(part) for part in listed), modules)
-        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
     return step
 

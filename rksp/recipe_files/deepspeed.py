@@ -83,6 +83,6 @@ READER = Reader(
         switches(bf16__enabled="bf16", fp16__enabled="fp16"),
         Row("precision", "bf16.enabled", _stays_open),
         Row("precision", "fp16.enabled", _stays_open, "fp32"),
-        lambda draft: draft.no_target("a DeepSpeed file describes no model; name a TARGET."),
+        lambda draft: draft.no_target("a DeepSpeed file does not describe a model; name a TARGET."),
     ),
 )

@@ -104,7 +104,7 @@ class Document:
     def _follow(self, value: object, depth: int, home: str) -> object:
         """Resolve the references in a value; `${.a}` is relative to the key, as in OmegaConf."""
         if depth > _DEEPEST:
-            return Unresolved("a reference that leads back to itself")
+            return Unresolved("a reference to itself")
         if isinstance(value, Mapping):
             return {
                 k: self._follow(v, depth + 1, f"{home}.{k}" if home else str(k))
@@ -116,7 +116,7 @@ class Document:
             return value
         self._followed[0] += 1
         if self._followed[0] > _MOST_REFERENCES:
-            raise InputError(f"{self.path} follows more references than any configuration has.")
+            raise InputError(f"{self.path} follows too many references for a configuration.")
         if len(value) > _LONGEST:
             return Unresolved(f"{value[:80]}…")
         whole = _REFERENCE.fullmatch(value)
@@ -159,7 +159,7 @@ def load_document(path: Path) -> Document:
         )
     syntax, data, lines = parse_file(path)
     if not isinstance(data, Mapping):
-        raise InputError(f"{path} holds a {type(data).__name__}, not settings by name.")
+        raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 
@@ -173,19 +173,19 @@ def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
     parse = _PARSERS.get(suffix)
     if suffix in _PICKLES:
         raise InputError(
-            f"{path} is a pickle, which runs code when it is opened, so rksp never opens one; "
-            "write the settings as JSON where they were made "
+            f"{path} is a pickle, and rksp never opens pickles because they can run code; "
+            "write the settings as JSON in the program that made them "
             "(training_args.to_json_string()) and give that file."
         )
     if parse is None:
         raise InputError(
-            f"{path} is not a kind of file that recipes are read from; "
-            f"there are {', '.join(sorted((*_PARSERS, *_SHELL)))}."
+            f"{path} has a format that rksp cannot read; "
+            f"it reads {', '.join(sorted((*_PARSERS, *_SHELL)))}."
         )
     try:
         return parse(path, read_text(path, _LARGEST))
     except (RecursionError, MemoryError) as error:
-        raise InputError(f"{path} nests too deep for a configuration.") from error
+        raise InputError(f"{path} is nested too deeply for a configuration.") from error
 
 
 def parse_yaml(text: str) -> object:
@@ -227,7 +227,7 @@ class _Loader(yaml.SafeLoader):
         """Compose a node, counted as it is read: PyYAML takes a millisecond for a few of them."""
         self.nodes += 1
         if self.nodes > _MOST_NODES:
-            raise yaml.YAMLError("it holds more settings than any configuration")
+            raise yaml.YAMLError("it holds too many settings for a configuration")
         return super().compose_node(parent, index)
 
 
@@ -286,7 +286,7 @@ def _number_lines(
 ) -> None:
     seen[0] += 1
     if seen[0] > _MOST_NODES or depth > _DEEPEST:
-        raise InputError(f"{path} unfolds into more settings than any configuration has.")
+        raise InputError(f"{path} expands to too many settings for a configuration.")
     if isinstance(node, yaml.SequenceNode):
         for part in node.value:
             _number_lines(path, part, f"{prefix}[]", lines, seen, depth + 1)

@@ -47,7 +47,7 @@ class Draft:
         self._notes: list[str] = []
         self._seen: set[str] = set()
         self._target: FileTarget | None = None
-        self._target_missing = "the file describes no model; name one as TARGET."
+        self._target_missing = "the file does not describe a model; name one as TARGET."
 
     def get(self, *keys: str) -> Found | None:
         """Return the first of these keys with a value; note and skip a reference elsewhere."""
@@ -56,7 +56,7 @@ class Draft:
             return None
         self._seen.add(found.key)
         if isinstance(found.value, Unresolved):
-            self.note(f"{found.key} is {found.value.text}, which stands outside this file.")
+            self.note(f"{found.key} is {found.value.text}, which is set outside this file.")
             return None
         return found
 

@@ -111,7 +111,8 @@ def _objective(draft: Draft) -> None:
     if meaning != "lm":
         draft.put("objective", meaning, found)
         draft.note(
-            f"It minimizes another loss ({meaning}); rksp's estimate is for language modelling."
+            f"The run minimizes another loss ({meaning}); "
+            "rksp's estimate is for language modelling."
         )
 
 
@@ -123,7 +124,7 @@ def _model(draft: Draft) -> None:
         draft.describe("roberta", {"max_position_embeddings": positions})
         return
     name = f"{found.value!r}" if found is not None else "its model"
-    draft.no_target(f"{name} is an architecture of fairseq; name the same one as TARGET.")
+    draft.no_target(f"{name} is an architecture of fairseq; name the same model as TARGET.")
 
 
 READER = Reader(

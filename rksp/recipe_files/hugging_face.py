@@ -132,12 +132,12 @@ def _deepspeed(draft: Draft) -> None:
     if isinstance(inline.value, Mapping):
         document = Document(path=draft.document.path, syntax="json", data=inline.value)
     elif not str(inline.value).endswith(".json"):
-        draft.note(f"deepspeed is {inline.value!r}, whose settings do not stand in this file.")
+        draft.note(f"deepspeed is {inline.value!r}, but its settings are not in this file.")
         return
     else:
         there = _beside(draft.document.path, str(inline.value))
         if there is None:
-            draft.note(f"The DeepSpeed file {inline.value} is not here; what it says is not read.")
+            draft.note(f"The DeepSpeed file {inline.value} was not found, so it is not read.")
             return
         try:
             document = load_document(there)
@@ -225,7 +225,7 @@ def objective(draft: Draft) -> None:
             draft.put("objective", meaning, draft.get(key), text=word)
     if draft.value("objective") != "lm":
         draft.note(
-            f"It minimizes another loss ({draft.value('objective')}); "
+            f"The run minimizes another loss ({draft.value('objective')}); "
             "rksp's estimate is for language modelling."
         )
 
@@ -273,7 +273,7 @@ def _logged_adapters(draft: Draft) -> None:
             draft.put("lora_targets", modules, draft.get(f"{home}.target_modules"))
         if settings.get("task_type") == "SEQ_CLS":
             draft.put("objective", "classification", draft.get(f"{home}.task_type"))
-        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
         return
 
 

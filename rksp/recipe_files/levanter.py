@@ -74,7 +74,7 @@ def _inverse_sqrt(draft: Draft, total: int) -> None:
         draft.put("schedule", "constant", kind, text=text, after=("max_steps",))
         return
     draft.put("decay_steps", _TIMESCALE, kind)
-    draft.note(f"inv_sqrt keeps the peak until step {_TIMESCALE}; rksp falls from the warm-up on.")
+    draft.note(f"inv_sqrt keeps the peak until step {_TIMESCALE}; rksp decays after warm-up.")
 
 
 def _precision(draft: Draft) -> None:
@@ -100,7 +100,7 @@ def _adapters(draft: Draft) -> None:
     draft.put("lora_rank", rank.value if rank is not None else 8, rank)
     alpha = draft.number("lora.alpha")
     draft.put("lora_alpha", alpha.value if alpha is not None else 8.0, alpha)
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _model(draft: Draft) -> None:
@@ -115,10 +115,10 @@ def _model(draft: Draft) -> None:
     kind = draft.text("model.type")
     if kind is None or kind.value not in ("gpt2", "llama"):
         if kind is not None:
-            draft.no_target(f"its model type {kind.value!r} has no reader yet; name a TARGET.")
+            draft.no_target(f"rksp cannot map its model type {kind.value!r}; name a TARGET.")
         return
     if start is not None and start.value.lower() == "true":
-        draft.no_target("initialize_from_hf: true starts from weights it does not name; give them.")
+        draft.no_target("initialize_from_hf: true does not name its weights; name them as TARGET.")
         return
     names = _GPT2 if kind.value == "gpt2" else _LLAMA
     changes = {names[key]: value for key, value in settings.items() if key in names}

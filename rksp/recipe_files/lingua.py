@@ -32,7 +32,7 @@ def _model(draft: Draft) -> None:
     width, layers = draft.number("model.dim"), draft.number("model.n_layers")
     heads = draft.number("model.n_heads")
     if width is None or layers is None or heads is None:
-        draft.no_target("the file gives no width, depth and heads; name a TARGET.")
+        draft.no_target("the file does not give width, depth and heads; name a TARGET.")
         return
     pairs, multiple = draft.number("model.n_kv_heads"), draft.number("model.multiple_of")
     scale = draft.number("model.ffn_dim_multiplier")

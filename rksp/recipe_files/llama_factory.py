@@ -14,11 +14,11 @@ def _factory(draft: Draft) -> None:
     named = kind.value if kind is not None else "lora"
     if named in ("full", "freeze"):
         if named == "freeze":
-            draft.note("Only some layers are trained; rksp's estimate is for training all weights.")
+            draft.note("Only some layers are trained, but rksp's estimate is for training all.")
         return
     word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
     draft.put("peft", word, kind, bits)
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     if word == "other":
         return
     number(draft, "lora_rank", ["lora_rank"])

@@ -15,7 +15,7 @@ _SHAPE = {
     "base_mlp_dim": "intermediate_size",
     "base_num_decoder_layers": "num_hidden_layers",
 }
-_ON_TOP = "the file stands on another one (base_config), whose values it does not repeat"
+_ON_TOP = "the file extends another one (base_config) and does not repeat its values"
 
 
 def _batch(draft: Draft) -> None:
@@ -71,12 +71,12 @@ def _model(draft: Draft) -> None:
         return
     if name is not None and name.value != "default":
         draft.no_target(
-            f"{name.value!r} is MaxText's name for a model; name the same one as TARGET."
+            f"{name.value!r} is MaxText's name for a model; name the same model as TARGET."
         )
         return
     sizes = {ours: draft.number(key) for key, ours in _SHAPE.items()}
     if None in sizes.values() or (block is not None and block.value not in ("llama2", "mistral")):
-        draft.no_target("its decoder block is none that rksp maps; name the same one as TARGET.")
+        draft.no_target("rksp cannot map its decoder block; name the same model as TARGET.")
         return
     if experts is not None and experts.value > 1:
         draft.no_target(f"it has {experts.value} experts; name the same model as TARGET.")

@@ -146,7 +146,7 @@ def _model(draft: Draft) -> None:
     sizes = {name: int(number.value) for name, number in found.items() if number is not None}
     experts = draft.number("num_experts", "language_model.num_moe_experts")
     if not {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= set(sizes):
-        draft.no_target("the script gives no depth, width and heads; name a TARGET.")
+        draft.no_target("the script does not give depth, width and heads; name a TARGET.")
         return
     if experts is not None and experts.value > 1:
         draft.no_target(f"it has {experts.value} experts; name the same model as TARGET.")
@@ -157,7 +157,7 @@ def _model(draft: Draft) -> None:
         draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
         return
     if any(word in program for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
-        draft.no_target(f"{program} trains its own kind of model; name the same one as TARGET.")
+        draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
     is_llama = draft.true("swiglu") is not None or _is(draft, "normalization", "rmsnorm")
     std = draft.number("init_method_std", "language_model.init_method_std")
@@ -166,7 +166,7 @@ def _model(draft: Draft) -> None:
         rate = draft.number("decoupled_lr").value
         draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
     note = (
-        "Megatron divides the output projections' deviation by √(2 × layers); "
+        "Megatron divides the output projections' std by √(2 × layers); "
         "transformers' {kind} {does}."
     )
     common = {

@@ -28,8 +28,8 @@ def _rates(draft: Draft) -> None:
         and isinstance(settings.get("lr"), int | float)
     ]
     if others:
-        draft.note(f"Groups have their own rates ({', '.join(others)}); rksp reads one, {main}'s.")
-    draft.note("Its Muon scales updates otherwise than torch's; its rate is not AdamW's.")
+        draft.note(f"Groups have their own rates ({', '.join(others)}); rksp reads only {main}'s.")
+    draft.note("Its Muon scales updates differently from torch's, so rates are not comparable.")
 
 
 def _batch(draft: Draft) -> None:
@@ -99,7 +99,7 @@ READER = Reader(
         _fall,
         Row("precision", "", default="bf16"),
         lambda draft: draft.no_target(
-            "its blocks (U-net skips, ReLU², value mixing) are in no model of transformers; "
+            "no transformers model has its blocks (U-net skips, ReLU², value mixing); "
             "name a TARGET."
         ),
     ),

@@ -52,7 +52,9 @@ def _fall(draft: Draft) -> None:
         draft.put("decay_shape", shape, style)
         draft.put("decay_steps", length, start, text=f"{total} - {start.value}")
         if span is not None and int(span.value) != length:
-            draft.note(f"The fall takes {span.value} steps; rksp reads {length}, to the run's end.")
+            draft.note(
+                f"The decay takes {span.value} steps; rksp reads {length}, to the run's end."
+            )
     elif span is not None and int(span.value) != total - warm:
         draft.put("decay_steps", int(span.value), span)
 
@@ -91,8 +93,8 @@ def _mup(draft: Draft) -> bool:
     found = draft.true("model.init_method.use_mup")
     if found is not None:
         draft.note(
-            f"{found.key}: initialization and rates are μP's, layer by layer; "
-            "rksp reads one rate and one deviation."
+            f"{found.key}: initialization and rates follow μP, layer by layer; "
+            "rksp reads one rate and one standard deviation."
         )
     return found is not None
 
@@ -121,9 +123,9 @@ def _model(draft: Draft) -> None:
             },
         )
     elif isinstance(settings.get("moe_config"), dict):
-        draft.no_target("it has nanotron's own experts, which no model of transformers has.")
+        draft.no_target("it has nanotron's own experts, which no transformers model has.")
     elif kind is None:
-        draft.no_target("its model is none that transformers knows; name a TARGET.")
+        draft.no_target("transformers does not have its model; name a TARGET.")
     else:
         wanted = {key: settings.get(key) for key in _SETTINGS}
         notes = [] if is_mup else [

@@ -58,7 +58,7 @@ def _adapters(draft: Draft) -> None:
         rank = draft.number("model.peft.lora_tuning.adapter_dim")
         if rank is not None:
             draft.put("lora_rank", rank.value, rank)
-        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     start = draft.text("restore_from_path", "model.restore_from_path")
     if start is not None:
         draft.note(f"It starts from {start.value}, which rksp does not read.")
@@ -68,7 +68,7 @@ def _model(draft: Draft) -> None:
     layers, width = draft.number("model.num_layers"), draft.number("model.hidden_size")
     heads = draft.number("model.num_attention_heads")
     if layers is None or width is None or heads is None:
-        draft.no_target("the file gives no depth, width and heads; name a TARGET.")
+        draft.no_target("the file does not give depth, width and heads; name a TARGET.")
         return
     if any(draft.document.has(key) for key in ("model.encoder_arch", "model.encoder")):
         draft.put("objective", "seq2seq", draft.get("model.encoder_arch", "model.encoder"))

@@ -74,7 +74,7 @@ def _model(draft: Draft) -> None:
         draft.no_target(f"its combination of norms ({norm}) has no equivalent in transformers.")
         return
     inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * int(width.value)
-    notes = ["OLMo cuts its initial weights off at three deviations; transformers does not."]
+    notes = ["OLMo truncates initial weights at three deviations; transformers does not."]
     std = draft.number("model.init_std")
     if settings.get("init_fn") not in (None, "normal"):
         notes.append(f"Weights are initialized by {settings['init_fn']}, read as one deviation.")

@@ -152,7 +152,7 @@ def recognize(document: Document) -> Reader:
     """Find the reader whose marks a document has.
 
     Raises:
-        InputError: None matches; the format is named where it is plain.
+        InputError: None matches; the message names the format if it is clear.
     """
     document, _ = unwrap(document)
     for reader in READERS:
@@ -163,14 +163,14 @@ def recognize(document: Document) -> Reader:
         raise InputError(f"{document.path} is {known.title}. {known.advice}")
     if document.syntax == "shell":
         raise InputError(
-            f"{document.path} holds no command of a trainer that rksp reads"
+            f"{document.path} does not hold a command of a trainer that rksp reads"
             f"{f' (found {document.program})' if document.program else ''}; "
             "give the trainer's configuration file, or --as NAME."
         )
     names = ", ".join(reader.name for reader in READERS)
     raise InputError(
-        f"{document.path} bears the marks of no trainer that rksp reads ({names}); "
-        "--as NAME reads it as one of them."
+        f"{document.path} does not match any trainer that rksp reads ({names}); "
+        "use --as NAME to read it as one of them."
     )
 
 
@@ -186,7 +186,7 @@ def matches_any(document: Document) -> bool:
 def _named(name: str) -> Reader:
     found = {reader.name: reader for reader in READERS}
     if name not in found:
-        hint = nearest(name, found) or f"; there are {', '.join(found)}."
+        hint = nearest(name, found) or f"; use {', '.join(found)}."
         raise InputError(f"No trainer is called {name!r}{hint}")
     return found[name]
 

@@ -105,7 +105,7 @@ def _model(draft: Draft) -> None:
     size = f" {flavor.value}" if flavor is not None else ""
     hint = f" (its assets are {assets.value})" if assets is not None else ""
     draft.no_target(
-        f"{model_name}{size} is a flavor in torchtitan's code{hint}; name the same one as TARGET."
+        f"{model_name}{size} is a flavor in torchtitan's code{hint}; name the same model as TARGET."
     )
 
 

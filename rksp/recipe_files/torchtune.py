@@ -52,7 +52,7 @@ def _adapters(draft: Draft) -> None:
     modules = draft.get("model.lora_attn_modules")
     if modules is not None and isinstance(modules.value, list):
         draft.put("lora_targets", tuple(str(part) for part in modules.value), modules)
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _objective(draft: Draft) -> None:
@@ -65,7 +65,7 @@ def _objective(draft: Draft) -> None:
     if found is not None:
         draft.put("objective", found, built)
         draft.note(
-            f"It minimizes another loss ({found}); rksp's estimate is for language modelling."
+            f"The run minimizes another loss ({found}); rksp's estimate is for language modelling."
         )
 
 
@@ -78,7 +78,7 @@ def _model(draft: Draft) -> None:
         note = f"checkpoint_dir: {folder.value} is read as the Hub's {name}, with its weights."
         draft.describe(name, {}, note)
     elif found is not None:
-        draft.no_target(f"{found.value} builds its own model; name the same one as TARGET.")
+        draft.no_target(f"{found.value} builds its own model; name the same model as TARGET.")
 
 
 READER = Reader(

@@ -45,7 +45,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Text:
         return Text.assemble(title, f"  {target.name}{size}: {'; '.join(risk.reasons)}")
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
-        said = f"{target.name}{size} over {risk.horizon_steps} steps, for any learning rate"
+        said = f"{target.name}{size} over {risk.horizon_steps} steps; no learning rate was given"
     else:
         said = (
             f"P(failed) {risk.probability_failed:.0%} "
