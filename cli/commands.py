@@ -86,7 +86,7 @@ class DeferredCommand(typer.core.TyperCommand):
 
     @functools.cached_property
     def loaded(self) -> Any:
-        """The command itself."""
+        """The command itself, imported on first use."""
         module, _, attribute = self._where.partition(":")
         found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):

@@ -53,7 +53,7 @@ def sparse(clock: Callable[[], float]) -> Say:
 
 
 def time_left(clock: Callable[[], float]) -> Callable[[int, int], str]:
-    """`, about 5 min left`, by the pace since the first call that followed a step."""
+    """Return `, about 5 min left`, by the pace since the first step."""
     begun: tuple[float, int] | None = None
 
     def left(done: int, total: int) -> str:

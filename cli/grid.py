@@ -119,7 +119,7 @@ def _plan(
 
 
 def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) -> GridResult:
-    """Work the grid off into its store."""
+    """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
 
     if work.store is None:
@@ -165,7 +165,7 @@ def _is_store(source: str) -> bool:
 
 
 def _announce(plan: GridPlan, options: Options) -> int:
-    """Says what there is to do; returns the number of distinct initializations."""
+    """Print what there is to do; return the number of distinct initializations."""
     for note in plan.notes:
         _say(note)
     groups = len({cell.init_key(options) for cell in plan.cells})

@@ -11,7 +11,7 @@ from rksp.options import MeasureOptions
 
 
 def default_threads() -> int:
-    """Two on CI, otherwise half of the cores: more threads than free cores cost tenfold."""
+    """Return two on CI, else half of the cores: more threads than free cores cost tenfold."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given)

@@ -131,7 +131,7 @@ def _from_file(
 
 
 def _is_run_file(target: str) -> bool:
-    """Whether a target is a trainer's file; JSON may also be a model's configuration.
+    """Return True if a target is a trainer's file; JSON may also be a model's configuration.
 
     A pickle of training arguments counts, so that it is refused with the way out.
     """

@@ -35,12 +35,12 @@ _NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline"
 
 
 def format_help(kind: str | None = None) -> str:
-    """Says what `--format` takes for one kind of document, or for any."""
+    """List what `--format` takes for one kind of document, or for any."""
     return f"{one_of(formats_of(kind) if kind else [f.name for f in FORMATS])}."
 
 
 def output_help(kind: str | None = None) -> str:
-    """Says what `-o` takes for one kind of document, or for any."""
+    """List what `-o` takes for one kind of document, or for any."""
     return f"Also write FILE ({suffixes_of(kind)}) or FORMAT=FILE; repeatable."
 
 
@@ -134,7 +134,7 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
 
 
 def conclude(document: Document, *, exit_zero: bool) -> int:
-    """Says on stderr what failed, and returns the exit code; `exit_zero` forgives a 1."""
+    """Print on stderr what failed, and return the exit code; `exit_zero` turns 1 into 0."""
     code = 0 if exit_zero and document.exit_code == 1 else document.exit_code
     if document.exit_code:
         print(f"rksp: exit {code}: {'; '.join(document.gate.reasons)}", file=sys.stderr)

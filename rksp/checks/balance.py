@@ -15,7 +15,7 @@ _Z_LOSS = ("router_z_loss_coef", "moe_z_loss_coef", "z_loss_coef")
 
 
 def balance_is_off(evidence: CheckEvidence) -> str | None:
-    """Why no loss balances the experts; None where one does, or where it cannot be told."""
+    """Say why no loss balances the experts; None if one does, or if it is unknown."""
     settings = evidence.settings
     if (settings.experts or 0) <= 1 or settings.family in _BIAS_BALANCED:
         return None

@@ -158,13 +158,13 @@ class Settings:
 
     @property
     def normalizes_qk(self) -> bool:
-        """Whether queries and keys are normalized, by the family or by a switch."""
+        """True if queries and keys are normalized, by the family or by a switch."""
         switch = self.get("qk_norm", "use_qk_norm", "qk_layernorm", "attention_layer_norm")
         return switch is True or self.family in _QK_NORMED
 
     @property
     def soft_cap(self) -> float | None:
-        """Of the attention logits."""
+        """Soft cap on the attention logits; None without one."""
         return self.number("attn_logit_softcapping", "attn_logit_softcap")
 
     def shape(self) -> DeclaredShape | None:

@@ -62,7 +62,7 @@ class CheckEvidence:
     _known: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, need: Need) -> bool:
-        """Whether the evidence holds what a check needs."""
+        """Return True if the evidence holds what a check needs."""
         return {
             Need.CONFIG: self.config is not None,
             Need.SIZE: self.parameters is not None,
@@ -130,7 +130,7 @@ class CheckEvidence:
 
     @property
     def declared_width(self) -> float | None:
-        """Of the residual stream, as the configuration says."""
+        """Width of the residual stream that the configuration declares."""
         return self.settings.width
 
     @property
@@ -140,29 +140,29 @@ class CheckEvidence:
 
     @property
     def bounds_attention(self) -> bool:
-        """Whether queries and keys are normalized, or attention logits capped."""
+        """True if queries and keys are normalized, or attention logits are capped."""
         measured = self.facts is not None and self.facts.qk_norms > 0
         settings = self.settings
         return measured or settings.normalizes_qk or settings.soft_cap is not None
 
     @property
     def in_fp16(self) -> bool:
-        """Whether the arithmetic is that of fp16, whatever the parameters are kept in."""
+        """True if the arithmetic is fp16, in whatever precision the parameters are kept."""
         return self.recipe.precision.startswith("fp16")
 
     @property
     def has_adam(self) -> bool:
-        """Whether the update is normalized by a second moment, with an epsilon."""
+        """True if the update is normalized by a second moment, with an epsilon."""
         return optimizer_spec(self.recipe.optimizer).follow_adam == "all"
 
     @property
     def is_fine_tuning(self) -> bool:
-        """Whether trained weights are trained further, whole or through adapters."""
+        """True if trained weights are trained further, in full or through adapters."""
         return self.is_pretrained or self.recipe.peft != "none"
 
     @property
     def is_clipped(self) -> bool:
-        """Whether the gradient's norm has a bound that means something."""
+        """True if the gradient's norm has a bound that has an effect."""
         bound = self.recipe.max_grad_norm
         return bound is not None and bound <= _BOUNDLESS_CLIP
 
@@ -173,7 +173,7 @@ class CheckEvidence:
 
     @property
     def scales_rates_by_width(self) -> bool:
-        """Whether the configuration divides its logits by a base width, as under μP.
+        """True if the configuration divides its logits by a base width, as under μP.
 
         Rates then follow the base model's size, which the configuration does not say.
         """

@@ -108,7 +108,7 @@ def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str
 
 
 def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
-    """Each matrix with the number of its inputs and outputs."""
+    """Yield each matrix with the number of its inputs and outputs."""
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if getattr(weight, "ndim", 0) == 2 and "Embedding" not in type(module).__name__:

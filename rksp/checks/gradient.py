@@ -112,7 +112,7 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _typical_entry(evidence: CheckEvidence) -> float | None:
-    """Root mean square of the clipped gradient: measured, else what the clipping allows."""
+    """Return the RMS of the clipped gradient: measured, else the largest that clipping allows."""
     response, clip = evidence.response, evidence.recipe.max_grad_norm
     if response is not None and response.grad_rms is not None and response.grad_norm is not None:
         shrink = min(1.0, clip / response.grad_norm) if clip is not None else 1.0
@@ -133,7 +133,7 @@ def _epsilon_alone(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _starving_epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
-    """Epsilon against gradients that shrink as a large model trains at a very high rate."""
+    """Compare epsilon with gradients that shrink as a large model trains at a very high rate."""
     clip, epsilon = evidence.recipe.max_grad_norm, evidence.recipe.adam_epsilon
     ratio, size = evidence.rate_over_published, evidence.parameters
     if clip is None or ratio is None or ratio < _FAST or not size:

@@ -94,7 +94,7 @@ def _chain(block: BlockStats) -> str:
 
 
 def _second_half_growth(blocks: Sequence[BlockStats]) -> float:
-    """Of one chain's RMS; 1 where it is too short, empty or not finite."""
+    """Return the growth of one chain's RMS; 1 if it is too short, empty or not finite."""
     middle, last = blocks[len(blocks) // 2 - 1].rms_out, blocks[-1].rms_out
     is_known = len(blocks) >= _DEEP and middle > 0 and math.isfinite(last)
     return last / middle if is_known else 1.0

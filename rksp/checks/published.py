@@ -124,12 +124,12 @@ MEASURED_OPTIMIZERS = frozenset({"adamw", "sgd", "lion", "adafactor", "muon"})
 
 
 def published_rate(parameters: float) -> float:
-    """AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
+    """Return AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
     return _REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE
 
 
 def runs_edge(block_parameters: float, tokens: float) -> float:
-    """AdamW's edge in public ladders for pre-norm models, in rate.
+    """Return AdamW's edge, a learning rate, in public ladders for pre-norm models.
 
     Args:
         block_parameters: Non-embedding parameters.
@@ -141,7 +141,7 @@ def runs_edge(block_parameters: float, tokens: float) -> float:
 
 
 def swept_edge(optimizer: str, block_parameters: float) -> float | None:
-    """Where an optimizer failed in the Marin sweep, carried to another size as AdamW's edge is.
+    """Return an optimizer's edge in the Marin sweep, extrapolated in size as AdamW's edge is.
 
     The geometric middle of the last passing and the first failing rate; None if it never failed.
     """

@@ -56,7 +56,7 @@ class GridReport(Document):
         return Counter(str(cell["verdict"]) for cell in self.cells)
 
     def fails(self, cell: Record) -> bool:
-        """Tells whether the cell fails the gate."""
+        """Return True if the cell fails the gate."""
         return cell["position"] in self.failing
 
 

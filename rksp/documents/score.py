@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 
 def _pairs(values: object) -> object:
-    """Complex numbers as (real, imaginary); six digits place a point in a plot."""
+    """Return complex numbers as (real, imaginary) pairs with six digits, enough for a plot."""
     found = getattr(values, "tolist", lambda: values)()
     if not isinstance(found, list | tuple):
         return found

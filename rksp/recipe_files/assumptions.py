@@ -39,7 +39,7 @@ def flag_of(name: str) -> str:
 
 
 def is_used(name: str, values: Mapping[str, object]) -> bool:
-    """Whether a field has a meaning beside the others; β₂ of plain SGD has none."""
+    """Return True if a field has an effect in this recipe; β₂ of plain SGD has none."""
     spec, schedule = optimizer_spec(str(values["optimizer"])), values["schedule"]
     meanings = {
         "learning_rate": values["learning_rate"] is not None,
@@ -58,7 +58,7 @@ def is_used(name: str, values: Mapping[str, object]) -> bool:
 
 
 def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Origin]:
-    """Origins where no file was read.
+    """Return the origins of all fields if no file was read.
 
     Args:
         recipe: What the flags amount to.
@@ -102,7 +102,7 @@ def assumed(name: str, why: str = "") -> Origin:
 
 
 def assumed_line(recipe: Recipe, origins: Mapping[str, Origin]) -> str:
-    """One line with all that was assumed and the flags that settle it; empty if nothing was.
+    """Return a line with all assumptions and the options that replace them; may be empty.
 
     What follows from an assumption stands beside it: `one replica, so a batch of 16`.
     """
@@ -145,7 +145,7 @@ def phrase(name: str, value: object) -> str:
 
 
 def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[str, Recipe]]:
-    """Other recipes that the same words could mean, each with what it takes to be true.
+    """Return other recipes that the same input could mean, each with its assumption.
 
     Only what is assumed varies, one assumption at a time: 1 to 1024 devices, runs of a tenth to a
     hundred times the steps, sequences of 256 to 8192 tokens. A verdict that differs among these

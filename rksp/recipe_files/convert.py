@@ -106,7 +106,7 @@ def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
 
 
 def switches(**precisions: str) -> Callable[[Draft], None]:
-    """Precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
+    """Set the precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
 
     Dots of a key are written as two underscores.
     """
@@ -122,7 +122,7 @@ def switches(**precisions: str) -> Callable[[Draft], None]:
 
 
 def betas(*keys: str) -> Callable[[Draft], None]:
-    """Both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
+    """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
 
     def step(draft: Draft) -> None:
         found = draft.get(*keys)
@@ -144,7 +144,7 @@ def betas(*keys: str) -> Callable[[Draft], None]:
 
 
 def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """`min_lr_ratio` from the lowest rate, in the units of the peak."""
+    """Set `min_lr_ratio` from the lowest learning rate, in the units of the peak."""
     found, rate = draft.number(*keys), draft.value("learning_rate")
     if found is None or not rate:
         return
@@ -263,7 +263,7 @@ def put_batch(
 
 
 def _copies(draft: Draft, shared: Sequence[str]) -> int:
-    """Replicas of the model among the devices."""
+    """Return the number of replicas of the model on the devices."""
     found = [draft.number(key) for key in shared]
     parts = 1
     for one in found:
@@ -329,7 +329,7 @@ def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
 
 
 def epochs(key: str, default: float | None = None) -> Callable[[Draft], None]:
-    """Says, where no number of steps is known, that epochs need the size of the data set."""
+    """Say that epochs need the size of the data set, if no number of steps is known."""
 
     def step(draft: Draft) -> None:
         found = draft.number(key)

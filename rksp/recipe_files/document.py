@@ -84,7 +84,7 @@ class Document:
         return tuple(found)
 
     def has(self, *keys: str) -> bool:
-        """Whether every one of these dotted keys is there, null or not."""
+        """Return True if all of these dotted keys exist, null or not."""
         return all(self._walk(key)[0] for key in keys)
 
     def _walk(self, key: str) -> tuple[str, object]:
@@ -189,7 +189,7 @@ def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
 
 
 def parse_yaml(text: str) -> object:
-    """Plain data from YAML 1.2 text; unknown tags become `Unresolved`, nothing is executed.
+    """Parse YAML 1.2 text to plain data; unknown tags become `Unresolved`, nothing runs.
 
     Raises:
         InputError: It is no YAML.
@@ -224,7 +224,7 @@ class _Loader(yaml.SafeLoader):
     nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        """Compose a node, counted as it is read: PyYAML takes a millisecond for a few of them."""
+        """Compose a node and count it: PyYAML takes a millisecond for a few of them."""
         self.nodes += 1
         if self.nodes > _MOST_NODES:
             raise yaml.YAMLError("it holds too many settings for a configuration")
@@ -308,9 +308,9 @@ def _json(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
 
 
 def _lines_of_json(text: str) -> dict[str, int]:
-    """By reading it as YAML, of which JSON is a part; without tabs, which YAML does not indent by.
+    """Find the lines of JSON by parsing it as YAML; tabs, which YAML forbids, are replaced.
 
-    Large or deep files go without.
+    Large or deep files get no lines.
     """
     lines: dict[str, int] = {}
     try:

@@ -61,7 +61,7 @@ class Draft:
         return found
 
     def number(self, *keys: str) -> Found | None:
-        """Like `get`, for a number; `auto` counts as absent.
+        """Return a number as `get` does; `auto` counts as absent.
 
         Raises:
             InputError: There is something, and it is not a number.
@@ -79,7 +79,7 @@ class Draft:
         return dataclasses.replace(found, value=value)
 
     def text(self, *keys: str) -> Found | None:
-        """Like `get`, as text; `""` counts as absent."""
+        """Return text as `get` does; `""` counts as absent."""
         found = self.get(*keys)
         if found is None or isinstance(found.value, Mapping | list) or str(found.value) == "":
             return None
@@ -167,7 +167,7 @@ class Draft:
         )
 
     def assume(self, name: str, why: str = "", found: Found | None = None) -> None:
-        """Leaves a field at rksp's default, because neither the file nor the trainer decides it."""
+        """Leave a field at rksp's default, because neither the file nor the trainer decides it."""
         origin = assumed(name, why)
         if found is not None:
             origin = dataclasses.replace(
@@ -176,7 +176,7 @@ class Draft:
         self._set(name, Recipe.model_fields[name].default, origin)
 
     def stands_elsewhere(self, name: str, keys: Sequence[str]) -> bool:
-        """Leaves a field assumed whose value is in another file, so that no default hides it."""
+        """Leave a field assumed if its value is in another file, so that no default hides it."""
         found = self.document.find(*keys) if keys else None
         is_open = found is not None and (
             isinstance(found.value, Unresolved) or found.value == "auto"
@@ -193,7 +193,7 @@ class Draft:
         return Recipe.model_fields[name].default
 
     def knows(self, name: str) -> bool:
-        """Whether a field was decided already."""
+        """Return True if a field was decided already."""
         return name in self._fields
 
     def roots(self, *names: str) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class Draft:
         return tuple(dict.fromkeys(found))
 
     def problem(self, name: str, sentence: str) -> None:
-        """Says that the file's value for a field has no equivalent here."""
+        """Record that rksp has no equivalent for the file's value of a field."""
         if name not in self._given:
             self._problems[name] = sentence
 
@@ -224,11 +224,11 @@ class Draft:
         self._target = FileTarget(name=name, overrides=kept, notes=notes)
 
     def no_target(self, sentence: str) -> None:
-        """Says why the file's model cannot become the target."""
+        """Record why the file's model cannot become the target."""
         self._target, self._target_missing = None, sentence
 
     def finish(self) -> RecipeFile:
-        """Everything read, with rksp's own defaults where nobody decided."""
+        """Return everything read, with rksp's own defaults for undecided fields."""
         values = {
             name: self._fields[name].value if name in self._fields else definition.default
             for name, definition in Recipe.model_fields.items()

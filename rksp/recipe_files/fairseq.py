@@ -33,7 +33,7 @@ def _schedule(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """polynomial_decay ends at `total_num_update`; tri_stage holds before it falls."""
+    """Set the schedule; polynomial_decay ends at `total_num_update`, tri_stage has a plateau."""
     end = draft.number(
         "lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update"
     )
@@ -74,7 +74,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _batch(draft: Draft) -> None:
-    """Sequences where they are counted; `max_tokens` needs the sequence length."""
+    """Set the batch in sequences; `max_tokens` needs the sequence length."""
     steps = draft.number("optimization.update_freq", "update_freq")
     size = draft.number("dataset.batch_size", "batch_size", "max_sentences")
     tokens = draft.number("dataset.max_tokens", "max_tokens")

@@ -21,7 +21,7 @@ from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def _precision(draft: Draft) -> None:
-    """`precision`, or DeepSpeed's switches; fp16's `type` can name bfloat16."""
+    """Set the precision from `precision` or DeepSpeed's switches; fp16's `type` can be bfloat16."""
     named = draft.text("precision")
     kind = draft.text("fp16.type")
     if named is not None:
@@ -75,7 +75,7 @@ def _model(draft: Draft) -> None:
 
 
 def _describe_llama(draft: Draft, layers: int, width: int, heads: int) -> None:
-    """RMSNorm with SwiGLU: the blocks of Llama and Mistral (configs/llama, configs/mistral)."""
+    """Describe RMSNorm with SwiGLU as Llama or Mistral (configs/llama, configs/mistral)."""
     inner, pairs = draft.number("intermediate_size"), draft.number("num_kv_heads")
     vocabulary, window = draft.number("padded_vocab_size"), draft.get("sliding_window_width")
     longest = draft.number("max_position_embeddings", "seq_length")
@@ -123,7 +123,7 @@ def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
 
 
 def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
-    """Deviation of the input projections; the outputs' default is scaled_normal.
+    """Note how projections are initialized; the default of outputs is scaled_normal.
 
     Source: megatron/model/init_functions.py and megatron/neox_arguments/neox_args.py.
     """

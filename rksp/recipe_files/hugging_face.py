@@ -84,7 +84,7 @@ def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
 
 def _warmup(draft: Draft) -> None:
-    """`warmup_steps` wins where it is positive; a share below one is allowed in either."""
+    """Set the warm-up; a positive `warmup_steps` wins, and both keys may be a share below one."""
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:
@@ -92,7 +92,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _shape(draft: Draft) -> None:
-    """`lr_scheduler_kwargs` (transformers/optimization.py)."""
+    """Set the fields of `lr_scheduler_kwargs` (transformers/optimization.py)."""
     inline = draft.text("lr_scheduler_kwargs")
     settings: Mapping[str, object] = draft.mapping("lr_scheduler_kwargs")
     if inline is not None:
@@ -165,7 +165,7 @@ def _beside(path: Path, name: str) -> Path | None:
 
 
 def _precision(draft: Draft) -> None:
-    """Autocast keeps float32 weights, unless the weights themselves were loaded in 16 bits.
+    """Set the precision; autocast keeps float32 weights unless they were loaded in 16 bits.
 
     FSDP and DeepSpeed keep a float32 copy even then (accelerate/accelerator.py; DeepSpeed's
     bf16_optimizer); adapters are float32 unless told otherwise (peft, `autocast_adapter_dtype`).
@@ -246,7 +246,7 @@ def _by_script(draft: Draft) -> None:
 
 
 def _by_name(draft: Draft) -> None:
-    """Preference losses share their settings; what the run is called tells them apart."""
+    """Set the preference loss; the run's name distinguishes losses with the same settings."""
     for key in ("output_dir", "hub_model_id", "run_name"):
         found = draft.text(key)
         words = re.split(r"[^a-z]+", found.value.lower()) if found is not None else []
@@ -256,7 +256,7 @@ def _by_name(draft: Draft) -> None:
 
 
 def _logged_adapters(draft: Draft) -> None:
-    """`peft_config` as Transformers logs it to W&B: one entry an adapter."""
+    """Set the adapters from `peft_config`, as Transformers logs it to W&B: one entry each."""
     found = draft.get("peft_config")
     entries = found.value if found is not None and isinstance(found.value, Mapping) else {}
     for name, settings in entries.items():

@@ -30,7 +30,7 @@ def _length(draft: Draft) -> None:
 
 
 def _batch(draft: Draft) -> None:
-    """One number, or a schedule: a list of `{start, value}` (src/levanter/schedule.py)."""
+    """Set the batch: a number, or a list of `{start, value}` (src/levanter/schedule.py)."""
     found = draft.get("trainer.train_batch_size")
     if found is None or not isinstance(found.value, list):
         if found is not None:
@@ -52,7 +52,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _steady(draft: Draft) -> None:
-    """`stable`, a share or a number of steps, keeps the peak before the fall; then it is wsd."""
+    """Set the decay; `stable`, a share or steps, keeps the peak first and makes it wsd."""
     found, total = draft.number("optimizer.stable"), int(draft.value("max_steps"))
     draft.default("warmup_steps", int(0.01 * total), f"0.01 of {total} steps", ("max_steps",))
     if draft.value("schedule") == "inverse_sqrt":
@@ -67,7 +67,7 @@ def _steady(draft: Draft) -> None:
 
 
 def _inverse_sqrt(draft: Draft, total: int) -> None:
-    """`inv_sqrt` falls as √(10000 / step), and never above the peak: constant until step 10,000."""
+    """Set `inv_sqrt`: √(10000 / step), at most the peak, so constant until step 10,000."""
     kind = draft.get("optimizer.lr_schedule")
     if total <= _TIMESCALE:
         text = f"inv_sqrt keeps the peak until step {_TIMESCALE}"
@@ -78,7 +78,7 @@ def _inverse_sqrt(draft: Draft, total: int) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """`p=f32,c=bfloat16` keeps parameters in float32; a single word is used for both."""
+    """Set the precision; `p=f32,c=bfloat16` keeps float32 parameters, one word means both."""
     found = draft.text("trainer.mp")
     if found is None:
         return
@@ -92,7 +92,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _adapters(draft: Draft) -> None:
-    """`lora.r`, of `levanter.main.lora_lm` (src/levanter/lora.py)."""
+    """Set the adapters from `lora.r` of `levanter.main.lora_lm` (src/levanter/lora.py)."""
     rank = draft.number("lora.r")
     if rank is None and not draft.document.has("lora"):
         return

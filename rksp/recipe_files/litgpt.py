@@ -44,7 +44,7 @@ def _steps(draft: Draft) -> None:
 
 
 def _lowest(draft: Draft) -> None:
-    """Finetuning anneals to zero whatever `min_lr` says (litgpt/finetune/full.py)."""
+    """Set the lowest rate; finetuning ignores `min_lr` and ends at 0 (litgpt/finetune/full.py)."""
     if _is_finetuning(draft):
         draft.default("min_lr_ratio", 0.0, "finetuning anneals to zero and ignores min_lr")
         return
@@ -94,7 +94,7 @@ def _model(draft: Draft) -> None:
 
 
 def _describe(draft: Draft, settings) -> None:
-    """`litgpt.Config` in the words of transformers (litgpt/scripts/convert_lit_checkpoint.py)."""
+    """Translate `litgpt.Config` to transformers (litgpt/scripts/convert_lit_checkpoint.py)."""
     is_llama = "RMSNorm" in str(settings.get("norm_class_name", "LayerNorm"))
     common = {
         "num_hidden_layers": settings.get("n_layer"),

@@ -19,7 +19,7 @@ _WIDTHS = {
 
 
 def _batch(draft: Draft) -> None:
-    """`-d` counts tokens per step over all devices; without it one micro-batch per device."""
+    """Set the batch; `-d` counts tokens over all devices, else one micro-batch per device."""
     tokens = draft.number("d", "total_batch_size")
     size = draft.number("b", "batch_size")
     length = int(draft.value("sequence_length"))
@@ -45,7 +45,7 @@ def _epoch(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Compiled for bf16 by default, with float32 master weights unless `-w 0`."""
+    """Set the precision: bf16 by default, with float32 master weights unless `-w 0`."""
     precision(draft, "precision", ["dtype"])
     copies = draft.number("w")
     if copies is not None:

@@ -17,7 +17,7 @@ from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def _betas(draft: Draft) -> None:
-    """`decoupled_*` have their own (composer/optim); torch's otherwise."""
+    """Set the defaults of `decoupled_*` (composer/optim), and torch's for the others."""
     betas("optimizer.betas")(draft)
     name = draft.text("optimizer.name")
     is_decoupled = name is not None and "decoupled" in name.value
@@ -26,7 +26,7 @@ def _betas(draft: Draft) -> None:
 
 
 def _decay(draft: Draft) -> None:
-    """Composer's decoupled optimizers subtract λ·θ a step, not η·λ·θ: torch's λ is theirs over η.
+    """Set the decay; Composer's decoupled optimizers subtract λ·θ, so torch's λ is theirs / η.
 
     Source: composer/optim/decoupled_weight_decay.py (Loshchilov and Hutter, 2019, algorithm 2).
     """
@@ -56,7 +56,7 @@ def _clip(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """Where the schedule ends (`t_max`), and how low: `alpha_f`."""
+    """Set the end of the schedule (`t_max`) and its lowest rate (`alpha_f`)."""
     number(draft, "min_lr_ratio", ["scheduler.alpha_f"])
     draft.default("min_lr_ratio", 0.0)
     number(draft, "decay_power", ["scheduler.power"])

@@ -19,7 +19,7 @@ _ON_TOP = "the file extends another one (base_config) and does not repeat its va
 
 
 def _batch(draft: Draft) -> None:
-    """Sequences per device, which may be a fraction; all chips hold part of the batch."""
+    """Set the batch from sequences per device, which may be a fraction."""
     found, steps = (
         draft.number("per_device_batch_size"),
         draft.number("gradient_accumulation_steps"),
@@ -33,7 +33,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _schedule(draft: Draft) -> None:
-    """Warm-up and fall are shares of `learning_rate_schedule_steps`, by default the run."""
+    """Set warm-up and decay, shares of `learning_rate_schedule_steps` (by default the run)."""
     schedule(draft, "schedule", ["lr_schedule_type"])
     draft.default("schedule", "cosine")
     total = int(draft.value("max_steps"))
@@ -54,7 +54,7 @@ def _schedule(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """`dtype` of the arithmetic, `weight_dtype` of the weights."""
+    """Set the precision from `dtype` (arithmetic) and `weight_dtype` (weights)."""
     dtype, weights = draft.text("dtype"), draft.text("weight_dtype")
     name = precision_of(dtype.value) if dtype is not None else "bf16"
     low = weights is not None and weights.value == "bfloat16"

@@ -105,7 +105,7 @@ def _steps(draft: Draft) -> None:
 
 
 def _warmup(draft: Draft) -> None:
-    """By iterations, samples, tokens, or a share of the decay."""
+    """Set the warm-up from iterations, samples, tokens, or a share of the decay."""
     counted = _counted(draft, "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens")
     share = draft.number("lr_warmup_fraction", "warmup")
     if counted is not None:
@@ -121,7 +121,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """`lr_decay_*` ends the fall; WSD has its own length and shape (training/arguments.py)."""
+    """Set the end of decay from `lr_decay_*`; WSD has its own keys (training/arguments.py)."""
     counted = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
     if draft.value("schedule") == "wsd":
@@ -204,7 +204,7 @@ def _is(draft: Draft, key: str, word: str) -> bool:
 
 
 def _vocabulary(draft: Draft) -> int | None:
-    """Given, or the size of GPT-2's tokenizer, padded as Megatron pads it."""
+    """Return the vocabulary: as given, or GPT-2's tokenizer, padded as Megatron pads it."""
     found = draft.number("vocab_size", "padded_vocab_size")
     kind = draft.text("tokenizer_type")
     if found is not None:

@@ -21,7 +21,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _schedule(draft: Draft) -> None:
-    """With `decay_lr = False` the rate is constant from the first step: there is no warm-up."""
+    """Set the schedule; with `decay_lr = False` it is constant and without warm-up."""
     fixed, lowest = draft.false("decay_lr"), draft.number("min_lr")
     if fixed is not None:
         draft.put("schedule", "constant", fixed)

@@ -36,7 +36,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """From `lr_decay_starting_step` (default the warm-up's end) over `lr_decay_steps`.
+    """Set the decay: from `lr_decay_starting_step` (or the warm-up's end) for `lr_decay_steps`.
 
     A later start makes it a warm-up, a plateau and a fall (src/nanotron/helpers.py).
     """
@@ -77,7 +77,7 @@ def _lowest(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Weights are kept in `model.dtype`; with float32 accumulation there is a float32 copy too."""
+    """Set the precision from `model.dtype`; float32 accumulation adds a float32 copy."""
     kind, copy = draft.text("model.dtype"), draft.true("optimizer.accumulate_grad_in_fp32")
     if kind is None:
         return
@@ -89,7 +89,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _mup(draft: Draft) -> bool:
-    """`use_mup`: spectral initialization and rates by layer (src/nanotron/scaling)."""
+    """Note `use_mup`: spectral initialization and rates by layer (src/nanotron/scaling)."""
     found = draft.true("model.init_method.use_mup")
     if found is not None:
         draft.note(

@@ -23,7 +23,7 @@ _OPTIM = "model.optim"
 
 
 def _warmup(draft: Draft) -> None:
-    """`warmup_steps`, or `warmup_ratio` of the run (nemo/core/optim/lr_scheduler.py)."""
+    """Set `warmup_steps`, or `warmup_ratio` of the run (nemo/core/optim/lr_scheduler.py)."""
     found = draft.number(f"{_OPTIM}.sched.warmup_steps", f"{_OPTIM}.sched.warmup_ratio")
     if found is not None:
         put_warmup(draft, found, int)
@@ -31,7 +31,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """CosineAnnealing holds the lowest rate for `constant_steps` at the end."""
+    """Set the decay; CosineAnnealing ends with `constant_steps` at the lowest rate."""
     found = draft.number(f"{_OPTIM}.sched.constant_steps")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
     if found is not None and 0 < found.value < total - warm:
@@ -44,7 +44,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Lightning's words: 16 and bf16 are mixed; Megatron's O2 keeps float32 copies too."""
+    """Set the precision; Lightning's 16 and bf16 are mixed, Megatron's O2 keeps float32 copies."""
     found = draft.text("trainer.precision")
     if found is not None:
         put_precision(draft, Found(key=found.key, value=found.value, line=found.line))

@@ -46,7 +46,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _start(draft: Draft) -> None:
-    """`load_path` continues from a checkpoint, weights alone with `reset_optimizer_state`."""
+    """Note `load_path`: a checkpoint, only its weights with `reset_optimizer_state`."""
     found = draft.text("load_path")
     if found is not None:
         draft.note(

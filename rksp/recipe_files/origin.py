@@ -98,7 +98,7 @@ class RecipeFile:
         return next(f for f in self.fields if f.name == name)
 
     def origins(self) -> dict[str, Origin]:
-        """Field → origin, for every field of the recipe."""
+        """Return field → origin, for every field of the recipe."""
         return {f.name: f.origin for f in self.fields}
 
     def recipe(self) -> Recipe:
@@ -113,7 +113,7 @@ class RecipeFile:
         return Recipe.parse({f.name: f.value for f in self.fields}, said)
 
     def _said(self, field: RecipeField) -> str:
-        """How a field was said, for messages: the flag, or the file, its line and its keys."""
+        """Return the origin of a field for messages: the option, or the file, line and keys."""
         if field.origin.kind is OriginKind.FLAG:
             return field.origin.text
         place = f"{self.path}:{field.origin.line}" if field.origin.line else str(self.path)

@@ -108,7 +108,7 @@ def read_document(
     given: Mapping[str, object] | None = None,
     part: str | None = None,
 ) -> RecipeFile:
-    """Like `read_recipe_file`, from a document that was loaded already.
+    """Read a recipe as `read_recipe_file` does, from a loaded document.
 
     Raises:
         InputError: As there; or a value cannot be counted with: it is infinite, zero where
@@ -175,7 +175,7 @@ def recognize(document: Document) -> Reader:
 
 
 def matches_any(document: Document) -> bool:
-    """Whether some reader knows a document."""
+    """Return True if some reader matches a document."""
     try:
         recognize(document)
     except InputError:
@@ -217,7 +217,7 @@ def _is_wandb(document: Document) -> bool:
 
 
 def _of_wandb(document: Document) -> Document:
-    """`key: {desc: null, value: …}` as `key: …`, with its lines."""
+    """Convert `key: {desc: null, value: …}` to `key: …`, with its lines."""
     data = {
         key: value["value"]
         for key, value in document.data.items()
@@ -233,7 +233,7 @@ def _of_wandb(document: Document) -> Document:
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, object]) -> Document:
-    """`MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests as a command line."""
+    """Convert `MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests to a command line."""
     names = {key: str(key).lstrip("-").replace("-", "_") for key in arguments}
     data = {names[key]: value for key, value in arguments.items()}
     lines = {

@@ -197,14 +197,14 @@ def _without_commands(text: str) -> str:
 
 
 def _is_options(chunk: str, variables: _Variables) -> bool:
-    """Whether a chunk is a variable that holds several words, some of them flags."""
+    """Return True if a chunk is a variable that holds several words, some of them flags."""
     lone = _VARIABLE.fullmatch(chunk)
     words = variables.get(lone[1] or lone[3], []) if lone else []
     return len(words) > 1 and any(word.text.startswith("--") for word in words)
 
 
 def _split(word: Word) -> Iterator[Word]:
-    """Words of what a variable unfolds to; a quoted command line is taken apart as well."""
+    """Return the words of a variable's value; split a quoted command line as well."""
     if word.whole and not re.search(r"(^| )--?[A-Za-z][^ ]* ", word.text):
         yield word
         return
@@ -236,7 +236,7 @@ def _arithmetic(text: str, variables: _Variables) -> str:
 
 
 def _command(words: list[Word]) -> CommandLine:
-    """Program, flags and `key=value` words of one command."""
+    """Return program, flags and `key=value` words of one command."""
     texts = [word.text for word in words]
     at, program = _find_program(texts)
     data: dict[str, object] = {}

@@ -19,7 +19,7 @@ class Word:
 
 
 def statements(text: str) -> Iterator[list[Word]]:
-    """Statements as lists of words; the elements of an array stand between `NAME=(` and `)`."""
+    """Return statements as lists of words; array elements are between `NAME=(` and `)`."""
     words: list[Word] = []
     pieces: list[str] = []  # of the current word
     start, whole, has = 1, False, False

@@ -54,7 +54,7 @@ class Marks:
     program: str = ""
 
     def match(self, document: Document) -> bool:
-        """Whether a document bears these marks."""
+        """Return True if a document has these marks."""
         if document.syntax not in self.syntax or any(document.has(key) for key in self.none):
             return False
         if self.program and document.program:
@@ -88,7 +88,7 @@ class Reader:
     unverified: str = ""
 
     def matches(self, document: Document) -> bool:
-        """Whether a document looks like this trainer's."""
+        """Return True if a document looks like this trainer's."""
         return any(marks.match(document) for marks in self.marks)
 
     def read(self, draft: Draft) -> None:

@@ -10,7 +10,7 @@ from rksp.recipe_files.origin import Origin, OriginKind
 def recipe_table(
     values: Mapping[str, object], origins: Mapping[str, Origin], *, all_fields: bool = False
 ) -> Iterator[str]:
-    """Lines of a table with one row a field.
+    """Yield the lines of a table with one row per field.
 
     Fields that mean nothing unless somebody asks for them are left out where nobody did.
 
@@ -31,7 +31,7 @@ def recipe_table(
 
 
 def source(origin: Origin) -> str:
-    """Where a field comes from, in one phrase."""
+    """Return the origin of a field as one phrase."""
     place = f" (line {origin.line})" if origin.line else ""
     keys = " × ".join(origin.keys)
     if place and origin.text.startswith(keys):

@@ -42,7 +42,7 @@ def choose(document: Document, name: str | None) -> Document:
 
 
 def is_registry(document: Document) -> bool:
-    """Whether a Python file holds functions that return a configuration of torchtitan."""
+    """Return True if a Python file holds functions that return a torchtitan configuration."""
     found = document.data.get(FUNCTIONS) if document.syntax == "python" else None
     return isinstance(found, dict) and any(
         isinstance(value, dict) and "training" in value and "optimizer" in value
@@ -51,7 +51,7 @@ def is_registry(document: Document) -> bool:
 
 
 def _optimizer(draft: Draft) -> None:
-    """`default_adamw(lr=…)`, or a list of groups whose first is taken."""
+    """Read `default_adamw(lr=…)`, or the first of a list of groups."""
     optimizer(draft, "optimizer", ["optimizer.name"])
     built = draft.text("optimizer._call")
     if built is not None and "muon" in built.value.lower():
@@ -75,7 +75,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Mixed by FSDP unless the weights themselves are kept low."""
+    """Set the precision: FSDP mixes precision unless the weights are in 16 bits."""
     weights = draft.text("training.dtype")
     if weights is not None and weights.value in ("bfloat16", "float16"):
         short = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[weights.value]

@@ -24,13 +24,13 @@ def _steps(draft: Draft) -> None:
 
 
 def _own_defaults(draft: Draft) -> None:
-    """torch.optim's decay, and no schedule unless the file builds one."""
+    """Set torch.optim's weight decay, and no schedule unless the file builds one."""
     draft.default("weight_decay", 0.01 if draft.value("optimizer") == "adamw" else 0.0)
     draft.default("schedule", "cosine" if draft.document.find("lr_scheduler") else "constant")
 
 
 def _precision(draft: Draft) -> None:
-    """`dtype: bf16` keeps the weights themselves in bf16: torchtune has no mixed precision."""
+    """Set the precision; torchtune has no mixed precision, so `dtype: bf16` is bf16-pure."""
     found = draft.text("dtype")
     if found is not None:
         name = f"pure_{found.value}" if found.value in ("bf16", "fp16") else found.value

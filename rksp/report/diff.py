@@ -71,7 +71,7 @@ def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
 
 
 def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
-    """Why the numbers of the two reports may not mean the same."""
+    """Return why the numbers of the two reports may not be comparable."""
     found = []
     before, after = deciding(old).risk, deciding(new).risk
     if before and after:
@@ -95,7 +95,7 @@ def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
 
 
 def _modes_kept(report: ScoreReport) -> str | None:
-    """How far the spectra are reduced: masses at unequal modes a state do not compare.
+    """Say how far the spectra are reduced; masses with unequal modes per state do not compare.
 
     None where no block has a spectrum, as where the forward pass overflows.
     """
@@ -109,7 +109,7 @@ def _modes_kept(report: ScoreReport) -> str | None:
 
 
 def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
-    """Fields of the recipe and of the target that differ."""
+    """Return the fields of the recipe and of the target that differ."""
     before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
     after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
     for content, report in ((before, old), (after, new)):

@@ -91,17 +91,17 @@ _SUFFIXES = {found.suffix: found.name for found in FORMATS if found.suffix}
 
 
 def formats_of(kind: str) -> tuple[str, ...]:
-    """Names of the formats of one kind of document, in the order of the table."""
+    """Return the names of the formats of one kind of document, in the order of the table."""
     return tuple(name for of, name in RENDERINGS if of == kind)
 
 
 def one_of(names: Sequence[str], last: str = "or") -> str:
-    """`text, json or html`."""
+    """Join names as in `text, json or html`."""
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
 def suffixes_of(kind: str | None = None) -> str:
-    """`.txt .json .html`: suffixes that name a format of one kind of document, or of any."""
+    """Return the suffixes of one kind of document, or of any, such as `.txt .json .html`."""
     return " ".join(
         f.suffix for f in FORMATS if f.suffix and (kind is None or kind in f.renderings)
     )

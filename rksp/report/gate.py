@@ -52,7 +52,7 @@ class Gate:
         return cls(fail_on=text, bar=bar)
 
     def judge(self, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:
-        """Which issues fail; with a baseline, only new and worse ones."""
+        """Return which issues fail; with a baseline, only new and worse ones."""
         failing = [issue for issue in issues(report) if self._counts(issue)]
         if baseline is not None:
             failing = [issue for issue in failing if state(issue, baseline) in ("new", "worse")]
@@ -64,7 +64,7 @@ class Gate:
         )
 
     def fails(self, cell: Record) -> bool:
-        """Tells whether a cell of a grid fails; its verdict must be by `bar`."""
+        """Return True if a cell of a grid fails; its verdict must be by `bar`."""
         if self.fail_on == "never":
             return False
         return cell["verdict"] == "risk" or any(

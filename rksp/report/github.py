@@ -13,7 +13,7 @@ _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def render(report: ScoreReport) -> str:
-    """One line an issue, at most nine of a kind; with a baseline only what is new or worse."""
+    """Render one line per issue, at most nine of a kind; with a baseline, new or worse ones."""
     shown = [issue for issue in issues(report) if state(issue, report.baseline) in _SHOWN]
     lines = []
     for level, command in _COMMANDS.items():
@@ -36,7 +36,7 @@ def _line(command: str, report: ScoreReport, issue: Finding) -> str:
 
 
 def _message(text: str) -> str:
-    """Escaped as the runner unescapes it: a hostile name must not start a command of its own."""
+    """Escape text as the runner unescapes it, so that a hostile name cannot start a command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

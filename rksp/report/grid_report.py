@@ -14,7 +14,7 @@ from rksp.report.gate import Gate
 def grid_report(
     result: GridResult, gate: Gate, *, conditions: Sequence[str] = (), top: int | None = None
 ) -> GridReport:
-    """Judges every cell of a grid, and shows those that are asked for.
+    """Judge every cell of a grid, and show the selected ones.
 
     Args:
         result: What the store holds.
@@ -62,7 +62,7 @@ def _undone(everything: Sequence[Record]) -> int:
 
 
 def _missing(everything: Sequence[Record]) -> list[str]:
-    """Says which cells have no result, and why."""
+    """Say which cells have no result, and why."""
     reasons, count, undone = [], len(everything), _undone(everything)
     broken = sorted(
         (record for record in everything if record["verdict"] == FAILED),
@@ -79,7 +79,7 @@ def _missing(everything: Sequence[Record]) -> list[str]:
 
 
 def _worst(failing: Sequence[Record], count: int, gate: Gate) -> str:
-    """Says how many cells fail; they are ranked, so the worst is the last."""
+    """Say how many cells fail; they are ranked, so the worst is the last."""
     worst = failing[-1]
     rate = worst["learning_rate"]
     at = f" (worst: {worst['model']}{f' at {rate:.3g}' if rate else ''})"

@@ -21,7 +21,7 @@ _REST = {
 
 
 def markdown(report: GridReport) -> str:
-    """How many are below the bar, what could not run, the best of each model, the ranking."""
+    """Render the counts, the cells that could not run, the best of each model, the ranking."""
     counts, total, setting = report.counts, len(report.cells), Settings(report)
     rest = [f"{counts[name]} {said}" for name, said in _REST.items() if counts[name]]
     parts = [
@@ -49,7 +49,7 @@ def markdown(report: GridReport) -> str:
 
 
 def junit(report: GridReport) -> str:
-    """One test a cell.
+    """Render one test per cell.
 
     It fails if it fails the gate, is an error if it could not run, and skipped if rksp could not
     tell or the cell is not done.

@@ -32,7 +32,7 @@ def render(report: GridReport) -> str:
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:
-    """Each model without the settings that all of them share."""
+    """Shorten each model by the settings that all of them share."""
     words = [model.split(" ") for model in models]
     shared = set.intersection(*map(set, words)) if words else set()
     return {
@@ -64,7 +64,7 @@ def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
 
 
 def _heat(everything: Sequence[Record], axes: Sequence[str]) -> list[str]:
-    """One character a rate; nothing where there is no heat map."""
+    """Render one character per learning rate; nothing without a heat map."""
     heat = heat_map(everything, axes)
     if heat is None:
         return []
@@ -89,7 +89,7 @@ def _setting(record: Record, axes: Sequence[str]) -> str:
 
 
 def _no_setting(model: str, everything: Sequence[Record]) -> str:
-    """Why a model has no safe cell, and what would be safe."""
+    """Say why a model has no safe cell, and what would be safe."""
     own = [record for record in everything if record["model"] == model]
     if all(record["verdict"] not in ANSWERS for record in own):
         return "no answer"

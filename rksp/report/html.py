@@ -141,7 +141,7 @@ def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str,
 def _reasons(
     report: ScoreReport, risk: RiskAssessment | None
 ) -> list[tuple[int, str, float, float]]:
-    """Index, meaning, decades and share of the longest bar, for those that matter."""
+    """Return index, meaning, decades and relative bar length of each reason that matters."""
     if risk is None or report.recipe.learning_rate is None:
         return []
     longest = max((abs(c.decades) for c in risk.contributions), default=0.0)

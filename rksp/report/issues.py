@@ -38,7 +38,7 @@ def state(issue: Finding, since: ComparisonReport | None) -> str | None:
 
 
 def place(report: ScoreReport, issue: Finding) -> tuple[str, int] | None:
-    """File, with forward slashes, and line: of the recipe's field, else of the model's setting.
+    """Return file (forward slashes) and line of the recipe's field, else the model's setting.
 
     None where the recipe was typed and the target is only a name.
     """

@@ -36,7 +36,7 @@ class Case:
 
 
 def render(report: ScoreReport) -> str:
-    """One test for the risk and one a finding.
+    """Render one test for the risk and one per finding.
 
     A test fails if it fails the gate, so JUnit and the exit code agree; what rksp could not tell is
     skipped. The time is the whole run's, at the suite.

@@ -94,7 +94,7 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def plain(text: str | None) -> str:
-    """Text that Markdown shows as it is: names come from files of strangers."""
+    """Escape text for Markdown: names come from untrusted files."""
     return "–" if text is None else _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -20,7 +20,7 @@ _MARGIN = 0.5  # decades beyond the outermost mark
 
 
 def render(report: ScoreReport) -> Group:
-    """Verdict, rates on one scale, the finding that matters, what was assumed, what to run next."""
+    """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
     lines = [_verdict(report, seed)]
     if seed.risk is not None and seed.risk.start_here is not None:

@@ -37,7 +37,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Whole decades of a logarithmic scale; else multiples of 1, 2 or 5; at most `most`."""
+        """Return at most `most` ticks: decades of a logarithmic scale, or multiples of 1, 2, 5."""
         if self.log:
             first = math.ceil(math.log10(self.low) - 1e-9)
             last = math.floor(math.log10(self.high) + 1e-9)
@@ -59,7 +59,7 @@ def drawing(width: float, height: float, label: str, *parts: str, css: str = "")
 
 
 def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
-    """One straight stroke."""
+    """Draw a straight line."""
     return (
         f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" '
         f'class="{css}"/>'
@@ -84,7 +84,7 @@ def ring(x: float, y: float, inner: float, outer: float, css: str) -> str:
 
 
 def text(x: float, y: float, words: str, css: str = "", anchor: str = "start") -> str:
-    """One line of text."""
+    """Draw a line of text."""
     return (
         f'<text x="{number(x)}" y="{number(y)}" text-anchor="{anchor}" class="{css}">'
         f"{escape(words)}</text>"
@@ -102,13 +102,13 @@ def band(upper: Sequence[Point], lower: Sequence[Point], css: str) -> str:
 
 
 def dots(points: Iterable[Point], css: str) -> str:
-    """Many points as one path of strokes without length: eleven bytes each, not sixty."""
+    """Draw many points as one path of strokes without length: eleven bytes each, not sixty."""
     marks = "".join(f"M{number(x)} {number(y)}h0" for x, y in points)
     return f'<path d="{marks}" class="{css}"/>' if marks else ""
 
 
 def cell(x: float, share: float | None, title: str) -> str:
-    """One square of a heat map, `share` between 0 and 1 of its color; None is drawn as missing."""
+    """Draw a square of a heat map with a `share` from 0 to 1 of its color; None is missing."""
     css = "cell none" if share is None else "cell"
     style = "" if share is None else f' style="--t:{100 * share:.0f}%"'
     return (
@@ -118,7 +118,7 @@ def cell(x: float, share: float | None, title: str) -> str:
 
 
 def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) -> list[str]:
-    """Upright lines with labels beside their tops, one row a label.
+    """Draw vertical lines with labels next to their tops, one row per label.
 
     A label stands left of its line if on the right it would pass `end` or the line of another such
     label. These come first, the last line on top, then the others, the first line on top: so a line
@@ -148,7 +148,7 @@ def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) ->
 
 
 def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) -> str:
-    """Grid lines with tick labels; the horizontal scale's name below."""
+    """Draw grid lines with tick labels, and the name of the horizontal scale below."""
     parts = []
     for tick in up.ticks(5):
         y = up(tick)

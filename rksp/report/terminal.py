@@ -51,7 +51,7 @@ def render(report: ScoreReport) -> Group:
 
 
 def render_comparison(changed: ComparisonReport) -> Group:
-    """Two reports: their verdicts, the issues that moved, then numbers and settings."""
+    """Render two reports: verdicts, changed issues, then numbers and settings."""
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
@@ -100,7 +100,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
 
 
 def _findings(findings: list[Finding]) -> Group:
-    """One line each, as many as can be read; errors come first."""
+    """Render one line per finding, at most six; errors come first."""
     lines = [
         Text.assemble(
             "  ",
@@ -116,7 +116,7 @@ def _findings(findings: list[Finding]) -> Group:
 
 
 def _changes(changed: ComparisonReport) -> Group:
-    """How many issues are new since the baseline, and which."""
+    """Render how many issues are new since the baseline, and which."""
     states = Counter(change.state for change in changed.changes)
     lines = [Text(f"  since the baseline: {words.states(states)}")]
     lines += [
@@ -147,7 +147,7 @@ def _spectra(seed: SeedReport) -> Group:
 
 
 def _shown(layers: list[LayerReport]) -> list[tuple[str, ...]]:
-    """All blocks of a shallow model; of a deep one the ends and those that stand out."""
+    """Return rows for all blocks, or of a deep model for the ends and conspicuous blocks."""
     if len(layers) <= 16:
         return [_row(layer) for layer in layers]
     ends = {0, 1, 2, len(layers) - 2, len(layers) - 1}
@@ -215,14 +215,14 @@ def _forward(seed: SeedReport) -> Table:
 
 
 def _sparkline(values: list[float | None]) -> str:
-    """One character a block, from 0 to 1; a dot where nothing was measured."""
+    """Return one character per block, from 0 to 1; a dot if nothing was measured."""
     if len(values) > 60:
         return ""
     return "".join("·" if v is None else _BARS[min(7, int(v * 8))] for v in values)
 
 
 def _curve(curve: list[CurvePoint]) -> str:
-    """P(failed) over the rates of interest, one character a quarter of a decade.
+    """Return P(failed) by learning rate, with one character per quarter of a decade.
 
     A curve that reaches none of them is shown whole.
     """

@@ -22,7 +22,7 @@ STATES = ("new", "worse", "unchanged", "better", "fixed")
 
 
 def count(number: int) -> str:
-    """`124 M`: three digits and a letter."""
+    """Format a count with three digits and a letter: `124 M`."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {letter}"
@@ -30,7 +30,7 @@ def count(number: int) -> str:
 
 
 def size_and_weights(report: ScoreReport) -> str:
-    """`124 M parameters, random initialization`."""
+    """Return size and origin of the weights: `124 M parameters, random initialization`."""
     target = report.target
     weights = "stored weights" if target.is_pretrained else "random initialization"
     if target.kind in ("factory", "module"):
@@ -41,12 +41,12 @@ def size_and_weights(report: ScoreReport) -> str:
 
 
 def blocks(report: ScoreReport) -> str:
-    """`transformer.h (12)`, or both chains of an encoder and decoder."""
+    """Return the chains of blocks, such as `transformer.h (12)`."""
     return " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
 
 
 def stream(report: ScoreReport) -> str:
-    """`blocks transformer.h (12), width 768`, or that there is no residual stream."""
+    """Describe the residual stream: `blocks transformer.h (12), width 768`."""
     if not report.target.blocks:
         return "the model has no residual stream of constant width"
     return f"blocks {blocks(report)}, width {report.target.width}"
@@ -84,12 +84,12 @@ def rates(risk: RiskAssessment) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital first letter."""
+    """Capitalize the first letter."""
     return text[:1].upper() + text[1:]
 
 
 def margin(report: ScoreReport, risk: RiskAssessment) -> str:
-    """Why the answer is caution; nothing elsewhere."""
+    """Say why the verdict is caution; empty for other verdicts."""
     own, ceiling = report.recipe.learning_rate, risk.do_not_exceed
     if report.verdict != "caution" or own is None or ceiling is None:
         return ""
@@ -109,7 +109,7 @@ def alone(report: ScoreReport, risk: RiskAssessment) -> str:
 
 
 def states(numbers: Mapping[str, int]) -> str:
-    """`1 new, 2 unchanged`, in the order of concern; "nothing to compare" if there are none."""
+    """List counts of states by severity: `1 new, 2 unchanged`, or "nothing to compare"."""
     listed = [f"{numbers[s]} {s}" for s in STATES if numbers.get(s)]
     return ", ".join(listed) or "nothing to compare"
 
