@@ -54,7 +54,7 @@ def _explained(word: str) -> tuple[str, Rows]:
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
     hint = nearest(word, _known()) or "; rksp checks lists the checks."
-    raise InputError(f"Nothing that rksp prints is called {word!r}{hint}")
+    raise InputError(f"rksp explain does not know the word {word!r}{hint}")
 
 
 def _check(word: str) -> tuple[str, Rows] | None:

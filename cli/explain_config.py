@@ -87,7 +87,7 @@ def _assumed(read: RecipeFile) -> str:
 def _print(read: RecipeFile) -> None:
     from rksp.recipe_files.table_text import recipe_table
 
-    _say(f"{read.path}, {read.trainer}, read {read.understood} of {read.settings} settings\n")
+    _say(f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read\n")
     for row in recipe_table({f.name: f.value for f in read.fields}, read.origins()):
         _say(row)
     line = _assumed(read)
@@ -102,7 +102,7 @@ def _print(read: RecipeFile) -> None:
 
 def _print_target(read: RecipeFile) -> None:
     if read.target is None:
-        _say(f"\nModel: none, {read.target_missing}")
+        _say(f"\nModel: none; {read.target_missing}")
         return
     _say(f"\nModel: {read.target.name}")
     for key, value in read.target.overrides.items():

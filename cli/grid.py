@@ -123,7 +123,7 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
     from rksp.grid.run import run_grid
 
     if work.store is None:
-        raise InputError("rksp grid keeps its results in a file; give -o STORE, such as grid.db.")
+        raise InputError("rksp grid stores its results in a file; give -o STORE, such as grid.db.")
     if options.classifier is not None:
         from rksp.classifiers.edge_model import load_edge_model
 
@@ -141,7 +141,7 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
 
 
 def _check(view: ViewOptions) -> None:
-    """Say what is wrong with the format, conditions and exports before there is any work."""
+    """Check the format, conditions and exports before the work starts."""
     from rksp.grid.export import check_export
     from rksp.grid.table import Condition
     from rksp.report.formats import check_format
@@ -169,7 +169,7 @@ def _announce(plan: GridPlan, options: Options) -> int:
     for note in plan.notes:
         _say(note)
     groups = len({cell.init_key(options) for cell in plan.cells})
-    _say(f"{len(plan.cells)} cells of {groups} distinct initializations")
+    _say(f"cells: {len(plan.cells)}; distinct initializations: {groups}")
     return groups
 
 
@@ -204,7 +204,9 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
-            raise InputError(f"--slurm {pair!r} is not NAME=VALUE, such as timeout_min=60.")
+            raise InputError(
+                f"--slurm {pair!r} must have the form NAME=VALUE, such as timeout_min=60."
+            )
         found[name] = parse_yaml(value)
     return found
 

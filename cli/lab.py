@@ -68,13 +68,13 @@ def run(
         stored = sum(1 for _ in output.glob("*.json")) if output.is_dir() else 0
         typer.echo(
             f"Interrupted with {stored} ladders stored in {output}; "
-            "the same command continues there.",
+            "run the same command to continue.",
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(
-        f"{tally.planned} ladders planned, {tally.already_stored} were stored, "
-        f"{tally.newly_run} run now; all are in {output}."
+        f"{tally.planned} ladders planned, {tally.already_stored} already stored, "
+        f"{tally.newly_run} trained now; all are in {output}."
     )
 
 
@@ -142,7 +142,7 @@ def measure(
     stored = unpack_measurements(known).keys() if known is not None else ()
     with progress("measuring") as report:
         tally = measure_plan(ladders, output, workers=workers, known=stored, progress=report)
-    typer.echo(f"{tally.planned} ladders measured, {tally.newly_run} of them now, in {output}.")
+    typer.echo(f"{tally.planned} ladders measured ({tally.newly_run} of them now) in {output}.")
     if pack_to is not None:
         typer.echo(f"{pack_measurements(output, pack_to, base=known)} measurements in {pack_to}.")
 

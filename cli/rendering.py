@@ -75,7 +75,7 @@ def schema_of(kind: str) -> type[Document]:
 
     if kind not in DOCUMENTS:
         makers = one_of(tuple(DOCUMENTS), "and")
-        raise InputError(f"There is no report of {kind!r}; rksp {makers} make one.")
+        raise InputError(f"There is no report of {kind!r}; the commands {makers} make reports.")
     return DOCUMENTS[kind]
 
 

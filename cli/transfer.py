@@ -54,7 +54,7 @@ def transfer(
         return 0
     sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
     typer.echo(f"{found.rate:.3g} for {large} ({sizes[1]}), from {rate:g} for {small} ({sizes[0]})")
-    typer.echo(f"  the edge shifts by {found.edge_shift:+.2f} decades")
+    typer.echo(f"  the edge moves by {found.edge_shift:+.2f} decades")
     beside = ", ".join(f"{name} {value:.3g}" for name, value in found.rules.items())
-    typer.echo(f"  rules beside it: {beside}")
+    typer.echo(f"  other scaling rules: {beside}")
     return 0
