@@ -1,4 +1,4 @@
-"""`rksp checks`: what rksp looks for."""
+"""`rksp checks`: list the checks."""
 
 from __future__ import annotations
 

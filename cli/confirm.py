@@ -1,4 +1,4 @@
-"""`rksp confirm`: a short run, several arms side by side, against the prediction."""
+"""`rksp confirm`: a short run with several arms that tests the prediction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class TrialOptions(BaseModel):
-    """What is trained beside what."""
+    """Options of the runs to train and compare."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""What a confirmation is doing, on stderr: a bar on a terminal, sparse lines elsewhere."""
+"""The progress of a confirmation on stderr: a bar on a terminal, few lines elsewhere."""
 
 from __future__ import annotations
 

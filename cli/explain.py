@@ -1,4 +1,4 @@
-"""`rksp explain`: what a word of the output means, whichever page printed it."""
+"""`rksp explain`: the meaning of any printed word."""
 
 from __future__ import annotations
 

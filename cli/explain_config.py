@@ -1,4 +1,4 @@
-"""`rksp explain-config`: which recipe a trainer's file means, and who said so, field by field."""
+"""`rksp explain-config`: the recipe in a trainer's file, with the origin of each field."""
 
 from __future__ import annotations
 

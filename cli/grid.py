@@ -1,4 +1,4 @@
-"""`rksp grid`: whole sweeps before they start, each distinct initialization profiled once."""
+"""`rksp grid`: judge a whole sweep, with one profile per distinct initialization."""
 
 from __future__ import annotations
 

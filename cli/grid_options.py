@@ -1,4 +1,4 @@
-"""Options of `rksp grid`: which cells, who works on them, what is shown."""
+"""Options of `rksp grid`: its cells, its workers, its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Options(BaseModel):
 
 
 class PlanOptions(_Options):
-    """Which cells a grid has."""
+    """Options of the cells of a grid."""
 
     target: Annotated[
         str | None, Flag("--target", "The model, if the file names none.", unit="target")
@@ -41,7 +41,7 @@ class PlanOptions(_Options):
 
 
 class EngineOptions(_Options):
-    """Who works on the cells."""
+    """Options of the workers."""
 
     store: Annotated[
         Path | None,
@@ -77,7 +77,7 @@ class EngineOptions(_Options):
 
 
 class ViewOptions(_Options):
-    """What is shown of a grid, and when it fails a pipeline."""
+    """Options of a grid's output and exit code."""
 
     fail_on: Annotated[
         str,

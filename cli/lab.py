@@ -1,4 +1,4 @@
-"""`rksp lab`: make labelled runs, pack them, describe them."""
+"""`rksp lab`: train labelled runs, pack them, describe them, fit models to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the target: what is changed about the model, and what it may do."""
+"""Options of the target: changes to the model, and its permissions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ModelOptions(BaseModel):
-    """How a target becomes a model."""
+    """Options of the model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,7 +39,7 @@ class ModelOptions(BaseModel):
         """Resolve a target; `--set` replaces what a recipe file changes about it.
 
         Raises:
-            InputError: There is no such model.
+            InputError: The model does not exist.
         """
         from rksp.models.resolve import resolve  # torch, not for --help
 

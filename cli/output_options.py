@@ -1,4 +1,4 @@
-"""Options of the answer: when it fails a pipeline, and where it goes."""
+"""Options of the answer: when it fails a pipeline, and where it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Options(BaseModel):
 
 
 class GateOptions(_Options):
-    """When the exit code is 1."""
+    """Options of the exit code."""
 
     fail_on: Annotated[
         str,
@@ -56,7 +56,7 @@ class GateOptions(_Options):
 
 
 class RiskOptions(_Options):
-    """How evidence becomes a probability and three rates."""
+    """Options of the estimate of the risk."""
 
     risk: Annotated[
         float,
@@ -76,7 +76,7 @@ class RiskOptions(_Options):
 
 
 class ScoreOutput(_Options):
-    """Where a report of `rksp score` goes."""
+    """Options of the output of `rksp score`."""
 
     output_format: Annotated[
         Literal[tuple(formats_of("score"))],
@@ -103,7 +103,7 @@ class ScoreOutput(_Options):
 
 
 class ConfirmOutput(_Options):
-    """Where a report of `rksp confirm` goes."""
+    """Options of the output of `rksp confirm`."""
 
     output_format: Annotated[
         Literal[tuple(formats_of("confirm"))], Flag("--format", "Format of the output on stdout.")

@@ -1,4 +1,4 @@
-"""What a command does to its own process: threads, and a stdout for the result alone."""
+"""Settings of a command's own process: threads, and a stdout for only the result."""
 
 from __future__ import annotations
 

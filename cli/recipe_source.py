@@ -1,4 +1,4 @@
-"""The recipe of a command line: flags, or a trainer's file with flags in place of its values."""
+"""The recipe of a command line: options, or a trainer's file that options override."""
 
 from __future__ import annotations
 

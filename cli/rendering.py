@@ -1,4 +1,4 @@
-"""Documents in and out of files: what score, confirm, grid, report and diff share."""
+"""Reading and writing of documents, shared by score, confirm, grid, report and diff."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def schema_of(kind: str) -> type[Document]:
 
 
 def _read(file: Path) -> bytes:
-    """Return a stored report whose strings hold no control character: it may be a stranger's."""
+    """Validate a stored report and refuse control characters: it may come from a stranger."""
     content = read_limited(file, _LARGEST)
     try:
         return json.dumps(safe_strings(json.loads(content))).encode()

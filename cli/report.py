@@ -1,4 +1,4 @@
-"""`rksp report` and `rksp schema`: stored reports again, and what they look like."""
+"""`rksp report` and `rksp schema`: stored reports and their schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rksp reproduce`: a published table again, ours beside theirs."""
+"""`rksp reproduce`: compare our results with a published table."""
 
 from __future__ import annotations
 

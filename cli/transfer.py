@@ -1,4 +1,4 @@
-"""`rksp transfer`: a rate tuned on a small model, carried to a large one."""
+"""`rksp transfer`: scale a learning rate from a small model to a large one."""
 
 from __future__ import annotations
 

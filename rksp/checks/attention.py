@@ -1,4 +1,4 @@
-"""Checks of attention before the first step, and of what keeps its logits from growing."""
+"""Checks of attention before the first step, and of what bounds its logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit: every check against public runs that failed and public runs that did not."""
+"""The audit: all checks against public runs that failed and public runs that succeeded."""
 
 from __future__ import annotations
 

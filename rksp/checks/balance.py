@@ -1,4 +1,4 @@
-"""Checks of what keeps experts in use: the balance loss, and the router's own."""
+"""Checks of what balances the load of experts: the balance loss and the router's z-loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of the clipping bound: neither so small that nothing moves, nor without effect."""
+"""The check of the clipping bound, which may be too small or too large."""
 
 from __future__ import annotations
 

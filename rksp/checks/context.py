@@ -1,4 +1,4 @@
-"""Checks of positions: their limit, the base of rotary ones, and their rounding."""
+"""Checks of positions: their limit, the rotary base, and their rounding."""
 
 from __future__ import annotations
 

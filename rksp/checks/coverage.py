@@ -1,4 +1,4 @@
-"""What rksp cannot judge, said instead of judged as something else."""
+"""The check of what rksp cannot judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration says of a model's size, before anything is built."""
+"""The size of a model that its configuration declares, before the model is built."""
 
 from __future__ import annotations
 

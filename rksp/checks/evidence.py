@@ -1,4 +1,4 @@
-"""What the checks look at: everything that was measured, in one place."""
+"""The evidence for checks: all measurements in one place."""
 
 from __future__ import annotations
 

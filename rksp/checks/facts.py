@@ -1,4 +1,4 @@
-"""What the modules of a built model say before anything runs through it."""
+"""Facts about the modules of a built model, before anything runs through it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of fine-tuning: its rates and batches, whole or through adapters."""
+"""Checks of fine-tuning, full or through adapters: learning rates and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of how the weights were drawn: width, depth, branches that start at zero."""
+"""Checks of the initialization: width, depth, branches that start at zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what an optimizer remembers: its betas, and how fast weights decay."""
+"""Checks of an optimizer's memory: its betas and its weight decay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of rates by what their own optimizer bears."""
+"""The check of learning rates against the limits of their own optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a model's configuration file a finding points."""
+"""The position of a finding in a model's configuration file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ranges against number formats, and of what is kept in few bits."""
+"""Checks of values against number formats, and of parameters in low precision."""
 
 from __future__ import annotations
 

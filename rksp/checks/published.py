@@ -1,4 +1,4 @@
-"""Published and measured peak rates, by optimizer: the numbers that rates are judged by."""
+"""Published and measured peak learning rates by optimizer, the reference of the checks."""
 
 from __future__ import annotations
 

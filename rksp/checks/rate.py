@@ -1,4 +1,4 @@
-"""Checks of the learning rate: against measured and public edges, warm-up and batch."""
+"""Checks of the learning rate against measured and public edges, of warm-up and batch."""
 
 from __future__ import annotations
 

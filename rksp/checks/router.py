@@ -1,4 +1,4 @@
-"""Checks of mixtures of experts: who is asked, and how decidedly, before training."""
+"""Checks of mixtures of experts before training: entropy, logits and load of routers."""
 
 from __future__ import annotations
 

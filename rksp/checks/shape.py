@@ -1,4 +1,4 @@
-"""Checks of the architecture's proportions and of parts that are missing."""
+"""Checks of the architecture's proportions and of missing parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of `rksp score`: what was measured, and the answer."""
+"""The document of `rksp score`: the measurements and the answer."""
 
 from __future__ import annotations
 

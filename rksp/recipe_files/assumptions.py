@@ -1,4 +1,4 @@
-"""What was assumed about a recipe, in one line, and what else it could plausibly have been."""
+"""The assumptions about a recipe, in one line, and plausible alternatives to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats that people point rksp at by mistake, or that it does not read, by name."""
+"""Formats that rksp recognizes by name but does not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: one flat YAML in JSON's clothes, hyphens and underscores mixed."""
+"""GPT-NeoX and Pythia: one flat YAML file in JSON style, with hyphens and underscores."""
 
 from __future__ import annotations
 

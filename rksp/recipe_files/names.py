@@ -1,4 +1,4 @@
-"""What trainers call the same things: optimizers, schedules, precisions."""
+"""Trainers' names for the same optimizers, schedules and precisions."""
 
 from __future__ import annotations
 

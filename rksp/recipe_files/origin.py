@@ -1,4 +1,4 @@
-"""Where each field of a recipe came from, and what was read from one file."""
+"""The origin of each field of a recipe, and the result of reading a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All readers, and the way from a file to its recipe."""
+"""All readers, and the function that reads a file's recipe."""
 
 from __future__ import annotations
 

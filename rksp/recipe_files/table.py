@@ -1,4 +1,4 @@
-"""A reader of one trainer's files: a table of fields, with a function where a row cannot say it."""
+"""A reader of one trainer's files: a table of fields, with functions for special cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe as a table of text: field, value, where it comes from. For the terminal."""
+"""A recipe as a text table for the terminal: field, value, origin."""
 
 from __future__ import annotations
 

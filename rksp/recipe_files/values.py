@@ -1,4 +1,4 @@
-"""Values of configuration files: numbers as YAML 1.2 writes them, and what stands elsewhere."""
+"""Values of configuration files: YAML 1.2 numbers, and values that are set elsewhere."""
 
 from __future__ import annotations
 

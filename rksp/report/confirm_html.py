@@ -1,4 +1,4 @@
-"""The HTML page of a confirmation: what was trained, what each arm did, who saw it first."""
+"""The HTML page of a confirmation: the run, the arms, and the first alarms."""
 
 from __future__ import annotations
 

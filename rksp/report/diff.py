@@ -1,4 +1,4 @@
-"""Two reports side by side: which issues are new, worse, better, fixed or unchanged."""
+"""The comparison of two reports: new, worse, better, fixed and unchanged issues."""
 
 from __future__ import annotations
 

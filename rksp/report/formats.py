@@ -1,4 +1,4 @@
-"""The renderings by kind of document and format, and which one a file name asks for."""
+"""The renderings by kind of document and format, and the format of a file name."""
 
 from __future__ import annotations
 

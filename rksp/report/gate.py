@@ -1,4 +1,4 @@
-"""The gate: which issues make the exit code 1."""
+"""The gate: the issues that make the exit code 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GitHub workflow commands: annotations beside the changed lines."""
+"""GitHub workflow commands: annotations next to the changed lines."""
 
 from __future__ import annotations
 

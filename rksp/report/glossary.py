@@ -1,4 +1,4 @@
-"""Every word that a page prints and that is not a check: what it means, and what is healthy."""
+"""Every printed word that is not a check: its meaning and its healthy range."""
 
 from __future__ import annotations
 

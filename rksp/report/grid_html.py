@@ -1,4 +1,4 @@
-"""HTML of a grid: the ranking, the map of the risk, what could not run."""
+"""The HTML page of a grid: the ranking, the risk map, and the cells that could not run."""
 
 from __future__ import annotations
 

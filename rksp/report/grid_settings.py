@@ -1,4 +1,4 @@
-"""The cells of a grid in words: what varies, what could not run, what the checks say."""
+"""The cells of a grid in words: their settings, errors and findings."""
 
 from __future__ import annotations
 

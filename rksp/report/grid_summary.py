@@ -1,4 +1,4 @@
-"""A grid's results for machines: Markdown for a job summary, JUnit for a CI's tests, CSV."""
+"""A grid's results for machines: Markdown for a job summary, JUnit for CI, CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grid's table for people: plain text that survives a log file."""
+"""A grid's table for people, as plain text that is readable in a log file."""
 
 from __future__ import annotations
 

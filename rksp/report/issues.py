@@ -1,4 +1,4 @@
-"""What a report complains about: its verdict and its findings, in one list."""
+"""The issues of a report: its verdict and its findings in one list."""
 
 from __future__ import annotations
 

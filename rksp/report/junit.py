@@ -1,4 +1,4 @@
-"""JUnit XML: the format that every CI shows as tests."""
+"""JUnit XML: the format that every CI system shows as tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default page of a score: what to do, in at most eight lines of a hundred columns."""
+"""The default page of a score: what to do, in at most eight lines of 100 columns."""
 
 from __future__ import annotations
 

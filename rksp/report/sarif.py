@@ -1,4 +1,4 @@
-"""SARIF 2.1.0: what code-scanning pages read."""
+"""SARIF 2.1.0, the format of code-scanning pages."""
 
 from __future__ import annotations
 

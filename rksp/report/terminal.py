@@ -1,4 +1,4 @@
-"""The whole report for a person at a terminal: every measurement."""
+"""The full report on a terminal, with every measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and caveats in the words that every rendering shares."""
+"""Numbers and notes in the words that all renderings share."""
 
 from __future__ import annotations
 
