@@ -85,10 +85,11 @@ def _assumed(read: RecipeFile) -> str:
 
 
 def _print(read: RecipeFile) -> None:
-    from rksp.recipe_files.table_text import recipe_table
+    from rksp.recipe_files.table_text import recipe_table, reported
 
     _say(f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read\n")
-    for row in recipe_table({f.name: f.value for f in read.fields}, read.origins()):
+    origins = {f.name: reported(f.origin) for f in read.fields}
+    for row in recipe_table({f.name: f.value for f in read.fields}, origins):
         _say(row)
     line = _assumed(read)
     if line:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ class RequestedRun:
     """What is to be scored: the target, settings of it that the file changes, the recipe.
 
     `origins` says for every field of the recipe where it comes from, `assumed` in one line what
-    nobody said.
+    nobody said, and `alternatives` holds the recipes that the same words could also mean.
     """
 
     target: str
@@ -33,15 +33,7 @@ class RequestedRun:
     recipe: Recipe
     origins: Mapping[str, Origin] = field(default_factory=dict)
     assumed: str = ""
-
-    @property
-    def places(self) -> dict[str, tuple[str, int]]:
-        """Field → file and line, for those that a file says outright or that follow from it."""
-        return {
-            name: (origin.file, origin.line)
-            for name, origin in self.origins.items()
-            if origin.file is not None and origin.line is not None and not origin.assumes
-        }
+    alternatives: Sequence[tuple[str, Recipe]] = ()
 
 
 def requested_run(
@@ -66,7 +58,7 @@ def requested_run(
         InputError: The file cannot be read, describes no model where one is needed, or a value
             cannot be used.
     """
-    from rksp.recipe_files.assumptions import assumed_line
+    from rksp.recipe_files.assumptions import alternatives, assumed_line
 
     is_target = file is None and (
         _is_run_file(target) or (as_format is not None and Path(target).is_file())
@@ -75,7 +67,11 @@ def requested_run(
         run = _from_flags(target, given, devices, as_format)
     else:
         run = _from_file(target, given, file, devices, as_format)
-    return replace(run, assumed=assumed_line(run.recipe, run.origins))
+    return replace(
+        run,
+        assumed=assumed_line(run.recipe, run.origins),
+        alternatives=alternatives(run.recipe, run.origins),
+    )
 
 
 def _from_flags(

@@ -80,7 +80,7 @@ def schema_of(kind: str) -> type[Document]:
 
 
 def _read(file: Path) -> bytes:
-    """Validate a stored report and refuse control characters: it may come from a stranger."""
+    """Read a stored report and escape control characters: it may come from a stranger."""
     content = read_limited(file, _LARGEST)
     try:
         return json.dumps(safe_strings(json.loads(content))).encode()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 
 from rksp.checks.coverage import not_covered
 from rksp.checks.registry import recipe_findings
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.documents.score import (
+    AlternativeReport,
     ForwardReport,
     NotRunReport,
     RiskAssessment,
@@ -32,6 +34,7 @@ def score_configuration(
     threshold: float = 0.5,
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
+    alternatives: Sequence[tuple[str, Recipe]] = (),
 ) -> ScoreReport:
     """Return the report of a target whose model is not built.
 
@@ -40,6 +43,7 @@ def score_configuration(
         recipe: How the model is to be trained.
         threshold, risk: See `rksp.risk.assess`.
         classifier: The model of the edge; default the shipped one.
+        alternatives: See `rksp.pipeline.evaluate`.
 
     Raises:
         InputError: The target has no configuration.
@@ -49,7 +53,11 @@ def score_configuration(
             f"{source.target} has no configuration; leave out --evidence config to measure it."
         )
     checked = recipe_findings(recipe, source.config, is_pretrained=source.is_pretrained)
-    answer, missing = _assessed(source, recipe, classifier, threshold=threshold, risk=risk)
+    bars = {"threshold": threshold, "risk": risk}
+    answer, missing = _assessed(source, recipe, classifier, **bars)
+    others = [
+        (text, _assessed(source, other, classifier, **bars)[0]) for text, other in alternatives
+    ]
     unmeasured = {"forward": _WHY, "response": _WHY}
     empty = dict.fromkeys(ForwardReport.model_fields)
     return ScoreReport(
@@ -83,6 +91,9 @@ def score_configuration(
                 response=None,
                 risk=answer,
                 risk_missing=missing,
+                alternatives=[
+                    AlternativeReport.of(other, assumption=text) for text, other in others if other
+                ],
             )
         ],
         spread={},

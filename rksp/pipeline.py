@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rksp.checks.coverage import not_covered
@@ -14,7 +14,7 @@ from rksp.classifiers.edge_inputs import Norm
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.datasets.probe import Probe
 from rksp.documents.finding import Finding
-from rksp.documents.score import RiskAssessment
+from rksp.documents.score import AlternativeReport, RiskAssessment
 from rksp.errors import ArtifactError
 from rksp.evidence import Evidence, Progress, gather
 from rksp.features import FEATURES, Tier, extract
@@ -43,6 +43,7 @@ class Evaluation:
     range_test: RangeTest | None
     risk: RiskAssessment | None
     risk_missing: str | None
+    alternatives: tuple[AlternativeReport, ...] = ()
     findings: tuple[Finding, ...] = ()
     not_run: tuple[NotRun, ...] = ()
     weights: str = "in memory"
@@ -57,6 +58,7 @@ def evaluate(
     threshold: float = 0.5,
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
+    alternatives: Sequence[tuple[str, Recipe]] = (),
     progress: Progress = lambda step: None,
 ) -> tuple[Evaluation, Probe]:
     """Gather the evidence for one target and recipe at one seed, and assess it.
@@ -67,6 +69,7 @@ def evaluate(
         options: How it is measured, and at which seed.
         threshold, risk: See `rksp.risk.assess`.
         classifier: Default the shipped one; without any, the risk is missing with a reason.
+        alternatives: Other recipes to answer for from the same evidence, each with its assumption.
         progress: Told what is about to happen.
 
     Raises:
@@ -79,6 +82,7 @@ def evaluate(
         threshold=threshold,
         risk=risk,
         classifier=classifier,
+        alternatives=alternatives,
         progress=progress,
     )
     return evaluation, evidence.probe
@@ -91,6 +95,7 @@ def judge(
     threshold: float = 0.5,
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
+    alternatives: Sequence[tuple[str, Recipe]] = (),
     progress: Progress = lambda step: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe shared.
@@ -100,15 +105,21 @@ def judge(
         recipe: How the model is to be trained.
         threshold, risk: See `rksp.risk.assess`.
         classifier: Default the shipped one; without any, the risk is missing with a reason.
+        alternatives: Other recipes to answer for from the same evidence, each with its assumption.
         progress: Told what is about to happen.
     """
     response = evidence.response(recipe, progress)
     rising = evidence.range_test(recipe, response, progress)
-    missing, assessment = None, None
-    try:
-        assessment = _assess(
+    missing, assessment, others = None, None, []
+
+    def answer(recipe: Recipe) -> RiskAssessment:
+        return _assess(
             evidence, recipe, response, rising, classifier, threshold=threshold, risk=risk
         )
+
+    try:
+        assessment = answer(recipe)
+        others = [AlternativeReport.of(answer(r), assumption=text) for text, r in alternatives]
     except ArtifactError as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
@@ -130,6 +141,7 @@ def judge(
         range_test=rising,
         risk=assessment,
         risk_missing=missing,
+        alternatives=tuple(others),
         findings=run_checks(checked),
         not_run=not_run(checked),
         weights=evidence.weights,
@@ -219,6 +231,8 @@ def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> 
     unseen = not_covered(recipe)
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
     doubts += [f"the labelled runs hold no {', no '.join(unseen)}"] if unseen else []
+    if seen.forward.loss is not None and seen.forward.uniform_loss is None:
+        doubts.append("the labelled runs all minimize a cross-entropy, not this loss")
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":

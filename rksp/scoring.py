@@ -17,8 +17,9 @@ from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
+from rksp.recipe_files.assumptions import alternatives, origins_of_flags
 from rksp.result import Result
-from rksp.score_report import score_report
+from rksp.score_report import score_report, with_origins
 
 
 def score(
@@ -58,6 +59,7 @@ def score(
         NotCovered: A target without a batch has no residual stream of constant width.
     """
     recipe = _recipe(recipe, lr)
+    origins = origins_of_flags(recipe, dict.fromkeys(recipe.model_fields_set, "given"))
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
     if options is None:
@@ -70,10 +72,15 @@ def score(
         source = target if isinstance(target, ModelSource) else resolve(str(target))
         source = source.at(options.seed)
     with nullcontext() if source.model is None else left_as_found(source.model):
-        evaluation, probe = evaluate(source, recipe, options)
-    return Result(score_report(source, recipe, [evaluation], probe.description))
+        evaluation, probe = evaluate(
+            source, recipe, options, alternatives=alternatives(recipe, origins)
+        )
+    report = score_report(source, recipe, [evaluation], probe.description)
+    return Result(with_origins(report, origins))
 
 
 def _recipe(recipe: Recipe | Mapping[str, object] | None, lr: float | None) -> Recipe:
-    fields = recipe.model_dump() if isinstance(recipe, Recipe) else dict(recipe or {})
+    fields = (
+        recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else dict(recipe or {})
+    )
     return Recipe.parse(fields if lr is None else fields | {"learning_rate": lr})

@@ -19,8 +19,8 @@ class Observation:
         value: The number that caused it; None for a missing part.
         fix: More exact advice than the check's own, where the numbers allow it.
         layer: Path of the module; empty for the whole model.
-        rate: Highest learning rate without the finding, if a lower rate removes it. All such findings
-            of a report give the same advice.
+        rate: Highest learning rate without the finding, if a lower rate removes it. All such
+            findings of a report give the same advice.
     """
 
     level: Level

@@ -82,7 +82,8 @@ class RecipeCheck:
 def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
     """Run all checks and return errors first, then warnings and notes, each by code.
 
-    All findings that a lower learning rate would silence advise the same rate: the lowest.
+    All findings about the learning rate advise the same rate: the one to start with if it is known
+    and lower than the recipe's, else the lowest that a check recommends.
     """
     seen = [
         (check, observation)
@@ -90,8 +91,12 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
         if not check.missing(evidence)
         for observation in check.look(evidence)
     ]
+    start, rate = evidence.start_here, evidence.recipe.learning_rate
     lowest = min((o.rate for _, o in seen if o.rate is not None), default=None)
-    found = [check.report(observation, _advice(observation, lowest)) for check, observation in seen]
+    advised = start if start is not None and rate is not None and start < rate else lowest
+    found = [
+        check.report(observation, _advice(observation, advised)) for check, observation in seen
+    ]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
 
 
@@ -147,11 +152,11 @@ def blamed_field(code: str) -> str:
     return _BY_KEY[code].field if code in _BY_KEY else ""
 
 
-def _advice(seen: Observation, lowest: float | None) -> str | None:
+def _advice(seen: Observation, advised: float | None) -> str | None:
     """Return the fix of a finding about the learning rate: one rate for the whole report."""
-    if seen.rate is None or lowest is None:
+    if seen.rate is None or advised is None:
         return None
-    lower = f"ower the learning rate to {_rounded_down(lowest)}."
+    lower = f"ower the learning rate to {_rounded_down(advised)}."
     return f"L{lower}" if seen.fix is None else f"{seen.fix}, or l{lower}"
 
 

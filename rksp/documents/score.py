@@ -218,6 +218,21 @@ class DiffReport(ComparisonReport, Document):
     kind: Literal["diff"] = "diff"
 
 
+class AlternativeReport(Part):
+    """The answer for another recipe that the same input could mean.
+
+    Attributes:
+        assumption: What must be true for it, such as `64 devices, so a batch of 1024`.
+        verdict, probability_failed, start_here, do_not_exceed: See `RiskAssessment`.
+    """
+
+    assumption: str
+    verdict: Verdict
+    probability_failed: float | None
+    start_here: float | None
+    do_not_exceed: float | None
+
+
 class SeedReport(Part):
     """Everything measured at one seed."""
 
@@ -227,6 +242,7 @@ class SeedReport(Part):
     response: ResponseReport | None
     risk: RiskAssessment | None
     risk_missing: str | None
+    alternatives: list[AlternativeReport] = Field(default_factory=list)
 
 
 class NotRunReport(Part):

@@ -147,9 +147,9 @@ def phrase(name: str, value: object) -> str:
 def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[str, Recipe]]:
     """Return other recipes that the same input could mean, each with its assumption.
 
-    Only what is assumed varies, one assumption at a time: 1 to 1024 devices, runs of a tenth to a
-    hundred times the steps, sequences of 256 to 8192 tokens. A verdict that differs among these
-    was decided by the assumption.
+    Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
+    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps, and a warm-up of none to a tenth
+    of the run. The assumption decides a verdict that differs among these.
     """
     found = []
     roots = {root for origin in origins.values() for root in origin.assumes}
@@ -159,15 +159,17 @@ def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[st
             found.append(
                 (f"{count} devices, so {phrase('batch_size', changed.batch_size)}", changed)
             )
+    steps = recipe.max_steps
     for name, values in (
         ("batch_size", (8, 256, 2048)),
         ("sequence_length", (256, 2048, 8192)),
         ("max_steps", (100, 10_000, 100_000)),
+        ("warmup_steps", (0, steps // 100, steps // 10)),
     ):
         if name in roots:
             found += [
                 (phrase(name, value), recipe.model_copy(update={name: value}))
-                for value in values
+                for value in dict.fromkeys(values)
                 if value != getattr(recipe, name)
             ]
     return found

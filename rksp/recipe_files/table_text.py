@@ -4,30 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rksp.documents.score import OriginReport
 from rksp.recipe_files.origin import Origin, OriginKind
 
 
-def recipe_table(
-    values: Mapping[str, object], origins: Mapping[str, Origin], *, all_fields: bool = False
-) -> Iterator[str]:
-    """Yield the lines of a table with one row per field.
+def recipe_rows(
+    values: Mapping[str, object], origins: Mapping[str, OriginReport]
+) -> list[tuple[str, str, str]]:
+    """Return field, value and origin of every field that the recipe uses.
 
-    Fields that mean nothing unless somebody asks for them are left out where nobody did.
+    Optional fields that nobody set are left out.
 
     Args:
         values: Field of the recipe → value.
         origins: Field → origin.
-        all_fields: Also the fields that nobody asked for.
     """
-    rows = [("field", "value", "from")]
-    rows += [
-        (name, shown(values[name]), source(origin))
+    return [
+        (name, shown(values[name]), origin.text)
         for name, origin in origins.items()
-        if all_fields or origin.kind is not OriginKind.UNASKED
+        if origin.kind != OriginKind.UNASKED
     ]
+
+
+def recipe_table(
+    values: Mapping[str, object], origins: Mapping[str, OriginReport]
+) -> Iterator[str]:
+    """Yield the lines of a table with one row per field; see `recipe_rows`."""
+    rows = [("field", "value", "from"), *recipe_rows(values, origins)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     for name, value, text in rows:
         yield f"{name.ljust(widths[0])}  {value.ljust(widths[1])}  {text}".rstrip()
+
+
+def reported(origin: Origin) -> OriginReport:
+    """Return an origin as reports carry it, with its text in full."""
+    return OriginReport.of(origin, text=source(origin))
 
 
 def source(origin: Origin) -> str:

@@ -50,6 +50,12 @@ def render(report: ScoreReport) -> str:
         parts.append(_folded("Reasons", _contributions(seed.risk)))
     if seed.spectra.layers:
         parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
+    if report.recipe_origins:
+        parts += [f"> {plain(line)}" for line in (words.decisive(seed), report.assumed) if line]
+        rows = [
+            (code(n), plain(value), plain(said)) for n, value, said in words.recipe_rows(report)
+        ]
+        parts.append(_folded("Recipe", table(("Field", "Value", "From"), rows)))
     parts.append(_folded("Evidence", _evidence(report, seed)))
     parts.append(_folded("Provenance", _provenance(report)))
     return "\n\n".join(parts) + "\n"

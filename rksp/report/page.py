@@ -26,12 +26,15 @@ def render(report: ScoreReport) -> Group:
     if seed.risk is not None and seed.risk.start_here is not None:
         lines += [_rates(seed.risk), _scale(report, seed.risk)]
     lines += _finding(report)
-    if report.baseline is not None:
+    if report.assumed:
+        decisive = words.decisive(seed)
+        lines += [_cut(f"  {decisive}", "yellow")] if decisive else []
+        lines.append(_cut(f"  {report.assumed}", "dim"))
+    if report.baseline is None:
+        lines.append(_next(report, seed))
+    else:
         states = Counter(change.state for change in report.baseline.changes)
         lines.append(Text(f"  since the baseline: {words.states(states)}"))
-    if report.assumed:
-        lines.append(_cut(f"  {report.assumed}", "dim"))
-    lines.append(_next(report, seed))
     return Group(*lines)
 
 

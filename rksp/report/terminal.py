@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 from rich.console import Group
 from rich.table import Table
@@ -17,6 +18,7 @@ from rksp.documents.score import (
     ScoreReport,
     SeedReport,
 )
+from rksp.recipe_files.table_text import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.spectra.status import Status
@@ -44,6 +46,8 @@ def render(report: ScoreReport) -> Group:
     if seed.spectra.layers:
         parts += [Text(), _spectra(seed)]
     parts += [Text(), _forward(seed)]
+    if report.recipe_origins:
+        parts += [Text(), *_recipe(report, seed)]
     notes = words.notes(report, seed)
     if notes:
         parts += [Text(), *(Text(f"· {note}", style="dim") for note in notes)]
@@ -113,6 +117,15 @@ def _findings(findings: list[Finding]) -> Group:
     if len(findings) > _MOST_FINDINGS:
         lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more in the JSON report", "dim"))
     return Group(*lines)
+
+
+def _recipe(report: ScoreReport, seed: SeedReport) -> Iterator[Text]:
+    """Yield the recipe with its origins, and the assumptions that decide the verdict."""
+    for row in recipe_table(dict(report.recipe), report.recipe_origins):
+        yield Text(row, no_wrap=True, overflow="ellipsis")
+    decisive = words.decisive(seed)
+    if decisive:
+        yield Text(decisive, style="yellow")
 
 
 def _changes(changed: ComparisonReport) -> Group:

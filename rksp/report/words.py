@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
+from rksp.recipe_files import table_text
 from rksp.spectra.status import Status
 
 TITLES = {
@@ -99,6 +100,25 @@ def margin(report: ScoreReport, risk: RiskAssessment) -> str:
             "one not to exceed."
         )
     return f"P(failed) is below the bar, but may be as high as {risk.probability_failed_high:.1%}."
+
+
+def decisive(seed: SeedReport) -> str:
+    """Say which assumptions decide the verdict: another plausible value would change it."""
+    if seed.risk is None or seed.risk.verdict == "cannot tell":
+        return ""
+    turning = [
+        other
+        for other in seed.alternatives
+        if other.verdict not in (seed.risk.verdict, "cannot tell")
+    ]
+    worst_first = sorted(turning, key=lambda other: -(other.probability_failed or 0.0))
+    shown = [f"{other.verdict} with {other.assumption}" for other in worst_first[:2]]
+    return f"the verdict depends on assumptions: {'; '.join(shown)}" if shown else ""
+
+
+def recipe_rows(report: ScoreReport) -> list[tuple[str, str, str]]:
+    """Return field, value and origin of every field that the recipe uses."""
+    return table_text.recipe_rows(dict(report.recipe), report.recipe_origins)
 
 
 def alone(report: ScoreReport, risk: RiskAssessment) -> str:
