@@ -22,10 +22,10 @@ _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedRun:
-    """What is to be scored: the target, settings of it that the file changes, the recipe.
+    """The run to score: the target, the settings that the file changes, and the recipe.
 
-    `origins` says for every field of the recipe where it comes from, `assumed` in one line what
-    nobody said, and `alternatives` holds the recipes that the same words could also mean.
+    `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
+    and `alternatives` the other recipes that the same input could mean.
     """
 
     target: str

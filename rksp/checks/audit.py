@@ -27,18 +27,18 @@ _SEEN = (Level.ERROR, Level.WARNING)
 
 
 class PublicRun(BaseModel):
-    """One published run, as far as its source tells.
+    """One published run, as its source describes it.
 
     Attributes:
-        source: Where the facts stand.
+        source: Where the facts come from.
         config: The model's settings under Hugging Face's names.
         recipe: Fields of `Recipe`.
         measured: Numbers that the source reports and rksp would measure.
-        is_pretrained: Trained weights were trained further.
-        inferred: Settings that the source does not state, by name.
-        cause: What its source says went wrong; empty for runs that succeeded.
-        expected: Codes of which one must be found, at warning or above.
-        unseen: Why a tool that looks before training cannot name the cause; empty if it can.
+        is_pretrained: True if trained weights were trained further.
+        inferred: Names of settings that the source does not state.
+        cause: The cause of failure that the source states; empty for successes.
+        expected: Codes; one of them must be found, at warning or above.
+        unseen: Why no check before training can name the cause; empty if one can.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,12 +68,12 @@ class PublicRun(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """One check over the corpus.
+    """The results of one check over the corpus.
 
     Attributes:
         hits: Failures whose documented cause it names.
-        misses: Failures whose cause it should name, alone or with others, and nothing names.
-        false_alarms: Successes that it warns of.
+        misses: Failures whose cause it, or another check, should name, and none does.
+        false_alarms: Successes with a warning or error of this check.
     """
 
     code: str
@@ -107,7 +107,7 @@ def corpus(kind: Literal["healthy", "failures"]) -> tuple[PublicRun, ...]:
     """Read the published runs of a kind.
 
     Raises:
-        InputError: A row of the file is not a run.
+        InputError: A row of the file is invalid.
     """
     path = CORPUS / f"{kind}.yaml"
     rows = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -80,12 +80,12 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredShape:
-    """A model's size, computed from its configuration; good to a few per cent.
+    """A model's size, computed from its configuration with an error of a few per cent.
 
     Attributes:
-        block_parameters: Numbers in the blocks: all but the embedding and the output layer.
-        active_parameters: Parameters that one token meets; less than all in a mixture of experts.
-        normalizes_qk: The family normalizes queries and keys, or the configuration says so.
+        block_parameters: Parameters of the blocks: all except embedding and output layer.
+        active_parameters: Parameters that one token uses; fewer than all in a mixture of experts.
+        normalizes_qk: True if the family or the configuration normalizes queries and keys.
     """
 
     width: int
@@ -97,7 +97,7 @@ class DeclaredShape:
 
 
 class Settings:
-    """Reads a configuration: an object of transformers, or the mapping of a `config.json`."""
+    """Look-ups in a transformers configuration or in the mapping of a `config.json`."""
 
     def __init__(self, config: object) -> None:
         if isinstance(config, Mapping):

@@ -22,7 +22,7 @@ _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
 
 
 class Need(StrEnum):
-    """What a check looks at besides the recipe, as its absence is reported."""
+    """What a check needs besides the recipe, in the words of the report."""
 
     CONFIG = "the model's configuration"
     SIZE = "the model's size"
@@ -35,18 +35,18 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckEvidence:
-    """One configuration and what is known about it; a check is silent about what is None.
+    """One configuration and what is known about it; checks ignore what is None.
 
     Attributes:
-        recipe: How it is to be trained.
+        recipe: The training recipe.
         config: Hugging Face configuration, the mapping of a `config.json`, or any object with its
             settings.
-        facts: Of the built model.
-        forward: Of the pass over the probe.
-        response: To the first update.
-        start_here: The rate of the least expected loss.
-        do_not_exceed: The rate below which few edges lie.
-        likely_edge: Rate at which failure becomes likelier than not.
+        facts: Facts of the built model.
+        forward: Statistics of the forward pass over the probe.
+        response: Response to the first update.
+        start_here: The learning rate with the lowest expected loss.
+        do_not_exceed: The learning rate below which few edges lie.
+        likely_edge: Learning rate above which failure is likelier than success.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
     """
 
@@ -74,14 +74,14 @@ class CheckEvidence:
         }[need]
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Read the configuration once for what a score asks twenty times."""
+        """Cache a value of the configuration that a score needs many times."""
         if name not in self._known:
             self._known[name] = make()
         return self._known[name]
 
     @property
     def settings(self) -> Settings:
-        """The configuration, to be asked by name."""
+        """The configuration, for look-ups by name."""
         return Settings(self.config)
 
     def setting(self, *names: str) -> object | None:
@@ -106,7 +106,7 @@ class CheckEvidence:
 
     @property
     def active_parameters(self) -> float | None:
-        """Parameters that one token meets: in a mixture of experts, not those of idle experts."""
+        """Parameters that one token uses, without those of unused experts."""
         shape, total = self.shape, self.parameters
         if shape is None or total is None or not self.experts:
             return total
@@ -114,7 +114,7 @@ class CheckEvidence:
 
     @property
     def block_parameters(self) -> float | None:
-        """Active parameters without the embedding and the output layer, where that is known."""
+        """Active parameters without embedding and output layer, if those are known."""
         shape, active = self.shape, self.active_parameters
         if shape is None or active is None:
             return active
@@ -168,7 +168,7 @@ class CheckEvidence:
 
     @property
     def tokens(self) -> int:
-        """Tokens an optimizer step."""
+        """Tokens per optimizer step."""
         return self.recipe.batch_size * self.recipe.sequence_length
 
     @property
@@ -182,10 +182,10 @@ class CheckEvidence:
 
     @property
     def rate_over_published(self) -> float | None:
-        """The learning rate over what GPT-3 used at this size.
+        """The learning rate divided by GPT-3's at this size.
 
         The rate is 6e-4 · (active parameters / 125M)^-0.32, a straight line in logarithms through
-        the ends of Brown et al., 2020, Table 2.1. It is a habit, not a limit. None without a rate
+        the ends of Brown et al., 2020, Table 2.1. It is a convention, not a limit. None without a rate
         or a size, for fine-tuning, under μP, and for optimizers that are not of Adam's kind.
         """
         rate, size = self.recipe.learning_rate, self.active_parameters

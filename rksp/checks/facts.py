@@ -22,18 +22,18 @@ class ModelFacts:
     """Shapes and scales of the weights.
 
     Attributes:
-        parameters: Trainable numbers in all.
-        depth: Blocks in all chains.
-        width: Of the residual stream; 0 where there is none, and nothing is known of blocks.
+        parameters: Number of trainable parameters.
+        depth: Number of blocks in all chains.
+        width: Width of the residual stream; 0 without one, and then there are no facts on blocks.
         block_norms: Normalization modules inside the blocks.
-        qk_norms: Those of them that normalize queries or keys, or the latents they come from.
+        qk_norms: Those that normalize queries or keys, or the latents they are made from.
         attentions: Attention modules inside the blocks.
         input_std: Median root mean square of the blocks' matrices that read the stream; None
             where the weights have no values or the blocks have no such matrix.
-        output_std: The same of the matrices that write to it.
+        output_std: The same for the matrices that write to the stream.
         embedding_std: Root mean square of the input embedding; None without one.
-        ties_embeddings: The output layer is the input embedding.
-        not_measured: Scale → why it is None, where a check could have used it.
+        ties_embeddings: True if the output layer is the input embedding.
+        not_measured: Scale → reason why it is None, if a check could have used it.
     """
 
     parameters: int
@@ -60,8 +60,8 @@ def read_facts(
     Args:
         model: Any module.
         chains: (path, number of blocks) of its residual stream.
-        width: Of the stream.
-        scales: Of the weights of a streamed model, gathered as they passed by.
+        width: Width of the stream.
+        scales: Scales of a streamed model's weights, recorded while they were loaded.
     """
     if not chains:
         size = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -130,7 +130,7 @@ def _ends(model: nn.Module) -> tuple[nn.Parameter | None, nn.Parameter | None]:
 
 
 class _Sizes:
-    """Root mean squares of weights, by their values or as they passed by."""
+    """Root mean squares of weights, from their values or as recorded while streaming."""
 
     def __init__(self, model: nn.Module, scales: Scales | None) -> None:
         self.scales = scales

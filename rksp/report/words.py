@@ -150,7 +150,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
             f"the spectra have a reduced rank, {reduced[0].rank} of {report.target.width}: compare "
             "them only with spectra of the same rank and number of states"
         )
-    found += [f"{name} was not measured: {why}" for name, why in seed.forward.not_measured.items()]
+    found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
     reasons = Counter(check.reason for check in report.not_run)
     found += [f"{number} checks did not run: {reason}" for reason, number in reasons.items()]
     if seed.risk is not None and seed.risk.outside:
