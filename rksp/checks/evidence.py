@@ -184,9 +184,9 @@ class CheckEvidence:
     def rate_over_published(self) -> float | None:
         """The learning rate divided by GPT-3's at this size.
 
-        The rate is 6e-4 · (active parameters / 125M)^-0.32, a straight line in logarithms through
-        the ends of Brown et al., 2020, Table 2.1. It is a convention, not a limit. None without a rate
-        or a size, for fine-tuning, under μP, and for optimizers that are not of Adam's kind.
+        The reference is 6e-4 · (active parameters / 125M)^-0.32, a straight line in logarithms
+        through the ends of Brown et al., 2020, Table 2.1. It is a convention, not a limit. None
+        without a rate or a size, for fine-tuning, under μP, and for optimizers unlike Adam.
         """
         rate, size = self.recipe.learning_rate, self.active_parameters
         is_comparable = RATES[self.recipe.optimizer].over_adamw == 1.0
