@@ -78,7 +78,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 
 
 class DeferredCommand(typer.core.TyperCommand):
-    """A command that is listed by its summary and loaded when it is parsed or looked into."""
+    """A command that is listed by its summary and loaded when it is needed."""
 
     def __init__(self, name: str, where: str, summary: str) -> None:
         self._where = where

@@ -82,13 +82,13 @@ def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, A
     """Return the tables as click's `default_map`: command -> parameter -> value.
 
     Args:
-        file: For messages.
-        tables: As read.
+        file: The file, for messages.
+        tables: The tables in the file.
         command: The root command (or, below it, a group).
 
     Raises:
-        InputError: A command or option is unknown (the nearest is named), a value is of another
-            kind, or the option must be typed.
+        InputError: A command or option is unknown (the message names the nearest), a value has
+            another type, or the option must be typed.
     """
     found = {}
     for name, content in tables.items():

@@ -45,14 +45,14 @@ def requested_run(
 ) -> RequestedRun:
     """Read the flags, and a file if there is one: `--recipe`, or the target itself.
 
-    What is typed wins over the file, and the file over `.rksp.toml` and the options' defaults.
+    Typed options override the file, and the file overrides `.rksp.toml` and the defaults.
 
     Args:
-        target: As typed.
+        target: The typed target.
         given: The recipe's options.
-        file: Of `--recipe`.
-        devices: Of `--devices`.
-        as_format: Of `--as`: the trainer whose format the file has; default recognized.
+        file: The value of `--recipe`.
+        devices: The value of `--devices`.
+        as_format: The value of `--as`; by default the trainer is recognized.
 
     Raises:
         InputError: The file cannot be read, describes no model where one is needed, or a value
@@ -129,7 +129,7 @@ def _from_file(
 def _is_run_file(target: str) -> bool:
     """Return True if a target is a trainer's file; JSON may also be a model's configuration.
 
-    A pickle of training arguments counts, so that it is refused with the way out.
+    A pickle of training arguments counts too, so that the error can say what to do.
     """
     path = Path(target.partition("::")[0])
     try:

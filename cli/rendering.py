@@ -69,7 +69,7 @@ def schema_of(kind: str) -> type[Document]:
     """Return the schema of the document that a command makes.
 
     Raises:
-        InputError: No command of that name makes one.
+        InputError: No command of that name makes a report.
     """
     from rksp.documents.kinds import DOCUMENTS  # not for --help
 
@@ -105,8 +105,8 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
     """Check `--format` and parse every `-o` before the command starts its work.
 
     Args:
-        output_format: Of stdout.
-        files: As typed.
+        output_format: Format of stdout.
+        files: The typed values of `-o`.
         kind: The command whose document it is.
 
     Raises:

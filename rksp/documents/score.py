@@ -13,7 +13,7 @@ from rksp.recipe import Recipe
 
 
 class Verdict(StrEnum):
-    """What to do with the answer."""
+    """The verdict of a score."""
 
     OK = "ok"
     CAUTION = "caution"
@@ -150,10 +150,10 @@ class RiskAssessment(Part):
         risk: Share of the edges below `do_not_exceed`.
         threshold: Probability at which the verdict becomes `risk`.
         curve: P(failed) by learning rate, in rising order.
-        contributions: What moves this run's edge from the average, largest first.
+        contributions: Facts that move this run's edge from the average, largest first.
         outside: Facts outside the range of the labelled runs, in decades.
-        counterfactual: A sentence: the rate to start with instead, and what it saves; None where
-            the recipe's is as good.
+        counterfactual: A sentence with a better rate and what it saves; None if the recipe's is
+            as good.
         classifier_data: Digest of the data that the classifier was fitted on; None where no
             classifier was asked.
     """

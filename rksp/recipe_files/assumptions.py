@@ -61,8 +61,8 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
     """Return the origins of all fields if no file was read.
 
     Args:
-        recipe: What the flags amount to.
-        typed: Field → who gave it (`--lr`, `.rksp.toml`); the other fields are rksp's defaults.
+        recipe: The recipe of the options.
+        typed: Field → its source (`--lr`, `.rksp.toml`); the other fields are rksp's defaults.
     """
     values = dict(recipe)
     return {
@@ -104,7 +104,7 @@ def assumed(name: str, why: str = "") -> Origin:
 def assumed_line(recipe: Recipe, origins: Mapping[str, Origin]) -> str:
     """Return a line with all assumptions and the options that replace them; may be empty.
 
-    What follows from an assumption stands beside it: `one replica, so a batch of 16`.
+    The consequences of an assumption follow it: `one replica, so a batch of 16`.
     """
     rests: dict[str, list[str]] = {}
     for name, origin in origins.items():

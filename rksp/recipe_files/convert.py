@@ -163,9 +163,9 @@ def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = ro
     """Set the warm-up from a share of the run if below one, else from a number of steps.
 
     Args:
-        draft: To fill.
+        draft: The draft to fill.
         found: The share or the number.
-        rounding: Of a share of the run, as the trainer rounds it.
+        rounding: How the trainer rounds a share of the run.
     """
     if found.value >= 1 or found.value == 0:
         draft.put("warmup_steps", round(found.value), found)
@@ -215,7 +215,7 @@ def batch(
 ) -> Callable[[Draft], None]:
     """Set the batch from the file's full batch, or from micro × accumulation × replicas.
 
-    A file seldom says how many devices will run it: then one replica is assumed.
+    A file seldom states the number of devices; then one replica is assumed.
 
     Args:
         micro: Keys of the sequences per forward pass and device, separated by blanks.
@@ -357,7 +357,7 @@ def lora(
         rank: Keys of the rank.
         alpha: Keys of the scale.
         targets: Keys of the modules.
-        kind: What to call it.
+        kind: The kind of adapters to set.
         default_rank: The trainer's own rank.
     """
 

@@ -36,7 +36,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One value, the dotted key it stands at and its line, if the format has lines."""
+    """One value with its dotted key, and its line if the format has lines."""
 
     key: str
     value: object
@@ -48,12 +48,12 @@ class Document:
     """A configuration file.
 
     Attributes:
-        path: Where it was read from.
+        path: The file.
         syntax: `yaml`, `json`, `toml`, `python` or `shell`.
-        data: Nested settings, as written; references are followed by `find`.
+        data: Nested settings as written; `find` follows references.
         lines: Dotted key → line, counted from one.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
-        launcher: The flags of what starts the program on many devices, such as torchrun's.
+        launcher: The flags of the launcher, such as torchrun.
     """
 
     path: Path
@@ -145,7 +145,7 @@ def load_document(path: Path) -> Document:
     """Parse a configuration file by its suffix.
 
     Raises:
-        InputError: It is missing, too large, malformed (with line and column), or no mapping.
+        InputError: It is missing, too large, malformed (with line and column), or not a mapping.
     """
     if path.suffix.lower() in _SHELL:
         command = read_shell(read_text(path, _LARGEST))
@@ -167,7 +167,7 @@ def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
     """Return the syntax of a file, its content, and the line of each dotted key.
 
     Raises:
-        InputError: As in `load_document`, whatever the content is.
+        InputError: As in `load_document`, but any content is accepted.
     """
     suffix = path.suffix.lower()
     parse = _PARSERS.get(suffix)
@@ -192,7 +192,7 @@ def parse_yaml(text: str) -> object:
     """Parse YAML 1.2 text to plain data; unknown tags become `Unresolved`, nothing runs.
 
     Raises:
-        InputError: It is no YAML.
+        InputError: It is not YAML.
     """
     try:
         loader = _Loader(text)

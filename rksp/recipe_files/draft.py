@@ -16,7 +16,7 @@ _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value
 
 
 class Draft:
-    """Fields and their origins, the target and the notes, as a reader fills them in.
+    """The fields with their origins, the target and the notes that a reader fills in.
 
     A field in `given` was typed by the user: the file cannot change it, and what the file states
     in terms of it (a warm-up as a share of the run) is computed from what was typed.
@@ -64,7 +64,7 @@ class Draft:
         """Return a number as `get` does; `auto` counts as absent.
 
         Raises:
-            InputError: There is something, and it is not a number.
+            InputError: The value is not a number.
         """
         found = self.get(*keys)
         if found is None or str(found.value) in ("auto", "None", ""):
@@ -119,9 +119,9 @@ class Draft:
 
         Args:
             name: Field of the recipe.
-            value: In rksp's units.
+            value: The value in rksp's units.
             found: What was read; its keys and the first one's line become the origin.
-            text: How the value was converted, if it was.
+            text: How the value was converted; empty if it was not.
             after: Fields that it was computed from, or `devices`.
         """
         seen = [f for f in found if f is not None]

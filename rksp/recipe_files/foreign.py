@@ -12,9 +12,9 @@ class Foreign:
     """A format that is recognized and refused.
 
     Attributes:
-        title: What it is, with its article.
+        title: Its name with an article.
         marks: Dotted keys that must all be there.
-        advice: What to do.
+        advice: What the user can do.
     """
 
     title: str

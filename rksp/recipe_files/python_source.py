@@ -38,7 +38,7 @@ OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 
 
 class _Source:
-    """What is collected from one file."""
+    """The settings of one Python file."""
 
     def __init__(self) -> None:
         self.data: dict[str, object] = {}

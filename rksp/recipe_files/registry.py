@@ -84,14 +84,14 @@ def read_recipe_file(
 
     Args:
         path: YAML, JSON, TOML, a shell script or Python; `FILE.py::NAME` chooses one of several.
-        trainer: Name of the reader; default recognized by its keys.
-        devices: Devices of the run, for batches that are given per device.
-        given: Fields that the user typed; they win, and what the file says in terms of them
-            follows them.
+        trainer: Name of the reader; by default it is recognized by its keys.
+        devices: Number of devices, for batches that are given per device.
+        given: Fields that the user typed. They override the file, and settings of the file that
+            depend on them follow them.
 
     Raises:
-        InputError: The file cannot be parsed or is no trainer's; one sentence with line and column
-            where there is one.
+        InputError: The file cannot be parsed or no reader matches; one sentence with line and
+            column if they are known.
     """
     if devices is not None and devices < 1:
         raise InputError(f"--devices is {devices}; give at least 1.")
@@ -111,8 +111,8 @@ def read_document(
     """Read a recipe as `read_recipe_file` does, from a loaded document.
 
     Raises:
-        InputError: As there; or a value cannot be counted with: it is infinite, zero where
-            something is divided by it, or of another kind.
+        InputError: As there, or a value cannot be used in a computation: it is infinite, a
+            divisor of zero, or of another type.
     """
     document, notes = unwrap(document, part)
     reader = _named(trainer) if trainer is not None else recognize(document)

@@ -61,7 +61,7 @@ class CommandLine:
 
 
 class _Variables(dict[str, list[Word]]):
-    """What a script's variables hold, and how many characters were unfolded so far."""
+    """The values of a script's variables, and the number of characters expanded so far."""
 
     spent: int = 0
 

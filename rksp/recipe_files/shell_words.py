@@ -11,7 +11,7 @@ ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word, the line it stands at, and whether quotes keep it whole."""
+    """One word, its line, and a mark if quotes keep it whole."""
 
     text: str
     line: int

@@ -11,7 +11,7 @@ WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value that stands elsewhere: an `!include`, or a reference that leads nowhere."""
+    """A value that is set elsewhere: an `!include`, or an unknown reference."""
 
     text: str
 

@@ -54,8 +54,8 @@ def loss_curves(
 ) -> Markup:
     """Draw the loss of every run by arm, and the first alarms of the first arm's runs.
 
-    A curve ends where the run did; a step without a finite loss leaves a gap; a ring stands where
-    the loss begins to show a failure. `height` is that of the plot: marks come on top of it.
+    A curve ends where the run did. A step without a finite loss leaves a gap. A ring marks where
+    the loss begins to show a failure. `height` is that of the plot without the marks above it.
     """
     known = [loss for trial in trials for _, loss in trial.loss if loss is not None]
     if not known:

@@ -27,7 +27,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circle:
-    """One block's eigenvalues in the unit circle; `status` is empty where all is well."""
+    """One block's eigenvalues in the unit circle; `status` is empty if the spectrum is usable."""
 
     index: int
     name: str
@@ -137,7 +137,7 @@ def circles(
 
     Args:
         layers: The blocks.
-        within: What part of the plane is shown.
+        within: The part of the plane that is shown.
         near_unit: Moduli that count as near-unit, drawn as a ring.
     """
     left, right = within.middle - within.reach, within.middle + within.reach

@@ -24,8 +24,8 @@ class Format:
     """One format.
 
     Attributes:
-        name: As `--format` takes it.
-        suffix: Files that end so are written in it; empty where none asks for it.
+        name: Its name for `--format`.
+        suffix: The suffix of files in this format; empty if there is none.
         renderings: Kind of document -> `module:function`. The function takes the document and
             returns text, or what rich prints.
     """
@@ -119,7 +119,7 @@ class Output:
         """Parse `FILE` (the suffix names the format) or `FORMAT=FILE`.
 
         Raises:
-            InputError: The format or suffix is unknown, a document of that kind has no such
+            InputError: The format or suffix is unknown, a document of that kind lacks the
                 format, or the folder does not exist.
         """
         name, separator, file = text.partition("=")

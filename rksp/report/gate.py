@@ -17,12 +17,12 @@ _WORDS = ("error", "warning", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What `--fail-on` means.
+    """The meaning of `--fail-on`.
 
     Attributes:
-        fail_on: As given.
+        fail_on: The text as given.
         bar: P(failed) at which the verdict becomes "risk".
-        level: Findings of this level or worse fail too; None: only the verdict does.
+        level: Findings of this level or worse fail too; None if only the verdict does.
     """
 
     fail_on: str
