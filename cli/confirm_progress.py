@@ -1,4 +1,4 @@
-"""What a confirmation is doing, on stderr: a bar on a terminal, sparse lines elsewhere."""
+"""The progress of a confirmation on stderr: a bar on a terminal, few lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPARSE_SECONDS = 30.0  # between passing lines where stderr is no terminal
 
 @contextmanager
 def live_progress() -> Iterator[ConfirmProgress]:
-    """Yields what is to be told. Lines that end a run or report an alarm stay on the screen."""
+    """Yield a function that reports progress. Lines about alarms and finished runs stay."""
     if not sys.stderr.isatty():
         yield sparse(time.monotonic)
         return
@@ -38,7 +38,7 @@ def live_progress() -> Iterator[ConfirmProgress]:
 
 
 def sparse(clock: Callable[[], float]) -> ConfirmProgress:
-    """Prints every line that stays, and of those that pass one every half minute."""
+    """Print every line that stays, and one passing line every half minute."""
     said = float("-inf")
     left = time_left(clock)
 
@@ -55,7 +55,7 @@ def sparse(clock: Callable[[], float]) -> ConfirmProgress:
 
 
 def time_left(clock: Callable[[], float]) -> Callable[[int, int], str]:
-    """`, about 5 min left`, by the pace since the first call that followed a step."""
+    """Return `, about 5 min left`, by the pace since the first step."""
     begun: tuple[float, int] | None = None
 
     def left(done: int, total: int) -> str:

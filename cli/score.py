@@ -31,20 +31,22 @@ if TYPE_CHECKING:
 Target = Annotated[
     str,
     typer.Argument(
-        help="Model type (gpt2), config.json, checkpoint folder, Hub id, module:factory, or a "
-        "trainer's run file that describes its model."
+        help=(
+            "A model type (gpt2), a config.json, a checkpoint folder, a Hub id, module:factory, "
+            "or a trainer's run file that describes its model."
+        )
     ),
 ]
 Seeds = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Score this many seeds, from --seed on, and report the spread.",
+        help="Score this many seeds, starting at --seed, and report the spread.",
         metavar="SEEDS",
         rich_help_panel="Measurement",
     ),
 ]
-_MAX_PARAMS = "Stream larger models; with --stream never, refuse them."
+_MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
 @with_options

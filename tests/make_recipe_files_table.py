@@ -27,28 +27,28 @@ CONFIGS = ROOT / "tests" / "run_configs"
 PAGE = ROOT / "rksp" / "recipe_files" / "README.md"
 _HEAD = """# Recipes from trainers' own files
 
-`rksp explain-config FILE` shows every field of the recipe that a file means, where it comes from,
-and what was assumed; `rksp score TARGET --recipe FILE` and `rksp grid` read the same way. A reader
-is one table of fields here and one line in `registry.py`; `--as NAME` names one.
+`rksp explain-config FILE` shows every field of the recipe in a file, its origin, and what was
+assumed. `rksp score TARGET --recipe FILE` and `rksp grid` read files in the same way. A reader is
+one table of fields in this folder and one line in `registry.py`; `--as NAME` chooses a reader.
 
-Files are parsed, never executed: YAML by the rules of YAML 1.2 (`3e-4` is a number), Python as a
-syntax tree of literal assignments, shell scripts as words, `!include` and unknown references as
-"stands elsewhere".
+Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
+read as a syntax tree of literal assignments, and shell scripts as words. A value behind `!include`
+or an unknown reference counts as "set elsewhere".
 
 ## Readers
 
-Names and defaults were read in these sources, but for what the last column says.
+Names and defaults were read in these sources. The last column lists the exceptions.
 
 | `--as` | trainer | version | source | from knowledge |
 |---|---|---|---|---|
 {readers}
-## What is read from {count} real runs of {formats} formats
+## {count} real runs of {formats} formats
 
-{read} were read and {refused} refused in one sentence; {checked} were checked by hand against file
-and source: {right} fields right, {wrong} wrong. Of the fields that matter, {silent} were assumed
-without a word. Of the {described} that describe their model, {scored} need no other argument.
-The trainer's version is where its defaults were read. This page is written by
-`tests/make_recipe_files_table.py`, and a test compares it.
+rksp reads {read} of the runs and refuses {refused} with one sentence. {checked} runs were checked
+by hand against file and source: {right} fields are right, {wrong} are wrong. {silent} assumed
+fields are missing from the printed assumptions. {described} runs describe their model, and {scored}
+of these need no other argument. The version is the one whose defaults were read.
+`tests/make_recipe_files_table.py` writes this page, and a test compares it.
 
 | run | read as | settings read | right | wrong | assumed | model |
 |---|---|--:|--:|--:|---|---|
@@ -140,7 +140,7 @@ def page(rows: list[Row] | None = None) -> str:
     rows = rows if rows is not None else [row(name) for name in names()]
     read = [r for r in rows if r.read is not None]
     titles = Counter(r.read.trainer for r in read)
-    described = [r for r in read if r.read.target is not None or "describes no" not in _missing(r)]
+    described = [r for r in read if r.read.target is not None or "not describe" not in _missing(r)]
     scored = [r for r in described if r.read.target is not None]
     head = _HEAD.format(
         readers="".join(
@@ -164,7 +164,7 @@ def page(rows: list[Row] | None = None) -> str:
 
 def _missing(r: Row) -> str:
     text = r.read.target_missing
-    return "describes no" if "gives no depth" in text else text
+    return "does not describe" if "does not give depth" in text else text
 
 
 def _line(r: Row) -> str:

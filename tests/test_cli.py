@@ -98,7 +98,7 @@ def test_a_rate_far_too_high_exits_with_one_unless_told_otherwise():
 def test_without_a_rate_it_says_which_is_right():
     done = rksp("score", "gpt2", *SMALL)
     assert done.returncode == 0
-    assert "at which rate to start" in done.stdout
+    assert "no learning rate was given" in done.stdout
     assert "start here" in done.stdout
 
 

@@ -158,7 +158,7 @@ def test_the_terminal_shows_it_all(worked):
     assert re.search(r"1 · 0 · adamw  ·[·░▒▓█]{2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
     fast = [row for row in rows if row.labels["lr"] == 1.0]
-    assert "gpt2 n_layer=1: none of these rates; do not exceed " in shown(fast)
+    assert "gpt2 n_layer=1: none of these learning rates is safe; do not exceed " in shown(fast)
     assert "gpt2: no answer" in shown(worked[0][-1:])
 
 
@@ -237,7 +237,7 @@ def test_the_command_is_installed_and_lists_before_it_works(tmp_path):
     )  # fmt: skip
     assert listed.returncode == 0, listed.stderr
     assert [json.loads(line)["lr"] for line in listed.stdout.splitlines()] == [1, 2]
-    assert "2 cells of 1 distinct initializations" in listed.stderr
+    assert "cells: 2; distinct initializations: 1" in listed.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -32,7 +32,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """`bf16: true` loads the weights themselves in bf16 (`cfg.torch_dtype`, utils/config).
+    """Set the precision; `bf16: true` loads the weights in bf16 (`cfg.torch_dtype`, utils/config).
 
     FSDP and DeepSpeed keep a float32 copy of them (accelerate), and adapters are float32 (peft).
     """
@@ -60,7 +60,7 @@ def _objective(draft: Draft) -> None:
     if draft.knows("objective"):
         loss = draft.value("objective")
         draft.note(
-            f"It minimizes another loss ({loss}); rksp's estimate is for language modelling."
+            f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
         )
 
 

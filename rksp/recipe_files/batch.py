@@ -9,7 +9,7 @@ from rksp.recipe_files.draft import Draft
 
 
 def devices(*keys: str) -> Callable[[Draft], None]:
-    """The number of devices, as the product of these keys, unless the user gave one."""
+    """Return the number of devices: the user's, else the product of these keys."""
 
     def step(draft: Draft) -> None:
         found = [draft.number(key) for key in keys]
@@ -33,9 +33,9 @@ def batch(
     shared: Sequence[str] = (),
     default: int | None = None,
 ) -> Callable[[Draft], None]:
-    """The batch: the whole one where the file says it, or micro × accumulation × replicas.
+    """Set the batch from the file's full batch, or from micro × accumulation × replicas.
 
-    A file seldom says how many devices will run it: then one replica is assumed.
+    A file seldom states the number of devices; then one replica is assumed.
 
     Args:
         micro: Keys of the sequences per forward pass and device, separated by blanks.
@@ -67,7 +67,7 @@ def batch(
 def put_batch(
     draft: Draft, size: Found | None, steps: Found | None, copies: int, default: int = 1
 ) -> None:
-    """Sets the batch from a micro-batch (a trainer's default without one) and accumulation."""
+    """Set the batch from a micro-batch (else the trainer's default) and accumulation."""
     count = int(size.value) if size is not None else default
     accumulated = max(1, int(steps.value)) if steps is not None else 1
     if draft.devices:
@@ -83,7 +83,7 @@ def put_batch(
 
 
 def _copies(draft: Draft, shared: Sequence[str]) -> int:
-    """Replicas of the model among the devices."""
+    """Return the number of replicas of the model on the devices."""
     found = [draft.number(key) for key in shared]
     parts = 1
     for one in found:

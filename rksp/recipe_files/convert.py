@@ -19,35 +19,35 @@ Converter = Callable[[Draft, str, Sequence[str]], None]
 
 
 def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A number as it stands."""
+    """Return a number unchanged."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A number; zero, and -1 in Hugging Face's style, mean that it was not set."""
+    """Return a number; zero and Hugging Face's -1 mean that it was not set."""
     found = draft.number(*keys)
     if found is not None and found.value > 0:
         draft.put(name, found.value, found)
 
 
 def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A clipping norm; zero or less switches clipping off."""
+    """Return a clipping norm; zero or less switches clipping off."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value if found.value > 0 else None, found)
 
 
 def optimizer(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """An optimizer by its name, or the sentence that there is no such one here."""
+    """Return an optimizer by its name, or a sentence that rksp does not have it."""
     found = draft.text(*keys)
     if found is not None:
         put_optimizer(draft, found)
 
 
 def put_optimizer(draft: Draft, found: Found) -> None:
-    """Sets the optimizer from its name."""
+    """Set the optimizer from its name."""
     ours, loss = optimizer_of(str(found.value))
     if ours is None:
         draft.problem(
@@ -62,14 +62,14 @@ def put_optimizer(draft: Draft, found: Found) -> None:
 
 
 def schedule(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A schedule by its name, with the nearest shape where it is not exactly ours."""
+    """Return a schedule by its name, as the nearest shape where rksp lacks the exact one."""
     found = draft.text(*keys)
     if found is not None:
         put_schedule(draft, found)
 
 
 def put_schedule(draft: Draft, found: Found) -> None:
-    """Sets the schedule from its name."""
+    """Set the schedule from its name."""
     ours, loss = schedule_of(str(found.value))
     if ours is None:
         draft.problem(
@@ -85,19 +85,19 @@ def put_schedule(draft: Draft, found: Found) -> None:
 
 
 def precision(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A precision by its name."""
+    """Return a precision by its name."""
     found = draft.text(*keys)
     if found is not None:
         put_precision(draft, found)
 
 
 def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
-    """Sets the precision from its name."""
+    """Set the precision from its name."""
     ours = precision_of(str(found.value))
     if ours is None:
         draft.problem(
             "precision",
-            f"{found.key} is {found.value!r}, which names no precision that rksp knows; pass "
+            f"{found.key} is {found.value!r}, a precision that rksp does not have; pass "
             "--precision.",
         )
         return
@@ -105,7 +105,7 @@ def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
 
 
 def switches(**precisions: str) -> Callable[[Draft], None]:
-    """Precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
+    """Set the precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
 
     Dots of a key are written as two underscores.
     """
@@ -121,7 +121,7 @@ def switches(**precisions: str) -> Callable[[Draft], None]:
 
 
 def betas(*keys: str) -> Callable[[Draft], None]:
-    """Both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
+    """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
 
     def step(draft: Draft) -> None:
         found = draft.get(*keys)
@@ -143,7 +143,7 @@ def betas(*keys: str) -> Callable[[Draft], None]:
 
 
 def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """`min_lr_ratio` from the lowest rate, in the units of the peak."""
+    """Set `min_lr_ratio` from the lowest learning rate, in the units of the peak."""
     found, rate = draft.number(*keys), draft.value("learning_rate")
     if found is None or not rate:
         return
@@ -152,19 +152,19 @@ def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
 
 def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A warm-up: a share of the run if below one, a number of steps otherwise."""
+    """Return a warm-up: a share of the run if below one, a number of steps otherwise."""
     found = draft.number(*keys)
     if found is not None:
         put_warmup(draft, found)
 
 
 def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
-    """Sets the warm-up from a share of the run if below one, from a number of steps otherwise.
+    """Set the warm-up from a share of the run if below one, else from a number of steps.
 
     Args:
-        draft: To fill.
+        draft: The draft to fill.
         found: The share or the number.
-        rounding: Of a share of the run, as the trainer rounds it.
+        rounding: How the trainer rounds a share of the run.
     """
     if found.value >= 1 or found.value == 0:
         draft.put("warmup_steps", round(found.value), found)
@@ -176,7 +176,7 @@ def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = ro
 
 
 def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:
-    """A trainer's default that is a share of the run."""
+    """Return a trainer's default that is a share of the run."""
 
     def step(draft: Draft) -> None:
         total = int(draft.value("max_steps"))
@@ -195,14 +195,14 @@ def lora(
     kind: str = "lora",
     default_rank: int | None = None,
 ) -> Callable[[Draft], None]:
-    """Sets the adapters' fields where one of the keys `on` is there and not switched off.
+    """Set the adapters' fields where one of the keys `on` is there and not switched off.
 
     Args:
         on: Keys that switch adapters on; one named `key=value` must hold that value.
         rank: Keys of the rank.
         alpha: Keys of the scale.
         targets: Keys of the modules.
-        kind: What to call it.
+        kind: The kind of adapters to set.
         default_rank: The trainer's own rank.
     """
 
@@ -221,13 +221,13 @@ def lora(
                 modules.value if isinstance(modules.value, list) else str(modules.value).split(",")
             )
             draft.put("lora_targets", tuple(str(part) for part in listed), modules)
-        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
     return step
 
 
 def _holds(draft: Draft, key: str) -> Found | None:
-    """The key if it is switched on; `key=value` if it holds that value."""
+    """Return the key if it is switched on, or if `key=value` holds that value."""
     name, _, wanted = key.partition("=")
     if not wanted:
         return draft.true(name)
@@ -236,7 +236,7 @@ def _holds(draft: Draft, key: str) -> Found | None:
 
 
 def means(field: str, key: str, words: dict[str, object]) -> Callable[[Draft], None]:
-    """Sets a field from a key's value by a table of words; a word that it lacks sets nothing."""
+    """Set a field from a key's value by a table of words; an unknown word sets nothing."""
 
     def step(draft: Draft) -> None:
         found = draft.text(key)

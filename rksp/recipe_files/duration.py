@@ -13,7 +13,7 @@ _DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-
 
 
 def duration(unit: str = "ba") -> Converter:
-    """Steps from a duration such as `100ba` or `5e9tok`; `unit` where it names none."""
+    """Convert a duration such as `100ba` or `5e9tok` to steps; `unit` is the default unit."""
 
     def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
         found = draft.get(*keys)
@@ -24,7 +24,7 @@ def duration(unit: str = "ba") -> Converter:
 
 
 def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
-    """Sets `max_steps` or `warmup_steps` from a duration, or leaves it assumed with the reason.
+    """Set `max_steps` or `warmup_steps` from a duration, or leave it assumed with the reason.
 
     Units: steps or batches (`ba`, `iter`), samples (`sp`), tokens (`tok`, `T`), and `dur`, a share
     of the whole run; epochs (`ep`) need the size of the data set. The batch, the sequence length
@@ -64,7 +64,7 @@ def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
 
 
 def epochs(key: str, default: float | None = None) -> Callable[[Draft], None]:
-    """Says, where no number of steps is known, that epochs need the size of the data set."""
+    """Say that epochs need the size of the data set, if no number of steps is known."""
 
     def step(draft: Draft) -> None:
         found = draft.number(key)

@@ -1,4 +1,4 @@
-"""A recipe as a table of text: field, value, where it comes from. For the terminal."""
+"""A recipe as a text table for the terminal: field, value, origin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def recipe_rows(
 ) -> list[tuple[str, str, str]]:
     """Return field, value and origin of every field that the recipe uses.
 
-    A field that means nothing unless somebody asks for it is left out where nobody did.
+    Optional fields that nobody set are left out.
 
     Args:
         values: Field of the recipe → value.
@@ -33,7 +33,7 @@ def recipe_rows(
 def recipe_table(
     values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
 ) -> Iterator[str]:
-    """Yield the lines of a table with one row a field; see `recipe_rows`."""
+    """Yield the lines of a table with one row per field; see `recipe_rows`."""
     rows = [("field", "value", "from"), *recipe_rows(values, origins)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     for name, value, text in rows:
@@ -46,7 +46,7 @@ def in_full(origin: Origin) -> Origin:
 
 
 def source(origin: Origin) -> str:
-    """Where a field comes from, in one phrase."""
+    """Return the origin of a field as one phrase."""
     place = f" (line {origin.line})" if origin.line else ""
     keys = " × ".join(origin.keys)
     if place and origin.text.startswith(keys):
@@ -57,7 +57,7 @@ def source(origin: Origin) -> str:
 
 
 def shown(value: object) -> str:
-    """A value of a recipe as text; what is None is off."""
+    """Format a value of a recipe; None is off."""
     if value is None:
         return "off"
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The default page of a score: what to do, in at most eight lines of a hundred columns."""
+"""The default page of a score: what to do, in at most eight lines of 100 columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARGIN = 0.5  # decades beyond the outermost mark
 
 
 def render(report: ScoreReport) -> Group:
-    """Verdict, rates on one scale, the finding that matters, what was assumed, what to run next."""
+    """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
     lines = [_verdict(report, seed)]
     if seed.risk is not None and seed.risk.start_here is not None:
@@ -48,7 +48,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Text:
         return Text.assemble(title, f"  {target.name}{size}: {'; '.join(risk.reasons)}")
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
-        said = f"{target.name}{size} over {risk.horizon_steps} steps: at which rate to start"
+        said = f"{target.name}{size} over {risk.horizon_steps} steps; no learning rate was given"
     else:
         said = (
             f"P(failed) {risk.probability_failed:.0%} "
