@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import MEASURED_COLUMNS, measured_features
+from rksp.classifiers.edge_inputs import MEASURED_COLUMNS
 from rksp.classifiers.edge_ladder import LAB, EdgeLadder
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.datasets.probe import make_probe
-from rksp.features import FEATURE_NAMES, extract
+from rksp.features import extract
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.models.zoo import build_member
@@ -23,7 +23,8 @@ class ProbeShift:
     """One lab model, measured with its own task's batches and with the probe of `rksp score`.
 
     Attributes:
-        fitted, deployed: The measured columns by name.
+        fitted: The features that the fit saw, by name.
+        deployed: The features with the default probe, by name.
         moved: How far the likely edge moves from the first to the second, in decades.
     """
 
@@ -35,7 +36,17 @@ class ProbeShift:
 def probe_shifts(
     ladders: Sequence[EdgeLadder], runs: Sequence[LadderRun], model: EdgeModel, count: int
 ) -> list[ProbeShift]:
-    """Measure evenly chosen lab models again, with the probe that a user's model gets."""
+    """Measure evenly chosen lab models again, with the probe that a user's model gets.
+
+    Args:
+        ladders: All ladders; those of the lab are measured.
+        runs: The lab's ladders with their specifications.
+        model: Says how far the edge moves.
+        count: How many models are measured.
+
+    Returns:
+        One shift a model.
+    """
     specs = {run.spec.id: run.spec for run in runs}
     lab = [x for x in ladders if x.source == LAB and x.measured and x.name in specs]
     chosen = [lab[i] for i in np.linspace(0, len(lab) - 1, min(count, len(lab))).astype(int)]
@@ -49,19 +60,16 @@ def probe_shifts(
     return found
 
 
-def _measure(spec: LadderSpec) -> dict[str, float]:
+def _measure(spec: LadderSpec) -> Mapping[str, float]:
     net = build_member(spec.family, spec.shape, seed=spec.seed).eval()
     probe = make_probe(net.config)
     is_zoo = not hasattr(net.config, "model_type")  # the zoo's own models take one tensor
     seen = profile(net, probe.inputs["input_ids"] if is_zoo else probe.batch)
-    recipe = spec.recipe.model_copy(update={"learning_rate": 1.0})
-    depth = spec.shape["num_hidden_layers"]
-    features = extract(recipe, depth=depth, forward=seen.forward, spectra=seen.spectra)
-    return measured_features(dict(zip(FEATURE_NAMES, features.values, strict=True)))
+    return extract(seen.forward, seen.spectra).values
 
 
 def shift_markdown(shifts: Sequence[ProbeShift]) -> str:
-    """The shifts as a sentence a column, and what they do to the edge."""
+    """Say how far each measured column and the edge move."""
     lines = [
         f"### The probe of `rksp score` instead of the run's batches, {len(shifts)} lab models"
     ]
