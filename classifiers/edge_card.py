@@ -27,9 +27,10 @@ from rksp.classifiers.metrics import auroc, difference, ece
 
 
 def edge_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    """All tables; those of public sources only where their ladders are given.
+    """Return all tables; those of public sources only where their ladders are given.
 
     Args:
+        ladders: Of the lab and of public sources.
         model: Fitted on all ladders; its spreads are used where it is left out.
     """
     parts = [_lab(ladders, model)]
@@ -43,7 +44,7 @@ def edge_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 
 def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """The ladders of AdamW and its relatives, without single runs."""
+    """Return the ladders of AdamW and its relatives, without single runs."""
     return [
         p
         for p in predictions
@@ -52,7 +53,7 @@ def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _miss(predictions: Sequence[Prediction], of: str) -> float:
-    """The median absolute error in decades; NaN where no ladder has the value."""
+    """Return the median absolute error in decades; NaN where no ladder has the value."""
     chosen = [p for p in _adam(predictions) if of == "best" or p.ladder.has_edge]
     errors = [abs(getattr(p, of) - getattr(p.ladder, of)) for p in chosen]
     return float(np.median(errors)) if errors else math.nan
@@ -130,7 +131,7 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
 
 
 def _weighted_ece(y: np.ndarray, p: np.ndarray, weights: np.ndarray, bins: int = 10) -> float:
-    """Expected calibration error over bins of equal weight."""
+    """Return the expected calibration error over bins of equal weight."""
     order = np.argsort(p, kind="stable")
     y, p, w = y[order], p[order], weights[order] / weights.sum()
     place = np.minimum((np.cumsum(w) * bins).astype(int), bins - 1)
@@ -240,5 +241,5 @@ def _published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 
 def fit_and_evaluate(ladders: Sequence[EdgeLadder]) -> str:
-    """The tables of a model fitted on these ladders."""
+    """Return the tables of a model fitted on these ladders."""
     return edge_markdown(ladders, fit_edge_model(ladders))

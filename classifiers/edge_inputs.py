@@ -67,13 +67,15 @@ class EdgeInputs:
 
     @property
     def peak_share(self) -> float:
-        """The highest rate that is reached, over the nominal one: below 1 where the warm-up is
-        longer than the run."""
+        """The highest rate that is reached, over the nominal one.
+
+        It is below 1 where the warm-up is longer than the run.
+        """
         return min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
 
 
 def config_features(inputs: EdgeInputs) -> dict[str, float]:
-    """The columns that need no measurement; logarithms are decimal.
+    """Return the columns that need no measurement; logarithms are decimal.
 
     The warm-up counts in steps, up to half of the run, since what follows it must decay. A
     schedule that does not decay costs more the longer the run is, and one that ends at a tenth of
@@ -143,5 +145,5 @@ MEASURED_COLUMNS: tuple[Column, ...] = (
 
 
 def measured_features(at_unit_rate: Mapping[str, float]) -> dict[str, float]:
-    """The measured columns of a feature vector at rate 1; NaN where not measured."""
+    """Return the measured columns of the features at rate 1; NaN where not measured."""
     return {c.name: float(at_unit_rate.get(c.name, math.nan)) for c in MEASURED_COLUMNS}

@@ -49,6 +49,7 @@ class EdgeLadder:
 
     @property
     def has_edge(self) -> bool:
+        """Whether the edge is known from both sides."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
@@ -57,14 +58,14 @@ class EdgeLadder:
         return (self.low + self.high) / 2
 
     def excess_at(self, log_rate: float | np.ndarray) -> float | np.ndarray:
-        """Nats lost at a rate, linear between the runs and constant beyond them."""
+        """Return nats lost at a rate, linear between the runs and constant beyond them."""
         return np.interp(log_rate, self.rates, self.excess)
 
 
 def bracket(
     rates: Sequence[float], losses: np.ndarray, diverged: np.ndarray
 ) -> tuple[float, float, int, np.ndarray]:
-    """The edge of a ladder from its final losses.
+    """Find the edge of a ladder from its final losses.
 
     Args:
         rates: Ascending, `[runs]`.

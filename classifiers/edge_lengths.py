@@ -14,7 +14,7 @@ from rksp.classifiers.edge_scores import Prediction, with_spreads_of
 
 
 def horizons(ladders: Sequence[EdgeLadder]) -> str:
-    """A row an optimizer: how many ladders, and how long and wide their runs are."""
+    """Return a row an optimizer: how many ladders, and how long and wide their runs are."""
     whole = [x for x in ladders if x.best is not None]
     singles = [x for x in ladders if x.best is None and x.source != PUBLISHED]
     lines = [
@@ -45,7 +45,7 @@ def _reach(ladders: Sequence[EdgeLadder]) -> list[str]:
 
 
 def bridge(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    """The ladders of ten times the steps, left out; empty where there are none."""
+    """Judge the ladders of ten times the steps, left out; empty where there are none."""
     mine = [x for x in ladders if x.group == BRIDGE and x.has_edge]
     if not mine:
         return ""
@@ -80,7 +80,7 @@ def bridge(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 
 def _pairs(found: Sequence[Prediction]) -> list[str]:
-    """How far the edge moves between ladders that differ in one length only."""
+    """Say how far the edge moves between ladders that differ in one length only."""
     lines = []
     for field, other, what in (
         ("steps", "warmup_steps", "steps"),
@@ -113,7 +113,7 @@ def _same_model(one: EdgeLadder, other: EdgeLadder) -> bool:
 
 
 def warmups(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    """Runs at one rate that differ in the warm-up, which no fit sees; empty without them."""
+    """Judge runs that differ in the warm-up, which no fit sees; empty where there are none."""
     mine = [x for x in ladders if x.source == OPENLM]
     if not mine:
         return ""

@@ -22,7 +22,7 @@ _SHORTEST = 2  # rates of a ladder
 def read_real_ladders(
     paths: Iterable[Path], measured: Mapping[str, Mapping[str, float]] | None = None
 ) -> list[EdgeLadder]:
-    """The ladders and single runs of files with a JSON object a line.
+    """Read the ladders and single runs of files with a JSON object a line.
 
     A line with `rates` is a ladder, one with `changed` a run that differs from its base run in
     one setting, one with a list of `warmup_steps` several runs that differ in the warm-up alone,
@@ -30,6 +30,7 @@ def read_real_ladders(
     and so are parametrizations that move the edge on purpose (μP).
 
     Args:
+        paths: The files.
         measured: Features at rate 1 by the name that `shape_name` gives.
 
     Raises:
@@ -51,7 +52,7 @@ def read_real_ladders(
 
 
 def read_measured(path: Path) -> dict[str, dict[str, float]]:
-    """Features at rate 1 of real shapes, by name; those of seed 0.
+    """Read features at rate 1 of real shapes, by name; those of seed 0.
 
     Raises:
         ArtifactError: The file is missing or damaged.
@@ -70,7 +71,7 @@ def read_measured(path: Path) -> dict[str, dict[str, float]]:
 
 
 def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) -> str:
-    """The name of a real shape: of what is left out together, and of its measured features.
+    """Name a real shape: what is left out together, and what was measured.
 
     What is measured of the response depends on the optimizer's first step, which all relatives of
     Adam share.
@@ -93,7 +94,7 @@ def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) 
 def _read(
     row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
 ) -> list[EdgeLadder]:
-    """The ladders of one row; none where it says too little."""
+    """Return the ladders of one row; none where it says too little."""
     if isinstance(row.get("warmup_steps"), list):
         return _warmups(row, measured)
     if "changed" in row:
@@ -173,7 +174,7 @@ def _single(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float
 def _warmups(
     row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
 ) -> list[EdgeLadder]:
-    """Runs of one model at one rate with several warm-ups.
+    """Return runs of one model at one rate with several warm-ups.
 
     A run has failed if it ends `MARGIN` above the best and its warm-up is shorter: a longer one
     that ends higher does not show too high a rate.
@@ -208,7 +209,7 @@ def _warmups(
 
 
 def _published(row: Mapping[str, object]) -> EdgeLadder:
-    """A run that is known to have trained well: its edge lies above its rate."""
+    """Return a run that is known to have trained well: its edge lies above its rate."""
     inputs = _inputs(row["arch"], row["recipe"], PUBLISHED)
     rate = math.log10(row["recipe"]["learning_rate"])
     return EdgeLadder(
@@ -228,7 +229,7 @@ def _published(row: Mapping[str, object]) -> EdgeLadder:
 
 
 def _source(group: str) -> str:
-    """The repository of a group: what stands before the first dash, but for nanogpt-mup."""
+    """Return the repository of a group: what stands before the first dash, but for nanogpt-mup."""
     return "nanogpt" if group.startswith("nanogpt") else group.split("-")[0]
 
 
