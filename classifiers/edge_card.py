@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from rksp.classifiers.edge_scores import (
     Prediction,
     published,
     rule_guesses,
+    shown_the_probe,
     single_run_auroc,
     unseen,
     unseen_lab,
@@ -26,14 +27,21 @@ from rksp.classifiers.edge_transfer import transfer_errors
 from rksp.classifiers.metrics import auroc, difference, ece
 
 
-def edge_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
+def edge_markdown(
+    ladders: Sequence[EdgeLadder],
+    model: EdgeModel,
+    deployed: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
     """Return all tables; those of public sources only where their ladders are given.
 
     Args:
         ladders: Of the lab and of public sources.
         model: Fitted on all ladders; its spreads are used where it is left out.
+        deployed: Features of lab ladders with the probe of `rksp score`, by name.
     """
     parts = [_lab(ladders, model)]
+    if deployed:
+        parts.append(_probes(ladders, model, deployed))
     if any(x.source not in (LAB, PUBLISHED) for x in ladders):
         by_source = dict(unseen(ladders, model, "source"))
         parts = [_sources(ladders, model, by_source), _rates(by_source), *parts]
@@ -176,6 +184,31 @@ def _lab(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     return "\n".join(lines)
 
 
+def _probes(
+    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
+) -> str:
+    lines = [
+        f"### {len(deployed)} lab ladders left out, by what their models were shown",
+        "",
+        "| shown | edge error | 90 % | AUROC | excess loss of start here | fails |",
+        "|---|---|---|---|---|---|",
+    ]
+    found = shown_the_probe(ladders, model, deployed)
+    for title, read in found.items():
+        errors = np.abs([p.edge - p.ladder.edge for p in read if p.ladder.has_edge])
+        y = np.concatenate([p.ladder.failed for p in read])
+        margin = np.concatenate([p.ladder.rates - p.edge for p in read])
+        lines.append(
+            f"| {title} | {np.median(errors):.2f} | {np.quantile(errors, 0.9):.2f} | "
+            f"{auroc(y, margin):.3f} | {_worth(read, lambda p: p.start)} |"
+        )
+    one, other, _ = found.values()
+    moved = np.abs([b.edge - a.edge for a, b in zip(one, other, strict=True)])
+    lines += ["", f"The probe moves the likely edge by {np.median(moved):.3f} decades in the "]
+    lines[-1] += f"median and by {np.quantile(moved, 0.9):.2f} in one of ten."
+    return "\n".join(lines)
+
+
 def _worth(found: Sequence[Prediction], rate: Callable[[Prediction], float]) -> str:
     lost = np.mean([float(p.ladder.excess_at(rate(p))) for p in found])
     fails = np.mean([p.ladder.has_edge and rate(p) > p.ladder.edge for p in found])
@@ -240,6 +273,8 @@ def _published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     )
 
 
-def fit_and_evaluate(ladders: Sequence[EdgeLadder]) -> str:
-    """Return the tables of a model fitted on these ladders."""
-    return edge_markdown(ladders, fit_edge_model(ladders))
+def fit_and_evaluate(
+    ladders: Sequence[EdgeLadder], deployed: Mapping[str, Mapping[str, float]] | None = None
+) -> str:
+    """Return the tables of a model fitted on these ladders; see `edge_markdown`."""
+    return edge_markdown(ladders, fit_edge_model(ladders), deployed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,6 +92,34 @@ def unseen_lab(
         rest = [x for x in ladders if x.source != LAB or x.name not in left_out]
         seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
         found += [Prediction.of(seen, x) for x in lab[fold::FOLDS]]
+    return found
+
+
+def shown_the_probe(
+    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
+) -> dict[str, list[Prediction]]:
+    """Return predictions of lab ladders left out, by what was measured of them.
+
+    Args:
+        ladders: Of the lab and of public sources.
+        model: Whose spreads are used.
+        deployed: Features of lab ladders with the probe of `rksp score`, by name.
+    """
+    lab = sorted((x for x in ladders if x.name in deployed), key=lambda x: x.name)
+    found: dict[str, list[Prediction]] = {}
+    for fold in range(FOLDS):
+        mine = lab[fold::FOLDS]
+        left_out = {x.name for x in mine}
+        rest = [x for x in ladders if x.name not in left_out]
+        seen = with_spreads_of(fit_edge_model(rest, spreads=False), model)
+        for x in mine:
+            for title, measured in (
+                ("their own batches, as fitted", x.measured),
+                ("the probe of `rksp score`", deployed[x.name]),
+                ("nothing", {}),
+            ):
+                read = Prediction.of(seen, replace(x, measured=measured))
+                found.setdefault(title, []).append(read)
     return found
 
 

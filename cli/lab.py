@@ -181,13 +181,22 @@ def evaluate(
     measurements: Annotated[
         Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
     ] = None,
+    probes: Annotated[
+        int,
+        typer.Option(min=0, help="Lab models to measure with the probe of rksp score as well."),
+    ] = 0,
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
     from rksp.classifiers.edge_card import fit_and_evaluate
     from rksp.lab.edge_ladders import edge_ladders
 
     ladders = edge_ladders(collection, measurements, real or [])
-    typer.echo(fit_and_evaluate(ladders), nl=False)
+    deployed = None
+    if probes:
+        from rksp.lab.deployed_probe import deployed_features  # torch: only this needs models
+
+        deployed = deployed_features(ladders, probes, collection)
+    typer.echo(fit_and_evaluate(ladders, deployed), nl=False)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from rksp.classifiers.censored import fit_censored
 from rksp.classifiers.edge_fit import fit_edge_model
 from rksp.classifiers.edge_inputs import config_features
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
-from rksp.classifiers.edge_scores import single_run_auroc
+from rksp.classifiers.edge_scores import shown_the_probe, single_run_auroc
 from rksp.classifiers.edge_transfer import transfer
 from rksp.classifiers.real_ladders import read_real_ladders
 from rksp.errors import ArtifactError
@@ -190,6 +190,20 @@ def test_depth_costs_more_where_nothing_normalizes():
         for norm in ("pre", "none")
     }
     assert fall["none"] > fall["pre"] + 0.2
+
+
+def test_what_a_model_was_shown_moves_its_own_answer_and_no_other(model):
+    known = [
+        dataclasses.replace(x, measured={"nonlinearity": 0.1 * (n % 5)})
+        for n, x in enumerate(ladders())
+    ]
+    fitted = fit_edge_model(known)
+    deployed = {known[0].name: {"nonlinearity": 9.0}, known[1].name: known[1].measured}
+    own, probe, nothing = shown_the_probe(known, fitted, deployed).values()
+    assert [p.ladder.name for p in own] == sorted(deployed)
+    assert own[1].edge == probe[1].edge
+    assert nothing[0].ladder.measured == {}
+    assert own[0].ladder.measured != probe[0].ladder.measured
 
 
 def test_runs_of_one_optimizer_are_ranked_apart_from_the_others():

@@ -22,6 +22,7 @@ from rksp.cli import lab as cli
 from rksp.datasets.tasks import make_task
 from rksp.errors import ArtifactError, Incomplete
 from rksp.lab import run as lab_run
+from rksp.lab.deployed_probe import _measure
 from rksp.lab.ladder import LadderRun, run_ladder, run_once
 from rksp.lab.run import run_plan
 from rksp.lab.store import read_ladder, write_ladder
@@ -301,3 +302,11 @@ def test_the_module_of_the_command_imports_no_torch() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("family", ["zoo_pre_ln", "llama"])
+def test_a_lab_model_is_measured_with_the_probe_that_users_get(family):
+    spec = tiny_spec().model_copy(update={"family": family})
+    one, again = _measure(spec), _measure(spec)
+    assert one["nonlinearity"] == again["nonlinearity"] > 0
+    assert math.isnan(one["critical_rate"])  # one forward pass and no more
