@@ -5,9 +5,20 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from rksp.features import FEATURES, SCHEMA, Tier, extract
 from rksp.measure.response import ResponsePoint, ResponseProfile
+from rksp.models.zoo import build_member
+from rksp.spectra.model_profile import profile
+
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 32,
+}
 
 # A change here breaks stored models and measurements: give SCHEMA a new name, refit, and say
 # so in classifiers/README.md.
@@ -67,3 +78,13 @@ def test_a_loss_that_overflows_crosses_at_the_overflow():
     points = [*POINTS[:2], (1e-2, math.nan, math.inf)]
     values = extract(response=_response(points)).values
     assert -values["critical_rate"] == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize(("sequences", "is_known"), [(1, False), (8, True)])
+def test_nonlinearity_needs_more_states_than_the_width(sequences, is_known):
+    model = build_member("zoo_pre_ln", SHAPE, seed=0).eval()
+    tokens = torch.randint(0, 64, (sequences, 32), generator=torch.Generator().manual_seed(0))
+    seen = profile(model, tokens)
+    values = extract(seen.forward, seen.spectra).values
+    assert math.isfinite(values["nonlinearity"]) == is_known
+    assert math.isfinite(values["update_ratio"])
