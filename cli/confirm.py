@@ -146,7 +146,7 @@ def _confirmed(
     measure = with_threads(measure)
     quiet_transformers()
     source = _source(run, model, is_shrunk=trials.shrink)
-    with live_progress() as say:
+    with live_progress() as progress:
         return run_confirmation(
             source,
             run.recipe,
@@ -160,7 +160,7 @@ def _confirmed(
             text=trials.text,
             device=trials.device,
             folder=trials.keep,
-            say=say,
+            progress=progress,
         )
 
 

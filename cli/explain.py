@@ -58,11 +58,11 @@ def _explained(word: str) -> tuple[str, Rows]:
 
 
 def _check(word: str) -> tuple[str, Rows] | None:
-    from rksp.checks.registry import CHECKS
+    from rksp.checks.registry import find_check
 
-    wanted = word.lower()
-    found = next((c for c in CHECKS if wanted in (c.code.lower(), c.name)), None)
-    if found is None:
+    try:
+        found = find_check(word)
+    except InputError:
         return None
     rows = [
         ("Measures", found.measures),

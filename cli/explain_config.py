@@ -85,10 +85,10 @@ def _assumed(read: RecipeFile) -> str:
 
 
 def _print(read: RecipeFile) -> None:
-    from rksp.recipe_files.table_text import recipe_table, reported
+    from rksp.recipe_files.table_text import in_full, recipe_table
 
     _say(f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read\n")
-    origins = {f.name: reported(f.origin) for f in read.fields}
+    origins = {f.name: in_full(f.origin) for f in read.fields}
     for row in recipe_table({f.name: f.value for f in read.fields}, origins):
         _say(row)
     line = _assumed(read)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -136,8 +136,8 @@ def measure(
     ] = None,
 ) -> None:
     """Measure, for every stored ladder, the evidence that rksp sees before training."""
+    from rksp.lab.measurements import pack_measurements, unpack_measurements
     from rksp.lab.run import measure_plan
-    from rksp.lab.training_table import pack_measurements, unpack_measurements
 
     stored = unpack_measurements(known).keys() if known is not None else ()
     with progress("measuring") as report:
@@ -172,34 +172,6 @@ def fit(
     typer.echo(f"Fitted on ladders of {counts}: {output}.")
 
 
-@app.command("fit-divergence")
-def fit_divergence(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The classifier to write.")],
-    collection: Annotated[
-        Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
-    ] = None,
-    measurements: Annotated[
-        Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
-    ] = None,
-) -> None:
-    """Fit and calibrate the classifier of divergence; the same data give the same bytes."""
-    from rksp.classifiers.fit import fit_classifier
-
-    check_writable(output)
-    table = _table(collection, measurements)
-    card = {
-        "families": {name: int((table.family == name).sum()) for name in sorted(set(table.family))},
-        "ladders": len(set(table.ladder)),
-        "runs": len(table),
-        "failed": round(float(table.failed.mean()), 6),
-        "diverged": round(float(table.diverged.mean()), 6),
-        "widths": [int(table.width.min()), int(table.width.max())],
-        "depths": [int(table.depth.min()), int(table.depth.max())],
-    }
-    atomic_write(output, fit_classifier(table, card).to_json())
-    typer.echo(f"Fitted on {len(table)} runs of {card['ladders']} ladders: {output}.")
-
-
 @app.command("eval")
 def evaluate(
     real: Annotated[list[Path] | None, _REAL] = None,
@@ -216,69 +188,6 @@ def evaluate(
 
     ladders = edge_ladders(collection, measurements, real or [])
     typer.echo(fit_and_evaluate(ladders), nl=False)
-
-
-@app.command("eval-divergence")
-def evaluate_divergence(
-    collection: Annotated[
-        Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
-    ] = None,
-    measurements: Annotated[
-        Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
-    ] = None,
-    question: Annotated[
-        Literal["failed", "diverged"], typer.Option(help="The outcome to predict.")
-    ] = "failed",
-    draws: Annotated[int, typer.Option(help="Number of bootstrap samples.")] = 200,
-    figure: Annotated[
-        Path | None, typer.Option(help="Also draw the reliability diagram here (.svg, .png).")
-    ] = None,
-) -> None:
-    """Print the evaluation of the classifier of divergence as Markdown."""
-    from rksp.classifiers.card import evaluation_markdown
-
-    if figure is not None:
-        check_writable(figure, "--figure")
-    table = _table(collection, measurements)
-    if figure is not None:
-        _draw(table, question, figure)
-    typer.echo(evaluation_markdown(table, question=question, draws=draws), nl=False)
-    if question == "failed":
-        _bound(collection)
-
-
-def _bound(collection: Path | None) -> None:
-    from rksp.classifiers.card import EDGE_HEADER, edge_line
-    from rksp.lab.collection import read_collection
-    from rksp.lab.early import early_edge_errors, twin_edge_errors
-
-    ladders = read_collection(collection)
-    rows = [*early_edge_errors(ladders), twin_edge_errors(ladders)]
-    lines = [edge_line(row) for row in rows if row is not None]
-    title = "What can be known: the ladder's own runs after n steps, and its twin:"
-    typer.echo("\n".join(["", title, "", *EDGE_HEADER, *lines]))
-
-
-def _draw(table, question: str, path: Path) -> None:
-    from rksp.classifiers.evaluate import predict_held_out
-    from rksp.classifiers.figure import reliability_diagram
-    from rksp.classifiers.fit import labels
-    from rksp.features import Tier
-
-    tiers = (Tier.RESPONSE, Tier.MICRO)
-    predictions = {
-        str(tier): predict_held_out(table, question, tier, table.ladder) for tier in tiers
-    }
-    reliability_diagram(labels(table, question), predictions, path)
-
-
-def _table(collection: Path | None, measurements: Path | None):
-    from rksp.lab.collection import read_collection
-    from rksp.lab.training_table import training_table, unpack_measurements
-
-    measured = unpack_measurements(measurements)
-    ladders = [run for run in read_collection(collection) if run.spec.id in measured]
-    return training_table(ladders, measured)
 
 
 @contextmanager

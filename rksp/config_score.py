@@ -1,4 +1,4 @@
-"""A score from the configuration and the recipe alone: no model is built, nothing is run."""
+"""Score from the configuration and the recipe alone; no model is built and nothing is run."""
 
 from __future__ import annotations
 
@@ -36,14 +36,18 @@ def score_configuration(
     classifier: EdgeModel | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
 ) -> ScoreReport:
-    """Return the report of a target whose model is not built.
+    """Score a target whose model is not built.
 
     Args:
         source: The target; a module or a factory has no configuration.
         recipe: How the model is to be trained.
-        threshold, risk: See `rksp.risk.assess`.
-        classifier: The model of the edge; default the shipped one.
+        threshold: See `rksp.risk.assess`.
+        risk: See `rksp.risk.assess`.
+        classifier: The model of the edge; default the bundled one.
         alternatives: See `rksp.pipeline.evaluate`.
+
+    Returns:
+        The report.
 
     Raises:
         InputError: The target has no configuration.
@@ -110,16 +114,13 @@ def score_configuration(
 def _assessed(
     source: ModelSource, recipe: Recipe, classifier: EdgeModel | None, **bars: float
 ) -> tuple[RiskAssessment | None, str | None]:
-    """Return the answer, or the sentence that says why there is none."""
+    """Return the answer, or the reason why there is none."""
     rate = recipe.learning_rate
     try:
         inputs = configured_inputs(source.config, recipe)
-        features = extract(
-            recipe.model_copy(update={"learning_rate": rate or 1.0}), depth=inputs.depth
-        )
         unseen = not_covered(recipe)
-        doubts = (f"the labelled runs hold no {', no '.join(unseen)}",) if unseen else ()
+        doubts = (f"the labelled runs contain no {', no '.join(unseen)}",) if unseen else ()
         model = classifier or load_edge_model()
-        return assess(features, inputs, model, learning_rate=rate, doubts=doubts, **bars), None
+        return assess(extract(), inputs, model, learning_rate=rate, doubts=doubts, **bars), None
     except (ArtifactError, InputError) as error:
         return None, str(error)

@@ -1,9 +1,9 @@
-"""Writes rksp/recipe_files/README.md: what is read from real run files, and what of it is right.
+"""Write rksp/recipe_files/README.md: the settings read from real run files, and their accuracy.
 
 python tests/make_recipe_files_table.py
 
-Exits with 1 if a field differs from `tests/run_configs/checked.yaml`, where the recipes stand that
-were read off the files by eye.
+The exit code is 1 if a field differs from `tests/run_configs/checked.yaml`, which holds the recipes
+that were read off the files by eye.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ of these need no other argument. The version is the one whose defaults were read
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: what was read, and the fields that agree and differ with what was checked."""
+    """One run: the settings read, and the fields that agree with the checked ones or differ."""
 
     name: str
     read: RecipeFile | None
@@ -68,7 +68,7 @@ class Row:
 
 
 def names() -> list[str]:
-    """Every run, by its path under `run_configs`; a registry counts once for each of its runs."""
+    """Return every run's path under `run_configs`; a registry has one entry per run."""
     found = []
     for path in sorted(CONFIGS.rglob("*")):
         if not path.is_file() or path.parent == CONFIGS:
@@ -84,12 +84,12 @@ def names() -> list[str]:
 
 @cache
 def checked() -> dict[str, dict[str, object]]:
-    """Run → field → value, as read by eye."""
+    """Return run → field → value, as read by eye."""
     return parse_yaml((CONFIGS / "checked.yaml").read_text(encoding="utf-8"))
 
 
 def row(name: str) -> Row:
-    """Reads one run and compares it."""
+    """Read one run and compare it."""
     wanted = dict(checked().get(name, {}))
     try:
         read = read_recipe_file(CONFIGS / name)
@@ -121,7 +121,7 @@ def _same(found: object, wanted: object) -> bool:
 
 
 def silent(read: RecipeFile) -> list[str]:
-    """Fields that were assumed and are missing from the line that says so."""
+    """Return the assumed fields that are missing from the line of assumptions."""
     line = assumed_line(read.recipe(), read.origins())
     roots = {root for f in read.fields for root in f.origin.assumes}
     return [root for root in sorted(roots) if f"--{root}".replace("_", "-") not in _long(line)]
@@ -136,7 +136,7 @@ def _long(line: str) -> str:
 
 
 def page(rows: list[Row] | None = None) -> str:
-    """The page as it should be."""
+    """Return the page as it should be."""
     rows = rows if rows is not None else [row(name) for name in names()]
     read = [r for r in rows if r.read is not None]
     titles = Counter(r.read.trainer for r in read)

@@ -14,7 +14,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.assumptions import alternatives, assumed_line, flag_of, origins_of_flags
 from rksp.recipe_files.origin import OriginKind
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.table_text import recipe_table, reported
+from rksp.recipe_files.table_text import in_full, recipe_table
 from rksp.report.formats import render
 from rksp.score_report import with_origins
 
@@ -105,7 +105,7 @@ def test_alternatives_vary_one_assumption_at_a_time():
 
 def test_the_table_has_one_row_for_every_field_that_somebody_decided():
     read = read_recipe_file(DOLLY)
-    origins = {f.name: reported(f.origin) for f in read.fields}
+    origins = {f.name: in_full(f.origin) for f in read.fields}
     rows = list(recipe_table({f.name: f.value for f in read.fields}, origins))
     assert rows[0].split() == ["field", "value", "from"]
     by_name = {row.split()[0]: row for row in rows[1:]}

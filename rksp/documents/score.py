@@ -139,8 +139,6 @@ class RiskAssessment(Part):
         probability_failed: Probability, at the recipe's learning rate, that a lower rate trains
             better or that none trains; None without a rate. `probability_failed_low` and
             `probability_failed_high` are the ends of its interval.
-        probability_diverged: Probability, at the recipe's learning rate, of non-finite values or of
-            exceeding the published thresholds.
         start_here: The rate with the lowest expected loss; `start_excess` is that loss, in nats
             above the best rate, and `start_failed` the probability that a run at it fails.
         likely_edge: The median of the edge: at this rate failure is as likely as not.
@@ -165,7 +163,6 @@ class RiskAssessment(Part):
     probability_failed: float | None
     probability_failed_low: float | None
     probability_failed_high: float | None
-    probability_diverged: float | None
     start_here: float | None
     start_excess: float | None
     start_failed: float | None

@@ -28,7 +28,6 @@ _PHRASES = {
     "decay_steps": "a decay over {} steps",
     "batch_ramp": "a batch ramp {}",
 }
-_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
 _DEVICES = (1, 8, 64, 1024)
 
 

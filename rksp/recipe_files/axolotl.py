@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
+from rksp.recipe_files.batch import batch
 from rksp.recipe_files.convert import (
-    batch,
     clip,
-    epochs,
     lora,
     means,
     optimizer,
@@ -17,6 +16,7 @@ from rksp.recipe_files.convert import (
     share_of_run,
 )
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import epochs
 from rksp.recipe_files.table import Marks, Reader, Row
 
 _OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "kto": "kto", "orpo": "orpo",

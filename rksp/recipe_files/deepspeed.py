@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rksp.recipe_files.convert import batch, betas, clip, lowest_rate, optimizer, schedule, switches
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import betas, clip, lowest_rate, optimizer, schedule, switches
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rksp.recipe_files.convert import (
-    betas,
-    clip,
-    devices,
-    optimizer,
-    put_batch,
-    put_schedule,
-    switches,
-)
+from rksp.recipe_files.batch import devices, put_batch
+from rksp.recipe_files.convert import betas, clip, optimizer, put_schedule, switches
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row

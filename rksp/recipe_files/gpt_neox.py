@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from rksp.recipe_files.batch import batch
 from rksp.recipe_files.convert import (
-    batch,
     betas,
     clip,
     lowest_rate,

@@ -14,19 +14,11 @@ from pathlib import Path
 
 from rksp.errors import InputError
 from rksp.recipe_files import deepspeed
-from rksp.recipe_files.convert import (
-    batch,
-    clip,
-    epochs,
-    lora,
-    means,
-    optimizer,
-    positive,
-    put_warmup,
-    schedule,
-)
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import clip, lora, means, optimizer, positive, put_warmup, schedule
 from rksp.recipe_files.document import Document, Found, load_document
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import epochs
 from rksp.recipe_files.names import precision_of
 from rksp.recipe_files.origin import OriginKind
 from rksp.recipe_files.table import NOTHING, Marks, Reader, Row, Step

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import batch, clip, devices, put_precision, schedule
+from rksp.recipe_files.batch import batch, devices
+from rksp.recipe_files.convert import clip, put_precision, schedule
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row

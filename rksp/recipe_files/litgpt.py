@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import (
-    batch,
-    betas,
-    clip,
-    devices,
-    lowest_rate,
-    number,
-    precision,
-    put_optimizer,
-    put_steps,
-)
+from rksp.recipe_files.batch import batch, devices
+from rksp.recipe_files.convert import betas, clip, lowest_rate, number, precision, put_optimizer
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import put_steps
 from rksp.recipe_files.known_models import shape_of
 from rksp.recipe_files.table import Marks, Reader, Row
 

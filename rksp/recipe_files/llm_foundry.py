@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import (
-    batch,
-    betas,
-    duration,
-    number,
-    optimizer,
-    precision,
-    put_steps,
-    schedule,
-)
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import betas, number, optimizer, precision, schedule
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import duration, put_steps
 from rksp.recipe_files.table import Marks, Reader, Row
 
 

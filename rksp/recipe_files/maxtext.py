@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import clip, optimizer, positive, put_batch, schedule
+from rksp.recipe_files.batch import put_batch
+from rksp.recipe_files.convert import clip, optimizer, positive, schedule
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.known_models import shape_of
 from rksp.recipe_files.names import precision_of

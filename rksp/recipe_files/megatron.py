@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rksp.recipe_files.convert import (
-    batch,
-    clip,
-    lowest_rate,
-    optimizer,
-    schedule,
-    switches,
-)
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import clip, lowest_rate, optimizer, schedule, switches
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from rksp.recipe_files.batch import batch, devices
 from rksp.recipe_files.convert import (
-    batch,
     betas,
     clip,
-    devices,
-    epochs,
     lowest_rate,
     optimizer,
     positive,
@@ -17,6 +15,7 @@ from rksp.recipe_files.convert import (
 )
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import epochs
 from rksp.recipe_files.table import Marks, Reader, Row
 
 _OPTIM = "model.optim"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import betas, clip, optimizer, precision, put_steps, schedule
+from rksp.recipe_files.convert import betas, clip, optimizer, precision, schedule
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import put_steps
 from rksp.recipe_files.table import Marks, Reader, Row
 
 

@@ -17,7 +17,6 @@ from rksp.recipe_files.values import Unresolved, read_number
 
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(
     r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from rksp.documents.score import OriginReport
 from rksp.recipe_files.origin import Origin, OriginKind
+
+if TYPE_CHECKING:
+    from rksp.documents.score import OriginReport
 
 
 def recipe_rows(
-    values: Mapping[str, object], origins: Mapping[str, OriginReport]
+    values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
 ) -> list[tuple[str, str, str]]:
     """Return field, value and origin of every field that the recipe uses.
 
@@ -17,7 +21,7 @@ def recipe_rows(
 
     Args:
         values: Field of the recipe → value.
-        origins: Field → origin.
+        origins: Field → origin, with its text in full.
     """
     return [
         (name, shown(values[name]), origin.text)
@@ -27,7 +31,7 @@ def recipe_rows(
 
 
 def recipe_table(
-    values: Mapping[str, object], origins: Mapping[str, OriginReport]
+    values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
 ) -> Iterator[str]:
     """Yield the lines of a table with one row per field; see `recipe_rows`."""
     rows = [("field", "value", "from"), *recipe_rows(values, origins)]
@@ -36,9 +40,9 @@ def recipe_table(
         yield f"{name.ljust(widths[0])}  {value.ljust(widths[1])}  {text}".rstrip()
 
 
-def reported(origin: Origin) -> OriginReport:
-    """Return an origin as reports carry it, with its text in full."""
-    return OriginReport.of(origin, text=source(origin))
+def in_full(origin: Origin) -> Origin:
+    """Return an origin whose text says all of it, as tables and reports show it."""
+    return replace(origin, text=source(origin))
 
 
 def source(origin: Origin) -> str:

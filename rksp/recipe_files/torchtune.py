@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import batch, betas, clip, optimizer, put_precision, schedule
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import betas, clip, optimizer, put_precision, schedule
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.known_models import hub_id_of

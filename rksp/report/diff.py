@@ -140,7 +140,6 @@ def _compared(report: ScoreReport) -> dict[str, float | None]:
     risk = seed.risk
     return {
         "P(failed)": risk.probability_failed if risk else None,
-        "P(diverged)": risk.probability_diverged if risk else None,
         "start here": risk.start_here if risk else None,
         "do not exceed": risk.do_not_exceed if risk else None,
         "likely edge": risk.likely_edge if risk else None,

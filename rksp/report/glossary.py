@@ -60,15 +60,6 @@ WORDS: tuple[Word, ...] = (
         spellings=("probability_failed", "failed", "risk001"),
     ),
     Word(
-        name="P(diverged)",
-        meaning=(
-            "The probability that the loss or the gradient becomes NaN or infinite, or exceeds "
-            "the published thresholds (loss above 50, gradient norm above 500)."
-        ),
-        spellings=("probability_diverged", "diverged"),
-        source="RKSP, arXiv 2602.22988.",
-    ),
-    Word(
         name="bar",
         meaning=(
             "The P(failed) from which on the verdict is risk and the exit code is 1. --fail-on "
@@ -130,10 +121,10 @@ WORDS: tuple[Word, ...] = (
         name="evidence",
         meaning=(
             "What was measured for the answer: config reads only the configuration; forward adds "
-            "a forward pass with its spectra; response adds a gradient and a few passes; micro "
-            "adds forty training steps."
+            "a forward pass with its spectra; response adds a gradient and a few "
+            "passes."
         ),
-        spellings=("tier", "config", "forward", "response", "micro"),
+        spellings=("tier", "config", "forward", "response"),
     ),
     Word(
         name="assumed",

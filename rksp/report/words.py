@@ -58,12 +58,9 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
         return "which learning rate is right?"
-    diverges = ""
-    if risk.probability_diverged is not None:
-        diverges = f", P(diverged) {risk.probability_diverged:.1%}"
     return (
         f"P(failed) {risk.probability_failed:.1%} "
-        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}]{diverges} "
+        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}] "
         f"at learning rate {rate:g}, over {risk.horizon_steps} steps"
     )
 
