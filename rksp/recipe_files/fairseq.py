@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rksp.recipe_files.batch import devices, put_batch
-from rksp.recipe_files.convert import betas, clip, optimizer, put_schedule, switches
+from rksp.recipe_files.convert import betas, clip, number, optimizer, put_schedule, switches
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
@@ -38,6 +38,7 @@ def _fall(draft: Draft) -> None:
     power = draft.number("lr_scheduler.power", "power")
     if power is not None:
         draft.put("decay_power", power.value, power)
+    _stages(draft)
     stages = draft.get("lr_scheduler.phase_ratio")
     if stages is not None and isinstance(stages.value, list) and len(stages.value) == 3:
         warm_share, _, fall_share = (float(part) for part in stages.value)
@@ -64,6 +65,37 @@ def _fall(draft: Draft) -> None:
     ):
         draft.put("min_lr_ratio", float(f"{least.value / rate:.6g}"), least)
     draft.default("min_lr_ratio", 0.0)
+
+
+def _stages(draft: Draft) -> None:
+    """Set three stages that are given in steps, without `phase_ratio`."""
+    warm = draft.number("lr_scheduler.warmup_steps", "warmup_steps")
+    fall = draft.number("lr_scheduler.decay_steps", "decay_steps")
+    kind = draft.text("lr_scheduler._name", "lr_scheduler")
+    if kind is None or kind.value != "tri_stage" or fall is None or fall.value < 1:
+        return
+    draft.put("schedule", "wsd", kind, text="three stages")
+    draft.put("decay_steps", int(fall.value), fall)
+    draft.put("decay_shape", "exponential", kind)
+    if warm is not None:
+        draft.put("warmup_steps", int(warm.value), warm)
+    last = draft.number("lr_scheduler.final_lr_scale", "final_lr_scale")
+    draft.put("min_lr_ratio", last.value if last is not None else 0.01, last)
+
+
+def _warmup(draft: Draft) -> None:
+    """Set the warm-up; inverse_sqrt has 4000 steps of it by default, the others none."""
+    number(draft, "warmup_steps", ["lr_scheduler.warmup_updates", "warmup_updates"])
+    draft.default("warmup_steps", 4000 if draft.value("schedule") == "inverse_sqrt" else 0)
+
+
+def _length(draft: Draft) -> None:
+    """Set the length; language models have 1024 tokens by default (fairseq/tasks)."""
+    keys = ("task.tokens_per_sample", "tokens_per_sample", "max_source_positions")
+    number(draft, "sequence_length", keys)
+    task = draft.text("task._name", "task")
+    if task is not None and task.value in ("language_modeling", "masked_lm"):
+        draft.default("sequence_length", 1024)
 
 
 def _batch(draft: Draft) -> None:
@@ -124,8 +156,9 @@ READER = Reader(
     name="fairseq",
     title="fairseq",
     version="0.12.2",
-    unverified="all defaults",
-    source="facebookresearch/fairseq, fairseq/dataclass/configs.py and fairseq/optim; and metaseq",
+    unverified="metaseq's own keys",
+    source="facebookresearch/fairseq, fairseq/dataclass/configs.py, fairseq/optim and "
+    "fairseq/tasks; and metaseq",
     marks=(
         Marks(
             some=(
@@ -161,28 +194,27 @@ READER = Reader(
     ),
     steps=(
         Row("optimizer", "optimizer._name optimizer", optimizer),
-        Row("learning_rate", "optimization.lr lr"),
+        Row("learning_rate", "optimization.lr lr", default=0.25),
         betas("optimizer.adam_betas", "adam_betas"),
         Row("adam_beta1", "", default=0.9),
         Row("adam_beta2", "", default=0.999),
         Row("adam_epsilon", "optimizer.adam_eps adam_eps", default=1e-8),
         Row("weight_decay", "optimizer.weight_decay weight_decay", default=0.0),
         Row("max_grad_norm", "optimization.clip_norm clip_norm", clip, None),
-        Row(
-            "sequence_length",
-            "task.tokens_per_sample tokens_per_sample max_source_positions",
-        ),
+        _length,
         devices("distributed_training.distributed_world_size"),
         devices("distributed_world_size"),
         _batch,
         Row("max_steps", "optimization.max_update max_update"),
         _schedule,
-        Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=0),
+        _warmup,
         _fall,
         switches(
+            common__memory_efficient_bf16="bf16-pure",
             common__bf16="bf16",
             common__memory_efficient_fp16="fp16-pure",
             common__fp16="fp16",
+            memory_efficient_bf16="bf16-pure",
             bf16="bf16",
             memory_efficient_fp16="fp16-pure",
             fp16="fp16",
