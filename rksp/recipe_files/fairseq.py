@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from rksp.recipe_files.batch import devices, put_batch
-from rksp.recipe_files.convert import betas, clip, number, optimizer, put_schedule, switches
+from rksp.recipe_files.convert import betas, clip, optimizer, put_schedule, switches
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
-from rksp.recipe_files.table import Marks, Reader, Row
+from rksp.recipe_files.table import NOTHING, Marks, Reader, Row
 
 _LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learning_rate", "min_lr")
 
@@ -67,6 +68,16 @@ def _fall(draft: Draft) -> None:
     draft.default("min_lr_ratio", 0.0)
 
 
+def _task(draft: Draft) -> Found | None:
+    """Return the task; `fairseq-train` translates unless told otherwise (fairseq/options.py)."""
+    found, program = draft.get("task._name", "task"), draft.document.program
+    if found is None and program.startswith("fairseq-train"):
+        return Found(key=f"{program} without --task", value="translation")
+    if found is not None and isinstance(found.value, list):  # the data folder stands behind it
+        found = dataclasses.replace(found, value=str(found.value[0]))
+    return found if found is not None and isinstance(found.value, str) else None
+
+
 def _stages(draft: Draft) -> None:
     """Set three stages that are given in steps, without `phase_ratio`."""
     warm = draft.number("lr_scheduler.warmup_steps", "warmup_steps")
@@ -83,19 +94,16 @@ def _stages(draft: Draft) -> None:
     draft.put("min_lr_ratio", last.value if last is not None else 0.01, last)
 
 
-def _warmup(draft: Draft) -> None:
-    """Set the warm-up; inverse_sqrt has 4000 steps of it by default, the others none."""
-    number(draft, "warmup_steps", ["lr_scheduler.warmup_updates", "warmup_updates"])
-    draft.default("warmup_steps", 4000 if draft.value("schedule") == "inverse_sqrt" else 0)
+def _warmup(draft: Draft) -> int:
+    """Return the default warm-up; inverse_sqrt has 4000 steps of it, the others none."""
+    return 4000 if draft.value("schedule") == "inverse_sqrt" else 0
 
 
-def _length(draft: Draft) -> None:
-    """Set the length; language models have 1024 tokens by default (fairseq/tasks)."""
-    keys = ("task.tokens_per_sample", "tokens_per_sample", "max_source_positions")
-    number(draft, "sequence_length", keys)
-    task = draft.text("task._name", "task")
-    if task is not None and task.value in ("language_modeling", "masked_lm"):
-        draft.default("sequence_length", 1024)
+def _length(draft: Draft) -> object:
+    """Return the default length; language models have 1024 tokens (fairseq/tasks)."""
+    task = _task(draft)
+    is_language = task is not None and task.value in ("language_modeling", "masked_lm")
+    return 1024 if is_language else NOTHING
 
 
 def _batch(draft: Draft) -> None:
@@ -109,7 +117,7 @@ def _batch(draft: Draft) -> None:
         return
     if tokens is None:
         return
-    task = draft.text("task._name", "task")
+    task = _task(draft)
     if task is not None and re.search(r"audio|speech|hubert|s2t", task.value):
         why = f"{tokens.key} counts audio samples, not tokens; give --batch-size"
         draft.assume("batch_size", why, tokens)
@@ -125,7 +133,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _objective(draft: Draft) -> None:
-    found = draft.text("task._name", "task")
+    found = _task(draft)
     if found is None:
         return
     known = {"masked_lm": "mlm", "translation": "seq2seq", "denoising": "seq2seq",
@@ -201,13 +209,17 @@ READER = Reader(
         Row("adam_epsilon", "optimizer.adam_eps adam_eps", default=1e-8),
         Row("weight_decay", "optimizer.weight_decay weight_decay", default=0.0),
         Row("max_grad_norm", "optimization.clip_norm clip_norm", clip, None),
-        _length,
+        Row(
+            "sequence_length",
+            "task.tokens_per_sample tokens_per_sample max_source_positions",
+            default=_length,
+        ),
         devices("distributed_training.distributed_world_size"),
         devices("distributed_world_size"),
         _batch,
         Row("max_steps", "optimization.max_update max_update"),
         _schedule,
-        _warmup,
+        Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=_warmup),
         _fall,
         switches(
             common__memory_efficient_bf16="bf16-pure",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rksp.recipe_files.convert import clip, number, optimizer, put_precision, put_warmup, schedule
+from rksp.recipe_files.convert import clip, optimizer, put_precision, put_warmup, schedule
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
@@ -44,10 +44,9 @@ def _batch(draft: Draft) -> None:
         draft.put("batch_size", ramp[-1][1], found, text="the last of its schedule")
 
 
-def _decay(draft: Draft) -> None:
-    """Set the weight decay; only Adam's default is not zero (optim/config.py, optim/muon.py)."""
-    number(draft, "weight_decay", ["optimizer.weight_decay"])
-    draft.default("weight_decay", 0.1 if draft.value("optimizer") == "adamw" else 0.0)
+def _weight_decay(draft: Draft) -> float:
+    """Return the default; only Adam's is not zero (optim/config.py, optim/muon.py)."""
+    return 0.1 if draft.value("optimizer") == "adamw" else 0.0
 
 
 def _warmup(draft: Draft) -> None:
@@ -180,7 +179,7 @@ READER = Reader(
         Row("adam_beta1", "optimizer.beta1", default=0.9),
         Row("adam_beta2", "optimizer.beta2", default=0.95),
         Row("adam_epsilon", "optimizer.epsilon", default=1e-8),
-        _decay,
+        Row("weight_decay", "optimizer.weight_decay", default=_weight_decay),
         Row("max_grad_norm", "optimizer.max_grad_norm", clip, 1.0),
         Row("sequence_length", "train_seq_len model.seq_len model.max_seq_len"),
         _length,

@@ -58,10 +58,9 @@ def _warmup(draft: Draft) -> None:
     draft.default("warmup_steps", 100 if _is_finetuning(draft) else 2000)
 
 
-def _clip(draft: Draft) -> None:
-    """Set the clipping; only pretraining clips by default (litgpt/pretrain.py, setup)."""
-    clip(draft, "max_grad_norm", ["train.max_norm"])
-    draft.default("max_grad_norm", None if _is_finetuning(draft) else 1.0)
+def _clip(draft: Draft) -> float | None:
+    """Return the default clipping, which only pretraining has (litgpt/pretrain.py, setup)."""
+    return None if _is_finetuning(draft) else 1.0
 
 
 def _lora(draft: Draft) -> None:
@@ -138,7 +137,7 @@ READER = Reader(
         Row("adam_beta2", "train.beta2", default=0.999),
         Row("adam_epsilon", "optimizer.init_args.eps", default=1e-8),
         Row("weight_decay", "optimizer.init_args.weight_decay train.weight_decay", default=0.01),
-        _clip,
+        Row("max_grad_norm", "train.max_norm", clip, _clip),
         Row("sequence_length", "train.max_seq_length"),
         batch("train.micro_batch_size", whole="train.global_batch_size"),
         _steps,

@@ -45,14 +45,9 @@ def _is_python(draft: Draft) -> bool:
     return draft.document.program.endswith(".py")
 
 
-def _by_program(name: str, keys: str, python: object, cuda: object) -> Callable[[Draft], None]:
-    """Read a number; train_gpt2.py and train_gpt2.cu have their own defaults."""
-
-    def step(draft: Draft) -> None:
-        positive(draft, name, keys.split())
-        draft.default(name, python if _is_python(draft) else cuda)
-
-    return step
+def _either(python: object, cuda: object) -> Callable[[Draft], object]:
+    """Choose between the defaults of train_gpt2.py and those of train_gpt2.cu."""
+    return lambda draft: python if _is_python(draft) else cuda
 
 
 def _epoch(draft: Draft) -> None:
@@ -122,13 +117,13 @@ READER = Reader(
     ),
     steps=(
         Row("optimizer", "", default="adamw"),
-        _by_program("learning_rate", "l learning_rate", 1e-4, 3e-4),
+        Row("learning_rate", "l learning_rate", default=_either(1e-4, 3e-4)),
         Row("adam_beta1", "", default=0.9),
         Row("adam_beta2", "", default=0.95),
         Row("adam_epsilon", "", default=1e-8),
         Row("weight_decay", "c weight_decay", default=0.0),
         Row("max_grad_norm", "grad_clip", clip, 1.0),
-        _by_program("sequence_length", "t sequence_length", 64, 1024),
+        Row("sequence_length", "t sequence_length", default=_either(64, 1024)),
         _batch,
         Row("max_steps", "x num_iterations", positive),
         _epoch,

@@ -9,7 +9,7 @@ from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.hugging_face import arguments, model, objective
 from rksp.recipe_files.names import precision_of
-from rksp.recipe_files.table import NOTHING, Marks, Reader
+from rksp.recipe_files.table import Marks, Reader
 
 
 def _swift_adapters(draft: Draft) -> None:
@@ -32,10 +32,9 @@ def _swift_adapters(draft: Draft) -> None:
         draft.put("lora_targets", tuple(str(part) for part in listed), modules)
 
 
-def _swift_rate(draft: Draft) -> None:
-    """Set the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
-    number(draft, "learning_rate", ["learning_rate"])
-    draft.default("learning_rate", 1e-4 if draft.value("peft") != "none" else 1e-5)
+def _rate(draft: Draft) -> float:
+    """Return the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
+    return 1e-4 if draft.value("peft") != "none" else 1e-5
 
 
 def _swift_batch(draft: Draft) -> None:
@@ -83,9 +82,8 @@ READER = Reader(
     ),
     steps=(
         _swift_adapters,
-        _swift_rate,
         _swift_precision,
-        *arguments(rate=NOTHING, falls="cosine", beta2=0.95, decay=0.1, micro=1, precision="bf16"),
+        *arguments(rate=_rate, falls="cosine", beta2=0.95, decay=0.1, micro=1, precision="bf16"),
         _swift_objective,
         objective,
         _swift_batch,

@@ -63,11 +63,10 @@ def _rate(draft: Draft) -> None:
     draft.put("learning_rate", peak, rate, width, warm, text=text)
 
 
-def _decay(draft: Draft) -> None:
-    """Set the weight decay; a file without one gets that of torch's or Apex's optimizer."""
-    number(draft, "weight_decay", [f"{_OPTIM}.weight_decay"])
+def _decay(draft: Draft) -> float:
+    """Return the default weight decay, which is that of torch's or Apex's optimizer."""
     name = draft.text(f"{_OPTIM}.name")
-    draft.default("weight_decay", 0.01 if name is not None and name.value == "adamw" else 0.0)
+    return 0.01 if name is not None and name.value == "adamw" else 0.0
 
 
 def _precision(draft: Draft) -> None:
@@ -170,7 +169,7 @@ READER = Reader(
         Row("adam_beta1", "", default=0.9),
         Row("adam_beta2", "", default=0.999),
         Row("adam_epsilon", f"{_OPTIM}.eps", default=1e-8),
-        _decay,
+        Row("weight_decay", f"{_OPTIM}.weight_decay", default=_decay),
         Row("max_grad_norm", "trainer.gradient_clip_val", clip, None),
         Row(
             "sequence_length",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import number
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.hugging_face import NOT_PLAIN, adapters, arguments, model, objective
 from rksp.recipe_files.table import Marks, Reader
 
 
-def _trl_rate(draft: Draft) -> None:
-    """Set the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
+def _rate(draft: Draft) -> float:
+    """Return the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
     rates = dict.fromkeys(("dpo", "kto", "orpo", "grpo", "ppo"), 1e-6) | {"reward": 1e-4}
-    number(draft, "learning_rate", ["learning_rate"])
-    draft.default("learning_rate", rates.get(str(draft.value("objective")), 2e-5))
+    return rates.get(str(draft.value("objective")), 2e-5)
 
 
 def _alpha(draft: Draft) -> None:
@@ -66,11 +64,10 @@ READER = Reader(
     ),
     steps=(
         objective,
-        _trl_rate,
         *adapters,
         _alpha,
         _completions,
-        *arguments(length=1024, precision="bf16"),
+        *arguments(rate=_rate, length=1024, precision="bf16"),
         model,
     ),
 )
