@@ -47,14 +47,14 @@ Names and defaults were read in these sources. The last column lists the excepti
 
 rksp reads {read} of the runs and refuses {refused} with one sentence. {checked} runs were checked
 by hand against file and source: {right} fields are right, {wrong} are wrong. A second reading used
-the lines of source in `tests/run_configs/sources.yaml`. {silent} assumed fields are missing from the
-printed assumptions. The version is the one whose defaults were read.
+the lines of source that `tests/run_configs/sources.yaml` names. {silent} assumed fields are missing
+from the printed assumptions. The version is the one whose defaults were read.
 `tests/make_recipe_files_table.py` writes this page, and a test compares it.
 
-{described} runs describe their model, and {scored} of these become a target without another argument.
-`tests/score_run_configs.py` ran `rksp score FILE --evidence config` on every run without a network:
-{done} end with a verdict ({verdicts}), {hub} name a model on the Hub that is not in the local cache,
-and {failed} end in another sentence.
+{described} runs describe their model, and {scored} of these become a target without another
+argument. `tests/score_run_configs.py` ran `rksp score FILE --evidence config` on these without a
+network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub that is not in the
+local cache, and {failed} end in another sentence.
 
 | run | read as | settings read | right | wrong | assumed | model |
 |---|---|--:|--:|--:|---|---|

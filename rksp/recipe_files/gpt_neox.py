@@ -43,7 +43,7 @@ def _warmup(draft: Draft) -> None:
         return
     part = share.value if share is not None else 0.01
     text = f"{part:g} of {end.value} steps of the schedule"
-    draft.put("warmup_steps", int(part * end.value), end, share, text=text)
+    draft.put("warmup_steps", round(part * end.value), end, share, text=text)
 
 
 def _decay(draft: Draft) -> None:
