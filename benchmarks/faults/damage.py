@@ -34,6 +34,7 @@ VALUES: tuple[object, ...] = (
 )
 _VALUE = re.compile(r"(?<=[:=\s])[^\s#,:=}\]\[{]+")
 _WORD = re.compile(r"[A-Za-z_][\w.-]*(?=\s*[:=])")
+_MOST_PLACES = 5000  # of a document, beyond which nothing is changed
 _SPOT = st.integers(0, 2**16 - 1)
 Change = Callable[[str, Sequence[str]], str]
 
@@ -56,7 +57,7 @@ def damaged_json(originals: Sequence[object]) -> st.SearchStrategy[str]:
     change = st.tuples(
         st.sampled_from(("value", "value", "value", "delete", "move", "add")),
         _SPOT,
-        st.one_of(st.sampled_from(VALUES), st.integers(-3, 70_000), st.floats()),
+        st.one_of(_one(VALUES), st.integers(-3, 70_000), st.floats()),
     )
     return st.builds(
         lambda number, found: json.dumps(_json_changed(originals[number], found)),
@@ -69,7 +70,7 @@ def words() -> st.SearchStrategy[str]:
     """Return what somebody could type where rksp wants a word or a number."""
     numbers = st.one_of(st.integers().map(str), st.floats().map(repr))
     typed = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
-    hostile = st.sampled_from([text for text in TEXTS if "\0" not in text])
+    hostile = _one([text for text in TEXTS if "\0" not in text])
     return st.one_of(hostile, numbers, typed)
 
 
@@ -78,14 +79,14 @@ def _one(originals: Sequence) -> st.SearchStrategy:
 
 
 def _change() -> st.SearchStrategy[Change]:
-    value = st.one_of(st.sampled_from(TEXTS), st.integers(-2, 10**6).map(str), st.floats().map(str))
+    value = st.one_of(_one(TEXTS), st.integers(-2, 10**6).map(str), st.floats().map(str))
     return st.one_of(
         st.builds(_value, _SPOT, value),
         st.builds(_value, _SPOT, value),
         st.builds(_value_of_other, _SPOT, _SPOT),
         st.builds(_line, _SPOT, st.sampled_from(("drop", "double", "indent", "cut"))),
         st.builds(_key, _SPOT, _SPOT),
-        st.builds(_insert, _SPOT, st.sampled_from((*TEXTS, "\t", "\r", "\n- ", "---\n", "\ufeff"))),
+        st.builds(_insert, _SPOT, _one((*TEXTS, "\t", "\r", "\n- ", "---\n", "\ufeff"))),
         st.builds(_splice, _SPOT, _SPOT, _SPOT),
     )
 
@@ -174,8 +175,9 @@ def _bytes_changed(content: bytes, changes: Sequence[tuple[str, int, bytes]]) ->
 
 def _json_changed(document: object, changes: Sequence[tuple[str, int, object]]) -> object:
     document = {"root": copy.deepcopy(document)}
-    for kind, spot, value in copy.deepcopy(list(changes)):
-        places = list(_places(document))
+    for kind, spot, original in changes:
+        value = copy.deepcopy(original)  # each its own: one object in itself has no JSON
+        places = _places(document)[1:] or [(document, "root")]
         holder, key = places[spot % len(places)]
         if kind == "delete" and holder is not document:
             del holder[key]
@@ -189,10 +191,12 @@ def _json_changed(document: object, changes: Sequence[tuple[str, int, object]]) 
     return document["root"]
 
 
-def _places(document: object):
-    """Yield each container and key of a document, from the outside in."""
-    keys = document.keys() if isinstance(document, dict) else range(len(document))
-    for key in keys:
-        yield document, key
-        if isinstance(document[key], dict | list):
-            yield from _places(document[key])
+def _places(document: object) -> list[tuple[dict | list, object]]:
+    """Return each container and key of a document, those on the outside first."""
+    found, waiting = [], [document]
+    while waiting and len(found) < _MOST_PLACES:
+        holder = waiting.pop(0)
+        keys = holder.keys() if isinstance(holder, dict) else range(len(holder))
+        found += [(holder, key) for key in keys]
+        waiting += [holder[key] for key in keys if isinstance(holder[key], dict | list)]
+    return found

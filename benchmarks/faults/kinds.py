@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from faults import originals
 from faults.answers import Case
-from faults.damage import TEXTS, damaged_bytes, damaged_json, damaged_text, words
+from faults.damage import damaged_bytes, damaged_json, damaged_text, words
 from faults.originals import SCORE
 from rksp.flags import flags_of
 from rksp.models.resolve import resolve
@@ -312,7 +312,9 @@ def _defaults() -> st.SearchStrategy[Case]:
     names = ("lr", "output", "exit-zero", "baseline", "keep", "export", "engine", "recipe", "seed")
     names += ("classifier", "trust-remote-code", "probe", "format", "threads", "fail-on", "store")
     values = ("'a'", "1", "true", "['a']", "[]", "{}", "nan", "inf", "1979-05-27", "'../x.json'")
-    line = st.builds("{} = {}".format, st.sampled_from(names), st.sampled_from((*values, *TEXTS)))
+    line = st.builds(
+        "{} = {}".format, st.sampled_from(names), st.one_of(st.sampled_from(values), words())
+    )
     table = st.sampled_from(("score", "grid", "checks", "confirm", "lab", "lab.eval", "x", "a.b"))
     invented = st.builds(
         lambda head, lines: "\n".join([f"[{head}]", *lines]), table, st.lists(line, max_size=4)

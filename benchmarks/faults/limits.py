@@ -68,8 +68,9 @@ class Child:
             while data:
                 data = data[os.write(writer, data) :]
             code = 0
-        except BaseException:
-            print(traceback.format_exc()[-2000:], file=sys.stderr, flush=True)
+        except BaseException as error:
+            frames = "".join(traceback.format_tb(error.__traceback__)[-4:])
+            print(f"{frames}{error!r:.500}", file=sys.stderr, flush=True)
         finally:
             os._exit(code)
 

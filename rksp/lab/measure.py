@@ -13,7 +13,7 @@ from rksp.batch import Batch
 from rksp.datasets.tasks import Task, make_task
 from rksp.errors import ArtifactError
 from rksp.features import FEATURE_NAMES, SCHEMA, FeatureVector, extract
-from rksp.files import ResultFolder
+from rksp.files import ResultFolder, read_text
 from rksp.lab.plan import LadderSpec
 from rksp.measure.lr_range import STEPS, range_test
 from rksp.measure.response import measure_response
@@ -22,6 +22,7 @@ from rksp.models.zoo import build_member
 from rksp.spectra.profile import SpectralAccumulator
 
 _STATES_PER_WIDTH = 2.7  # 2,048 states at width 768, the ratio that rksp score uses for GPT-2
+_LARGEST = 2**20  # bytes of a stored measurement
 _EVIDENCE_SEED = 1_000_003  # keeps the probe's batches apart from the training batches
 
 
@@ -102,11 +103,15 @@ def read_measurement(path: Path) -> dict[str, object]:
     Raises:
         ArtifactError: The file follows another feature schema.
     """
-    document = json.loads(path.read_text(encoding="utf-8"))
-    if document.get("schema") != SCHEMA or set(document["features"]) != set(FEATURE_NAMES):
+    try:
+        document = json.loads(read_text(path, _LARGEST))
+        found, names = document.get("schema"), set(document["features"])
+        document["ladder"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{path.name} is not a measurement: {error!r:.200}.") from error
+    if found != SCHEMA or names != set(FEATURE_NAMES):
         raise ArtifactError(
-            f"{path.name} holds features of {document.get('schema')!r}, not {SCHEMA!r}; "
-            "measure the folder again."
+            f"{path.name} holds features of {found!r}, not {SCHEMA!r}; measure the folder again."
         )
     return document
 

@@ -12,13 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from rksp.classifiers.table import Table
-from rksp.errors import ArtifactError, Incomplete
+from rksp.errors import ArtifactError, Incomplete, InputError
 from rksp.features import FEATURE_NAMES, FeatureVector, Tier
-from rksp.files import atomic_write, check_writable
+from rksp.files import atomic_write, check_writable, read_limited
 from rksp.lab.collection import trivial_loss
 from rksp.lab.ladder import LadderRun
 from rksp.lab.measure import read_measurement
 from rksp.outcome import Outcome, OutcomePolicy
+
+_LARGEST, _MOST_UNPACKED = 64 * 2**20, 512 * 2**20  # bytes of packed measurements
 
 
 def training_table(
@@ -133,8 +135,12 @@ def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]
     """
     path = path or shipped_measurements()
     try:
-        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
-        documents = [json.loads(line) for line in lines]
+        packed = lzma.LZMADecompressor()
+        # To a limit: some kilobytes of zeros can unfold into gigabytes.
+        content = packed.decompress(read_limited(path, _LARGEST), max_length=_MOST_UNPACKED)
+        if not packed.eof:
+            raise ValueError(f"it is cut off, or unpacks to more than {_MOST_UNPACKED >> 20} MiB")
+        documents = [json.loads(line) for line in content.decode().splitlines()]
         return {document["ladder"]: document for document in documents}
-    except (OSError, lzma.LZMAError, ValueError, KeyError) as error:
+    except (InputError, lzma.LZMAError, ValueError, LookupError, TypeError) as error:
         raise ArtifactError(f"{path.name} holds no measurements: {error}.") from error
