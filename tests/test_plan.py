@@ -11,7 +11,7 @@ from ladders import TINY, tiny_plan, tiny_spec, write_plan
 from rksp.errors import InputError
 from rksp.lab.card import shipped_plans
 from rksp.lab.grid import LadderGrid, read_ladder_plan
-from rksp.lab.plan import LadderSpec, Plan
+from rksp.lab.plan import LadderSpec
 
 
 def test_expansion_depends_on_the_plan_alone() -> None:
