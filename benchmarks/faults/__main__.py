@@ -77,6 +77,20 @@ def writes(
     typer.echo(table(kill_writers(count, seed=seed), closed_pipes()))
 
 
+@app.command()
+def same(
+    limit: Annotated[int, typer.Option(help="Only so many cells of the matrix.")] = 99,
+) -> None:
+    """Run every command over runs, threads, hash seeds, locales and folders; compare the bytes."""
+    from faults.matrix import cells, outcome, table
+
+    found = {}
+    for cell in cells()[:limit]:
+        found[cell] = outcome(cell)
+        print(cell.name, file=sys.stderr)
+    typer.echo(table(found))
+
+
 def _warm(chosen: list) -> None:
     """Import what the commands need, once and not in every process."""
     import contextlib

@@ -7,16 +7,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 
 PAUSE = 0.01  # seconds a cell takes
 _LOG = "RKSP_FAULTS_LOG"
 
 
-def evaluate(task: Task) -> Iterator[Event]:
+def evaluate(group: CellGroup) -> Iterator[Event]:
     """Yield one profile, then for each cell a result that is a function of the cell alone."""
     yield {"kind": "profile", "seconds": 0.0}
-    for key, recipe in task["cells"]:
+    for key, recipe in group["cells"]:
         time.sleep(PAUSE)
         with Path(os.environ[_LOG]).open("a", encoding="utf-8") as log:
             log.write(f"{key}\n")
