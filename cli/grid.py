@@ -21,6 +21,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import RiskOptions
+from rksp.cli.process import reading
 from rksp.cli.rendering import conclude, emit
 from rksp.errors import InputError
 from rksp.options import MeasureOptions
@@ -76,8 +77,11 @@ def grid(
     _check(view)
     gate = Gate.parse(view.fail_on)
     if _is_store(source):
-        return _shown(read_grid(Path(source)), gate, view)
-    plan = _plan(source, axes or [], recipe, cells, devices, as_format)
+        with reading(f"the store {one_line(source, 200)}"):
+            stored = read_grid(Path(source))
+        return _shown(stored, gate, view)
+    with reading(f"the grid {one_line(source, 200)}"):
+        plan = _plan(source, axes or [], recipe, cells, devices, as_format)
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides"}),

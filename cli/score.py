@@ -19,11 +19,17 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.process import (
+    quiet_transformers,
+    reading,
+    stdout_for_us_alone,
+    with_threads,
+)
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
@@ -144,4 +150,7 @@ def _classifier(file: Path | None):
     """Return the classifier of a file; None stands for the shipped one."""
     from rksp.classifiers.edge_model import load_edge_model
 
-    return None if file is None else load_edge_model(file)
+    if file is None:
+        return None
+    with reading(f"the model of the edge {one_line(str(file), 200)}"):
+        return load_edge_model(file)
