@@ -79,7 +79,7 @@ def comparison(changed: ComparisonReport) -> str:
             )
         )
     if changed.numbers:
-        rows = [(n, _number(old), _number(new)) for n, (old, new) in changed.numbers.items()]
+        rows = [(n, number(old), number(new)) for n, (old, new) in changed.numbers.items()]
         parts.append(table(("Number", "Old", "New"), rows))
     if changed.settings:
         rows = [(n, plain(old), plain(new)) for n, (old, new) in changed.settings.items()]
@@ -150,7 +150,7 @@ def _layers(layers: list[LayerReport]) -> str:
     rows = [
         (
             code(layer.name),
-            *(_number(getattr(layer, field), form) for _, field, form in _COLUMNS),
+            *(number(getattr(layer, field), form) for _, field, form in _COLUMNS),
             layer.status.replace("_", " "),
         )
         for layer in layers
@@ -161,19 +161,19 @@ def _layers(layers: list[LayerReport]) -> str:
 def _evidence(report: ScoreReport, seed: SeedReport) -> str:
     forward, response = seed.forward, seed.response
     rows = [
-        ("initial loss", _number(forward.loss)),
-        ("loss of a uniform guess", _number(forward.uniform_loss)),
-        ("logit std", _number(forward.logit_std)),
-        ("attention logit std", _number(forward.attention_logit_std)),
-        ("attention entropy", _number(forward.attention_entropy)),
-        ("router entropy", _number(forward.router_entropy)),
-        ("largest activation", _number(forward.activation_absmax)),
-        ("near-unit mass", _number(seed.spectra.published_score)),
+        ("initial loss", number(forward.loss)),
+        ("loss of a uniform guess", number(forward.uniform_loss)),
+        ("logit std", number(forward.logit_std)),
+        ("attention logit std", number(forward.attention_logit_std)),
+        ("attention entropy", number(forward.attention_entropy)),
+        ("router entropy", number(forward.router_entropy)),
+        ("largest activation", number(forward.activation_absmax)),
+        ("near-unit mass", number(seed.spectra.published_score)),
     ]
     if response is not None:
         rows += [
-            ("gradient norm", _number(response.grad_norm)),
-            ("critical rate", _number(response.critical_rate)),
+            ("gradient norm", number(response.grad_norm)),
+            ("critical rate", number(response.critical_rate)),
         ]
     measured = [row for row in rows if row[1] != "–"]
     listed = "\n".join(f"- {plain(note)}" for note in words.notes(report, seed))
@@ -186,7 +186,8 @@ def _provenance(report: ScoreReport) -> str:
     return table(("", ""), rows)
 
 
-def _number(value: float | None, form: str = ".3g") -> str:
+def number(value: float | None, form: str = ".3g") -> str:
+    """Format a number; None is a dash."""
     return "–" if value is None else format(value, form)
 
 
