@@ -129,9 +129,9 @@ def _of_grid(report: GridReport) -> Listing:
         if cell["verdict"] == FAILED or report.fails(cell):
             issue = _cell(cell, setting(cell))
             found.append(issue)
-            places |= _at_target(str(cell["target"]), [issue])
+            places |= _at_target(_target(cell), [issue])
     return Listing(
-        subject=" ".join(dict.fromkeys(str(cell["target"]) for cell in report.cells)) or "grid",
+        subject=" ".join(dict.fromkeys(map(_target, report.cells))) or "grid",
         verdict=report.verdict,
         version=str(report.made_by.get("rksp", "0")),
         issues=tuple({issue.key: issue for issue in found}.values()),
@@ -162,6 +162,10 @@ def _cell(cell: Record, setting: str) -> Finding:
         source="the fitted classifier",
         layer=setting,
     )
+
+
+def _target(cell: Record) -> str:
+    return str(cell.get("target") or cell["model"])
 
 
 def _at_target(name: str, found: list[Finding]) -> dict[str, tuple[str, int]]:
