@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from test_grid_sweepers import example
 
 from rksp.errors import InputError
 from rksp.grid.axes import read_override
@@ -98,21 +99,22 @@ def test_a_line_of_overrides_reads_back_as_its_cell(tmp_path):
 
 def test_hydra_itself_reads_every_override(tmp_path):
     parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
-    values = [1e-5, 3, True, None, "a 'b', c", "1e-3", "null", "a\\b", [1, "x y"], {"k": 1.5}]
+    texts = ["a 'b', c", "1e-3", "null", "a\\b", "c\\", "d\\'"]
+    values = [1e-5, 3, True, None, *texts, [1, "x y"], {"k": 1.5}]
     export_sweep([{"value": value} for value in values], tmp_path / "overrides.txt")
     lines = (tmp_path / "overrides.txt").read_text().splitlines()
     read = parser.OverridesParser.create().parse_overrides([shlex.split(line)[0] for line in lines])
     assert [override.value() for override in read] == values
 
 
-def test_trials_are_what_optuna_enqueues(tmp_path):
+def test_trials_are_what_optuna_enqueues(tmp_path, monkeypatch):
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     kept = _cells(0.1)
-    export_sweep(kept, tmp_path / "trials.json")
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    for parameters in json.loads((tmp_path / "trials.json").read_text()):
-        study.enqueue_trial(parameters)
+    monkeypatch.chdir(tmp_path)
+    export_sweep(kept, Path("trials.json"))
+    ran: dict[str, object] = {}
+    exec(example("enqueue_trial"), ran)  # of the README
 
     def objective(trial):
         trial.suggest_float("lr", 1e-5, 1.0, log=True)
@@ -120,8 +122,8 @@ def test_trials_are_what_optuna_enqueues(tmp_path):
         trial.suggest_categorical("optimizer", ["adamw", "lion"])
         return 0.0
 
-    study.optimize(objective, n_trials=len(kept))
-    assert [trial.params for trial in study.trials] == kept  # the best cell first
+    ran["study"].optimize(objective, n_trials=len(kept))
+    assert [trial.params for trial in ran["study"].trials] == kept  # the best cell first
 
 
 def test_where_no_cell_is_left_nothing_is_written(tmp_path):

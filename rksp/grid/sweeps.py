@@ -116,7 +116,8 @@ def _hydra_value(value: object) -> str:
         return json.dumps(value)
     if _PLAIN.match(value) and parse_yaml(value) == value:
         return value
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    # A backslash is itself, except before a quote.
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value)
     return f"'{escaped}'"
 
 
