@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,13 +80,12 @@ def score(
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
     older = None if gate.baseline is None else load(gate.baseline)
-    select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))
+    levels = assignments(gate.levels, "--level")
+    select_findings((), gate.select, gate.ignore, levels)  # before the work
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
-    levels = assignments(gate.levels, "--level")
-    found = select_findings(result.findings, gate.select, gate.ignore, levels)
-    result = result.model_copy(update={"findings": list(found)})
+    result = _as_asked(result, gate, levels, assignments(model.overrides))
     changed = None if older is None else compare(older, result, strict=True)
     result = result.model_copy(
         update={
@@ -144,6 +144,24 @@ def _scored(
         )
         evaluations.append(evaluation)
     return score_report(source, run.recipe, evaluations, probe.description)
+
+
+def _as_asked(
+    report: ScoreReport,
+    gate: GateOptions,
+    levels: Mapping[str, str],
+    overrides: Mapping[str, str],
+) -> ScoreReport:
+    """Keep the selected findings, and say which checks were left out and which settings typed."""
+    from rksp.checks.selection import left_out, select_findings
+    from rksp.documents.score import NotRunReport
+
+    found = select_findings(report.findings, gate.select, gate.ignore, levels)
+    dropped = {check.code: check for check in left_out(gate.select, gate.ignore)}
+    not_run = [check for check in report.not_run if check.code not in dropped]
+    not_run += [NotRunReport.of(check) for check in dropped.values()]
+    target = report.target.model_copy(update={"overrides": sorted(overrides)})
+    return report.model_copy(update={"findings": list(found), "not_run": not_run, "target": target})
 
 
 def _classifier(file: Path | None):
