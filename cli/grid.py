@@ -84,6 +84,7 @@ def grid(
         return _shown(stored, gate, view, {})
     with reading(f"the grid {one_line(source, 200)}"):
         plan = _plan(source, axes or [], recipe, cells, devices, as_format)
+        head = sweep_head(source)
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides"}),
@@ -94,7 +95,6 @@ def grid(
         for cell in plan.cells:
             print(json.dumps({"target": cell.target, "seed": cell.seed, **cell.labels}))
         return 0
-    head = sweep_head(source)
     return _shown(_worked(plan, options, work, groups), gate, view, head)
 
 
