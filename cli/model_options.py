@@ -30,8 +30,14 @@ class ModelOptions(BaseModel):
     ] = False
     allow_hub: Annotated[bool, Flag("--allow-hub", "Let a Hub id download.")] = False
 
-    def resolve(self, target: str, overrides: Mapping[str, object]) -> ModelSource:
+    def resolve(
+        self, target: str, overrides: Mapping[str, object], *, counts: bool = True
+    ) -> ModelSource:
         """Resolve a target; `--set` replaces what a recipe file changes about it.
+
+        Args:
+            target, counts: See `rksp.resolve`.
+            overrides: What a recipe file changes about the target.
 
         Raises:
             InputError: There is no such model.
@@ -44,4 +50,5 @@ class ModelOptions(BaseModel):
             trust_remote_code=self.trust_remote_code,
             allow_hub=self.allow_hub,
             max_params=int(self.max_params),
+            counts=counts,
         )

@@ -19,7 +19,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.process import collector_paused, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.options import MeasureOptions
@@ -104,20 +104,21 @@ def _scored(
     threshold: float,
 ) -> ScoreReport:
     """Measure every seed, and report them together."""
-    # Here and not above: --help must not wait for torch.
-    from rksp.pipeline import evaluate
-    from rksp.score_report import score_report
-
     classifier = _classifier(risk.classifier)
-    measure = with_threads(measure)
-    quiet_transformers()
-    source = model.resolve(run.target, run.overrides)
+    with collector_paused():
+        measure = with_threads(measure)
+        quiet_transformers()
+        source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
     if measure.evidence == "config":
         from rksp.config_score import score_configuration
 
         return score_configuration(
             source, run.recipe, threshold=threshold, risk=risk.risk, classifier=classifier
         )
+    # Here and not above: neither --help nor a configuration needs them.
+    with collector_paused():
+        from rksp.pipeline import evaluate
+        from rksp.score_report import score_report
     evaluations = []
     for seed in range(measure.seed, measure.seed + seeds):
         evaluation, probe = evaluate(

@@ -57,15 +57,33 @@ class ChosenClass:
         auto: The auto class that builds it.
         config: The configuration, or the part of it that is built.
         task: What the model predicts.
-        attention: `sdpa`, whose calls rksp can read and which is the faster; `eager` where the
-            model has no other or caps its attention logits, which sdpa leaves out.
+        notes: What the user should know about the choice, a sentence each.
     """
 
     auto: type
     config: object
     task: Task
-    attention: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the class without loading its modeling file."""
+        names = self.auto._model_mapping._model_mapping.get(self.config.model_type)
+        names = names if isinstance(names, list | tuple) else (names,)
+        return names[0] or self.auto.__name__
+
+    @property
+    def attention(self) -> str:
+        """Return `sdpa`, whose calls rksp can read and which is the faster, or `eager`.
+
+        A model gets `eager` that has no other, or that caps its attention logits, which sdpa
+        leaves out.
+        """
+        kind = self.auto._model_mapping.get(type(self.config), None)
+        kind = kind[0] if isinstance(kind, list | tuple) else kind
+        parts = [self.config, getattr(self.config, "text_config", None)]
+        capped = any(getattr(part, "attn_logit_softcapping", None) for part in parts)
+        return "sdpa" if getattr(kind, "_supports_sdpa", True) and not capped else "eager"
 
     def make(self, *, trust_remote_code: bool = False) -> nn.Module:
         """A random initialization under the global generator."""
@@ -139,26 +157,26 @@ def choose_class(
     if chosen is not None and task is None and (head := _other_head(architectures)) is not None:
         if has_weights:
             notes = (f"Of {head}, the model below the head is scored: rksp has no task for it.",)
-            return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
+            return _chosen(getattr(transformers, _BASE[1]), config, "other", notes)
         notes = (f"{head} is scored with the head for {chosen}: rksp has no task for its own.",)
     if chosen is not None:
         auto = getattr(transformers, _TABLES[chosen][1])
-        return _with_attention(auto, config, chosen, notes)
+        return _chosen(auto, config, chosen, notes)
     text = getattr(config, "text_config", None)
     text_type = getattr(text, "model_type", None)
     if text_type in tables["causal-lm"]:
         notes = (f"Of {kind}, the text model ({text_type}) is scored.",)
-        return _with_attention(transformers.AutoModelForCausalLM, text, "causal-lm", notes)
+        return _chosen(transformers.AutoModelForCausalLM, text, "causal-lm", notes)
     if kind in getattr(modeling_auto, _WHOLE[0], {}):
         notes = (f"{kind} is scored on text alone; its other inputs stay unused.",)
         auto = getattr(transformers, _WHOLE[1])
-        return _with_attention(auto, config, "causal-lm", notes)
+        return _chosen(auto, config, "causal-lm", notes)
     if (tower := _text_tower(config)) is not None:
         return _of_two_towers(target, config, tower, known)
     if kind in getattr(modeling_auto, _BASE[0], {}):
-        return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
+        return _chosen(getattr(transformers, _BASE[1]), config, "other", notes)
     if getattr(config, "auto_map", None):
-        return _with_attention(transformers.AutoModelForCausalLM, config, "causal-lm", notes)
+        return _chosen(transformers.AutoModelForCausalLM, config, "causal-lm", notes)
     raise InputError(f"{target} is of model type {kind}, for which transformers has no model.")
 
 
@@ -199,7 +217,7 @@ def _of_two_towers(target: str, config: object, text: object, known: Sequence[st
             f"transformers cannot build its text tower ({text.model_type}) alone{images}."
         )
     notes = (f"Of {config.model_type}, the text tower ({text.model_type}) is scored{images}.",)
-    return _with_attention(getattr(transformers, _BASE[1]), text, "other", notes)
+    return _chosen(getattr(transformers, _BASE[1]), text, "other", notes)
 
 
 def _is_base(architectures: object, kind: str) -> bool:
@@ -215,12 +233,7 @@ def _is_base(architectures: object, kind: str) -> bool:
     )
 
 
-def _with_attention(auto: type, config: object, task: Task, notes: tuple[str, ...]) -> ChosenClass:
-    kind = auto._model_mapping.get(type(config), None)
-    kind = kind[0] if isinstance(kind, list | tuple) else kind
+def _chosen(auto: type, config: object, task: Task, notes: tuple[str, ...]) -> ChosenClass:
     if getattr(config, "architectures", None) is None:
         config.architectures = []  # transformers iterates over it where a type has two classes
-    parts = [config, getattr(config, "text_config", None)]
-    capped = any(getattr(part, "attn_logit_softcapping", None) for part in parts)
-    attention = "sdpa" if getattr(kind, "_supports_sdpa", True) and not capped else "eager"
-    return ChosenClass(auto=auto, config=config, task=task, attention=attention, notes=notes)
+    return ChosenClass(auto=auto, config=config, task=task, notes=notes)
