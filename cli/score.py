@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,13 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.process import collector_paused, quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.process import (
+    collector_paused,
+    freed_memory_kept,
+    quiet_transformers,
+    stdout_for_us_alone,
+    with_threads,
+)
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.options import MeasureOptions
@@ -117,21 +124,25 @@ def _scored(
         )
     # Here and not above: neither --help nor a configuration needs them.
     with collector_paused():
+        from rksp.models.streaming.opening import should_stream
         from rksp.pipeline import evaluate
         from rksp.score_report import score_report
     evaluations = []
+    responds = measure.evidence != "forward"
+    streams = should_stream(source, measure.streaming, measure.max_memory, with_response=responds)
     for seed in range(measure.seed, measure.seed + seeds):
-        evaluation, probe = evaluate(
-            source,
-            run.recipe,
-            measure.model_copy(update={"seed": seed}),
-            threshold=threshold,
-            risk=risk.risk,
-            classifier=classifier,
-            progress=lambda step, seed=seed: print(
-                f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
-            ),
-        )
+        with nullcontext() if streams else freed_memory_kept():  # a stream has buffers of its own
+            evaluation, probe = evaluate(
+                source,
+                run.recipe,
+                measure.model_copy(update={"seed": seed}),
+                threshold=threshold,
+                risk=risk.risk,
+                classifier=classifier,
+                progress=lambda step, seed=seed: print(
+                    f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
+                ),
+            )
         evaluations.append(evaluation)
     return score_report(source, run.recipe, evaluations, probe.description)
 

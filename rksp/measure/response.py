@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -94,8 +94,7 @@ def measure_response(
     with evaluating(model, params):
         first = run_pass(model, same)
         first.total.backward()
-        base_same, output = float(first.loss.detach()), first.output
-        output = None if output is None else output.detach().float().flatten()
+        base_same, before = float(first.loss.detach()), [_kept(first.output)]
         del first
         present = [p for p in params if p.grad is not None]
         count = sum(p.numel() for p in present)
@@ -109,9 +108,9 @@ def measure_response(
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         with torch.no_grad():
             other = run_pass(model, fresh)
-            base_fresh, output = float(other.loss), _joined(output, other.output)
+        base_fresh, before = float(other.loss), [*before, _kept(other.output)]
         del other
-        scale = 1.0 if output is None else float(output.norm()) or 1.0
+        scale = _norm(before) or 1.0
 
         @torch.no_grad()
         def look(rates: Sequence[float]) -> list[ResponsePoint]:
@@ -119,15 +118,13 @@ def measure_response(
             for rate in rates:
                 steer(rate)
                 one, other = run_pass(model, same), run_pass(model, fresh)
-                here = _joined(one.output, other.output)
+                moved = (one.output, other.output)
                 points.append(
                     ResponsePoint(
                         rate=rate,
                         same=float(one.loss) - base_same,
                         fresh=float(other.loss) - base_fresh,
-                        output=math.nan
-                        if here is None
-                        else float(here.sub_(output).norm()) / scale,
+                        output=_norm(map(_change, moved, before)) / scale,
                     )
                 )
             return points
@@ -147,11 +144,20 @@ def measure_response(
     )
 
 
-def _joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Return both outputs as one new vector; None where a model shows none."""
-    if one is None or other is None:
-        return None
-    return torch.cat([one.flatten().float(), other.flatten().float()])
+def _kept(output: Tensor | None) -> Tensor | None:
+    """Return a float32 copy of what a model shows; later passes may write over the original."""
+    return None if output is None else output.detach().to(torch.float32, copy=True)
+
+
+def _change(after: Tensor | None, before: Tensor | None) -> Tensor | None:
+    """Return the difference; None where a model shows nothing."""
+    return None if after is None or before is None else after.float() - before
+
+
+def _norm(tensors: Iterable[Tensor | None]) -> float:
+    """Return the Euclidean norm of all entries together; NaN where a model shows none."""
+    squares = (math.nan if part is None else float(part.norm()) ** 2 for part in tensors)
+    return math.sqrt(sum(squares))
 
 
 def without_cache(model: nn.Module, batch: Batch) -> Batch:

@@ -89,7 +89,7 @@ def measure_streamed_response(
     same, fresh = without_cache(model, same), without_cache(model, fresh)
     meter = Meter(progress, _WORK * _size(stream), plan_of(stream, same).describe())
     meter.add(0)
-    stream.buffers.limit *= 2  # updates and moved weights besides
+    stream.supply.buffers.limit *= 2  # updates and moved weights besides
     with evaluating(model, []):
         gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
@@ -174,7 +174,7 @@ def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
         for start, stop in chunks(shape):
             values = torch.empty(part_shape(shape, start, stop), device="meta")
             jobs.append(partial(_sums_of, update, key, start, stop, values))
-    parts = run_all(stream.products, jobs)
+    parts = run_all(stream.supply.products, jobs)
     for key in whole:
         parts += _sums_with_values(stream, update, key)
     count = sum(stream.empty[name].numel() for name in gradients.names)
@@ -204,9 +204,13 @@ def _sums_with_values(
     name, index = key
     slot = next(slot for slot in stream.slots if slot.name == name)
     if slot in stream.tall:
-        parts = Rows(slot.empty, stream.read(slot)).parts()
+        parts = Rows(slot.empty, stream.supply.read(slot)).parts()
     else:
-        wait = stream.begin(slot) if index is None else stream.read(slot)(index, index + 1)
+        wait = (
+            stream.supply.begin(slot)
+            if index is None
+            else stream.supply.read(slot)(index, index + 1)
+        )
         weight = wait() if index is None else wait()[0]
         parts = [(0, len(weight) if weight.dim() else 1, weight)]
     found = []
@@ -214,7 +218,7 @@ def _sums_with_values(
         shape = tuple(part.shape)
         edges = chunks(shape) if update.is_by_rows(name) else [(0, last)]
         found += run_all(
-            stream.products,
+            stream.supply.products,
             [
                 partial(_sums_of, update, key, first + a, first + b, part[a:b] if shape else part)
                 for a, b in edges

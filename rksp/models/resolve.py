@@ -290,9 +290,7 @@ def _from_factory(
 ) -> ModelSource:
     if overrides:
         raise InputError("--set changes a configuration; a factory has none: change the factory.")
-    return factory_source(
-        target, task=task, seed=common["seed"], max_params=common["max_params"]
-    )
+    return factory_source(target, task=task, seed=common["seed"], max_params=common["max_params"])
 
 
 def _snapshot(target: str, allow_hub: bool) -> Path:

@@ -42,7 +42,7 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
     limit = free_memory() if stream.max_memory is None else stream.max_memory
     for ahead in (wished, inner, wished // 4, 0):
         plan = plan_memory(
-            stream.order,
+            stream.supply.order,
             ahead=ahead,
             slice_size=_slice_size(stream),
             widest=stream.widest * sequences,
@@ -69,15 +69,22 @@ class ResponsePlan:
 
     Attributes:
         peak: Bytes.
-        seconds: From the pass that came before; None if there was none.
+        processor_seconds: From the pass that came before; None if there was none.
+        seconds: If the machine stays as busy as it was in that pass.
     """
 
     peak: int
-    seconds: float | None
+    processor_seconds: float | None = None
+    seconds: float | None = None
 
     def describe(self) -> str:
         """One line."""
-        time = "" if self.seconds is None else f", about {self.seconds / 60:.1f} minutes"
+        time = ""
+        if self.seconds is not None:
+            time = (
+                f", about {self.seconds / 60:.1f} minutes, "
+                f"{self.processor_seconds / 60:.1f} of processor time"
+            )
         return f"response: {readable(self.peak)}{time}"
 
 
@@ -105,12 +112,13 @@ def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
     weights = 2 * largest + (0 if stream.plan is None else stream.plan.weights)
     lanes = _LANES * 4 * 2 * stream.widest + 3 * 4 * logits
     inside = _KEPT * 4 * kept + weights + lanes
-    seconds = None
-    if stream.pass_seconds is not None:
-        waited = min(stream.waited, stream.pass_seconds)
-        seconds = _PASSES * (stream.pass_seconds - waited) + _LOADS * waited
-    base = resident_memory() + OVERHEAD
-    return ResponsePlan(peak=base + int(1.1 * inside), seconds=seconds)
+    peak = resident_memory() + OVERHEAD + int(1.1 * inside)
+    cost = stream.cost
+    if cost is None:
+        return ResponsePlan(peak=peak)
+    worked = _PASSES * cost.computing + _LOADS * cost.loading
+    busy = max(cost.computing + cost.loading, 1e-9) / max(cost.seconds, 1e-9)
+    return ResponsePlan(peak=peak, processor_seconds=worked, seconds=worked / busy)
 
 
 def _slice_size(stream: Stream) -> int:
