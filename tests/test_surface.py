@@ -33,7 +33,7 @@ MODEL = "--allow-hub --max-params --trust-remote-code "
 
 OPTIONS = {
     "bench": "",
-    "bench score": "--states --width",
+    "bench score": "--rounds --states --width",
     "checks": "--audit --format",
     "confirm": RECIPE
     + MODEL
@@ -51,9 +51,7 @@ OPTIONS = {
     "lab": "",
     "lab card": "",
     "lab eval": "--collection --measurements --real",
-    "lab eval-divergence": "--collection --draws --figure --measurements --question",
     "lab fit": "--collection --measurements --output --real",
-    "lab fit-divergence": "--collection --measurements --output",
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",

@@ -465,7 +465,7 @@ def test_a_table_of_commas_has_a_row_a_reading_and_a_row_an_alarm(tmp_path: Path
     assert rows[0]["value"] == "1.5" and rows[0]["severity"] == ""
     assert rows[2]["severity"] == "critical" and rows[2]["value"] == "inf"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="another table"):
+    with pytest.raises(InputError, match="different table"):
         Csv(path)
     with pytest.raises(InputError, match="folder that exists"):
         Csv(tmp_path / "absent" / "monitor.csv")

@@ -20,7 +20,7 @@ ROUNDS = 3
 
 
 def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> dict[str, object]:
-    """Times `rksp.spectra.dmd.fit` and PyDMD's exact DMD at full rank on one snapshot pair.
+    """Time `rksp.spectra.dmd.fit` and PyDMD's exact DMD at full rank on one snapshot pair.
 
     Process-CPU seconds of one thread, the least of alternating rounds: neighbors on a shared
     machine can only add to it. PyDMD is given the centered pair in float64, its own way:
@@ -107,7 +107,7 @@ def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> d
 
 
 def _block(width: int, states: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A residual block's worth of states in float32: identity, a linear and a saturating branch."""
+    """Make float32 states of a residual block: identity, a linear and a saturating branch."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(states, width, generator=generator)
     mix = torch.randn(width, width, generator=generator) * (0.5 / width**0.5)
@@ -126,7 +126,7 @@ def _timed(call: Callable[[], object]) -> tuple[object, float]:
 
 
 def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-    """The parts of a fit, one after the other; what is left of the total is bookkeeping."""
+    """Time the parts of a fit, one after the other; the rest of the total is bookkeeping."""
     seconds: dict[str, float] = {}
     states, seconds["distinct states, float64, centering"] = _timed(lambda: distinct_states(x, y))
     subspace, seconds["covariance and principal directions"] = _timed(
@@ -147,7 +147,7 @@ def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
 
 
 def _project(x: np.ndarray, y: np.ndarray, subspace: Subspace) -> tuple[np.ndarray, ...]:
-    """The products that `rksp.spectra.dmd` makes of the states."""
+    """Compute the products that `rksp.spectra.dmd` makes of the states."""
     inner = subspace.basis / np.sqrt(subspace.variances)
     white, outputs = x @ inner, y @ inner
     operator = outputs.T @ white / (len(x) - 1)
@@ -158,7 +158,7 @@ def _project(x: np.ndarray, y: np.ndarray, subspace: Subspace) -> tuple[np.ndarr
 def _peer_stages(
     inputs: np.ndarray, outputs: np.ndarray, compute_svd: Callable[..., tuple]
 ) -> dict[str, float]:
-    """What PyDMD's fit is made of, by its own SVD and its numpy calls, and the diagnostics after.
+    """Time the parts of PyDMD's fit, its own SVD and numpy calls, and the diagnostics after.
 
     The total has more in it: amplitudes of the modes and checks of its input.
     """

@@ -1,4 +1,4 @@
-"""Results of experiments as small rows."""
+"""The results of experiments as small rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rksp.outcome import Outcome
 AnyRow = TypeVar("AnyRow", bound=BaseModel)
 
 
-class Row(BaseModel):
-    """One trial in a committed result: what a table needs of it."""
+class TrialRow(BaseModel):
+    """One trial in a committed result, with the fields that the tables need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,17 +41,19 @@ class Row(BaseModel):
 
     @property
     def has_diverged(self) -> bool:
-        """Say whether it diverged: not finite, loss above 50 or gradient norm above 500."""
+        """True if a value was not finite, the loss passed 50 or the gradient norm passed 500."""
         return self.outcome == Outcome.DIVERGED
 
 
 class Cost(BaseModel):
-    """What one arm adds to a step of one experiment.
+    """The time that one arm adds to a step of one experiment.
 
     Attributes:
-        experiment, arm: Which.
+        experiment: Key of the experiment.
+        arm: The arm's line.
         every: Steps between two actions.
-        bare, acting: Processor milliseconds of a step without it, and of one in which it acts.
+        bare: Processor milliseconds of a step without the arm.
+        acting: Processor milliseconds of a step in which the arm acts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,15 +66,15 @@ class Cost(BaseModel):
 
     @property
     def share(self) -> float:
-        """Return the share of a bare step, spread over the cadence."""
+        """The added share of a bare step, spread over the cadence."""
         return (self.acting / self.bare - 1) / self.every
 
 
-def to_rows(stored: Sequence[Stored]) -> list[Row]:
+def to_rows(stored: Sequence[Stored]) -> list[TrialRow]:
     """Return the rows of stored trials."""
-    shared = set(Row.model_fields) - {"rate", "faults", "fault_step"}
+    shared = set(TrialRow.model_fields) - {"rate", "faults", "fault_step"}
     return [
-        Row(
+        TrialRow(
             rate=s.trial.recipe.learning_rate,
             faults=s.trial.faults,
             fault_step=s.trial.fault_step,
@@ -88,7 +90,7 @@ def write_rows(path: Path, rows: Sequence[BaseModel]) -> None:
     atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 
-def shipped_rows(name: str, kind: type[AnyRow] = Row) -> list[AnyRow]:
+def shipped_rows(name: str, kind: type[AnyRow] = TrialRow) -> list[AnyRow]:
     """Return the committed rows of an experiment.
 
     Raises:

@@ -16,13 +16,16 @@ Result = TypeVar("Result")
 def rehearse(
     stream: Stream, run: Callable[[], Result], *, sequences: int = 1, entries: int = 0
 ) -> Result:
-    """Calls `run` in a rehearsal, with the finest grain that the model bears.
+    """Call `run` in a rehearsal, with the finest grain that the model supports.
 
     Args:
         stream: Not begun yet.
         run: Runs the model on one sequence.
-        sequences: Of the pass that will follow.
+        sequences: Number of sequences of the pass that will follow.
         entries: States times width of that pass.
+
+    Returns:
+        The result of `run`.
 
     Raises:
         InputError: The pass would not fit in memory.
@@ -50,7 +53,7 @@ def rehearse(
 
 
 def _attempts(stream: Stream) -> Iterator[None]:
-    """Ever coarser: large matrices by rows, all of them whole, blocks, the rest at once."""
+    """Try coarser and coarser grains: matrices by rows, whole, by block, the rest at once."""
     stream.attach("module")
     yield
     stream.tall = ()

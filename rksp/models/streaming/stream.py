@@ -1,4 +1,4 @@
-"""A forward pass whose weights come just before they are used and go right after."""
+"""Run a forward pass whose weights are loaded just before their use and dropped right after."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from rksp.models.streaming.weights import Weights
 
 
 class Stream:
-    """Hooks on a skeleton that give its modules their weights for as long as they run.
+    """Hooks on a skeleton that give its modules their weights only while they run.
 
-    A rehearsal with weights that have no memory finds the order of the modules, and whether a
-    module's weights are used only while it runs; where they are not, whole blocks are loaded.
-    Use as a context manager: leaving it drops every weight and stops the threads.
+    A rehearsal with weights that have no memory finds the order of the modules. It also finds
+    whether a module's weights are used only while it runs; if not, whole blocks are loaded. Use the
+    stream as a context manager: leaving it drops every weight and stops the threads.
 
     Args:
         model: A skeleton; its buffers have values.
-        weights: Where the weights come from.
+        weights: The source of the weights.
         workers: Threads that prepare weights, and as many that multiply by them; the result does
-            not depend on them.
-        ahead: Bytes prepared ahead of use; 0 prepares nothing ahead. Default a quarter of a
-            gigabyte or the largest unit of a block, less where memory is short.
+            not depend on their number.
+        ahead: Bytes prepared ahead of use; 0 prepares nothing ahead. Default the larger of a
+            quarter of a gigabyte and the largest unit of a block, or less if memory is short.
         max_memory: Bytes; a pass that needs more is refused after its rehearsal.
-        target: What it is called in messages.
-        device: Where the model runs; default the GPU if there is one, to which weights come from
-            pinned memory while it computes. On the CPU torch gets one thread and large products
-            are split here: the result must not depend on how many threads there are.
+        target: Name of the model in messages.
+        device: Device of the model; default the GPU if there is one. Weights get there from pinned
+            memory while the GPU computes. On the CPU torch gets one thread and large products are
+            split here, because the result must not depend on the number of threads.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Stream:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self.slots = slots_of(model)
-        self.empty = {slot.name: slot.empty for slot in self.slots}  # of no memory, by name
+        self.empty = {slot.name: slot.empty for slot in self.slots}  # without memory, by name
         can_slice = [slot for slot in self.slots if weights.can_slice(slot.name)]
         self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
-        on_cpu = self.device.type == "cpu"  # a GPU has no use for less than a whole matrix
+        on_cpu = self.device.type == "cpu"  # a GPU multiplies by whole matrices
         self.tall = tuple(slot for slot in can_slice if on_cpu and is_tall(slot))
         self.grain: Grain = "module"
         self.units: tuple[Unit, ...] = ()
@@ -81,15 +81,15 @@ class Stream:
         self.supply = Supply(weights, self.device, workers)
         self.supply.ahead = ahead or 0
         self.widest = self.logits = 0
-        self.cost: PassCost | None = None  # of the last pass of the stream's own
+        self.cost: PassCost | None = None  # cost of the stream's last own pass
         self._begun = (0.0,) * 3
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
         self._hooks: list = []
         self._guest: Guest | None = None
-        self.split_flops = 0  # of products split over threads
+        self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
-            model.set_experts_implementation("eager")  # the one that looks at experts one by one
+            model.set_experts_implementation("eager")  # the one that reads experts one by one
         for slot in self.stacks:
             experts = Experts(
                 slot,
@@ -98,14 +98,14 @@ class Stream:
                 self._give_expert,
                 lambda: bool(self.supply.ahead),
             )
-            # In the instance's own dictionary it hides the parameter, which stays listed.
+            # In the instance's dictionary it hides the parameter, which stays registered.
             slot.module.__dict__[slot.attribute] = experts
             self._experts.append(experts)
         model._rksp_stream = self
         self.attach("module")
 
     def describe(self) -> str:
-        """How the weights were held, a phrase; the same for any number of threads."""
+        """Describe how the weights were held; the phrase does not depend on the threads."""
         grains = {
             "module": "module by module",
             "block": "block by block",
@@ -117,7 +117,7 @@ class Stream:
         return f"streamed {grains[self.grain]}{experts}{tall}{where}"
 
     def attach(self, grain: Grain) -> None:
-        """Hook the modules that hold weights, or whole blocks."""
+        """Put hooks on the modules that hold weights, or on whole blocks."""
         self._detach()
         sliced = {*self.stacks, *self.tall}
         whole = [slot for slot in self.slots if slot not in sliced]
@@ -145,7 +145,7 @@ class Stream:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, products with large weights take as many threads as weights have."""
+        """Split products with large weights over as many threads as prepare weights."""
         if self.device.type != "cpu":
             yield
             return
@@ -156,7 +156,7 @@ class Stream:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Inside, the model runs on weights without memory, and the order of units is noted."""
+        """Run the model inside on weights without memory, and record the order of units."""
         self.supply.is_hollow, self.supply.order = True, []
         try:
             with HollowProducts({id(slot.empty) for slot in self.tall}):
@@ -176,9 +176,9 @@ class Stream:
         else:
             tensors = self.supply.fetch(unit)
         for slot in unit.slots:
-            # As in memory: torch chooses between products, which round differently, by whether a
-            # weight requires a gradient, even where none is taken. Where one is, the graph would
-            # keep every weight.
+            # A weight requires a gradient as it does in memory: torch chooses by this between
+            # products that round differently, even if no gradient is taken. If one is taken, the
+            # graph would keep every weight.
             is_asked = slot.empty.requires_grad and not torch.is_grad_enabled()
             weight = nn.Parameter(tensors[slot.name], requires_grad=is_asked)
             slot.module._parameters[slot.attribute] = weight
@@ -186,19 +186,19 @@ class Stream:
 
     @contextmanager
     def visited_by(self, guest: Guest) -> Iterator[None]:
-        """Inside, modules get their weights from a guest."""
+        """Let a guest give modules their weights inside."""
         self.release()
         self._guest = guest
         try:
             yield
         finally:
             self._guest = None
-            for unit in self.units:  # of a pass that was broken off
+            for unit in self.units:  # of a pass that was aborted
                 unit.clear()
             self.release()
 
     def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
-        """What a guest gives for an expert, if there is one."""
+        """Return the expert from a guest, if there is one."""
         if self._guest is None:
             return None
 
@@ -214,9 +214,9 @@ class Stream:
             return
         if self.supply.is_hollow and unit.module is not self.model:
             size = _bytes_of(output)
-            # The last module gives the logits, of which there is one copy and not four.
+            # The last module returns the logits; there is one copy of them and not four.
             self.widest, self.logits = max(self.widest, self.logits), size
-        # Not dropped yet: hooks that come after this one may look at the weights.
+        # The unit is dropped later, because hooks after this one may read the weights.
         self._done.append(unit)
 
     def _retire(self) -> None:
@@ -244,7 +244,7 @@ class Stream:
         return time.perf_counter(), computing, self.supply.loads.seconds
 
     def release(self) -> None:
-        """Drops every weight; the next pass begins anew."""
+        """Drop every weight and everything prepared ahead."""
         self._done = list(dict.fromkeys(self._done + self.supply.held))
         self._retire()
         for experts in self._experts:
@@ -252,7 +252,7 @@ class Stream:
         self.supply.rest()
 
     def again(self) -> Stream:
-        """A closed stream as it was after its rehearsal."""
+        """Open a new stream in the state of this one after its rehearsal."""
         stream = Stream(
             self.model,
             self.weights,
@@ -270,7 +270,7 @@ class Stream:
         return stream
 
     def close(self) -> None:
-        """Drops every weight, takes the hooks off and stops the threads."""
+        """Drop every weight, remove the hooks and stop the threads."""
         self.release()
         self._detach()
         for slot in self.stacks:

@@ -17,7 +17,7 @@ from rksp.models.streaming.weights import Weights
 
 
 class Supply:
-    """What gives units their weights, in the order that a rehearsal found.
+    """Gives units their weights, in the order that a rehearsal found.
 
     Args:
         weights: Where the weights come from.
@@ -48,7 +48,7 @@ class Supply:
         self._place = 0
 
     def fetch(self, unit: Unit) -> dict[str, Tensor]:
-        """The weights of a unit; begins with those of the units after it."""
+        """Return the weights of a unit; start loading those of the units after it."""
         loading = self._coming.pop(unit, None) or self._load(unit)
         self._advance(unit)
         tensors = loading.wait()
@@ -57,17 +57,17 @@ class Supply:
         return tensors
 
     def begin(self, slot: Slot) -> Callable[[], Tensor]:
-        """Begins to load one whole weight; gives what waits for it."""
+        """Start to load one whole weight; return the function that waits for it."""
         loading = self._loading({slot.name: slot.empty}, self.weights.jobs)
         return lambda: loading.wait()[slot.name]
 
     def read(self, slot: Slot) -> Read:
-        """What loads parts of a slot's weight."""
+        """Return the function that loads parts of a slot's weight."""
 
         def read(start: int, stop: int) -> Callable[[], Tensor]:
             shape, dtype = (stop - start, *slot.empty.shape[1:]), slot.empty.dtype
             like = torch.empty(shape, dtype=dtype, device="meta")
-            if self.is_hollow:  # an expert: what is tall is never looked at then
+            if self.is_hollow:  # an expert, because tall weights are never read in rehearsal
                 like = torch.empty(shape[1:], dtype=dtype, device="meta")
                 return lambda: hollow(like, self.device).unsqueeze(0)
             loading = self._loading(
@@ -98,7 +98,7 @@ class Supply:
         )
 
     def _advance(self, unit: Unit) -> None:
-        """Begins with what comes next, as far as memory is set aside for it."""
+        """Start loading what comes next, as far as memory is reserved for it."""
         try:
             self._place = self.order.index(unit, self._place) + 1
         except ValueError:
@@ -118,7 +118,7 @@ class Supply:
             loading.send()
 
     def rest(self) -> None:
-        """Drops what was begun; the next pass begins anew."""
+        """Drop what was prepared; the next pass starts anew."""
         for loading in self._coming.values():
             loading.drop()
         self._coming.clear()
@@ -126,12 +126,12 @@ class Supply:
         self._place = 0
 
     def take_over(self, other: Supply, units: dict[str, Unit]) -> None:
-        """Goes on where another stopped, with units of its own by path."""
+        """Continue where another supply stopped, with own units by path."""
         self.order = [units[unit.path] for unit in other.order]
         self.ahead, self.scales = other.ahead, other.scales
         self.buffers.limit = other.buffers.limit
 
     def close(self) -> None:
-        """Stops the threads."""
+        """Stop the threads."""
         for pool in (self.loads, self.products):
             pool.shutdown(wait=True, cancel_futures=True)
