@@ -299,7 +299,7 @@ def _whole(
         locate_chains(stream.model, lambda: stream.model(**one, use_cache=False), None, 2, tokens)
         predicted = stream.plan.peak
         first = Batch(inputs=one, labels=batch.labels[:1])
-        responding = plan_response(stream, first.labels.numel(), source.config.vocab_size).peak
+        responding = plan_response(stream, 1, first.labels.numel(), source.config.vocab_size).peak
         ratio = _draws(stream) / found[_DRAWS]
     size = f"all {source.num_parameters:,} parameters"
     responded = {}

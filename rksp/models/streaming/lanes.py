@@ -59,7 +59,7 @@ class _Stopped(BaseException):
 class _Lane(threading.Thread):
     """One pass with its weights moved by `rate` times the update."""
 
-    def __init__(self, lanes: Lanes, rate: float, run: Callable[[], object]) -> None:
+    def __init__(self, lanes: Lanes, rate: float, run: Callable[[float], object]) -> None:
         super().__init__(name="rksp-lane", daemon=True)
         self.lanes, self.rate, self.run_pass = lanes, rate, run
         self.want: _Want | None = None
@@ -75,7 +75,7 @@ class _Lane(threading.Thread):
         """Run the pass and keep its result or its error."""
         try:
             with torch.no_grad(), _LaneProducts(self):
-                self.result = self.run_pass()
+                self.result = self.run_pass(self.rate)
         except BaseException as error:  # raised again in the thread that waits
             self.error = error
         finally:
@@ -120,7 +120,7 @@ class Lanes:
             self._places.setdefault(unit, []).append(place)
         self._next: tuple[Key, Callable[[], Tensor]] | None = None
 
-    def run(self, run: Callable[[], object]) -> list[object]:
+    def run(self, run: Callable[[float], object]) -> list[object]:
         """Return the results of `run` at each rate; raise the first error of any lane."""
         lanes = [_Lane(self, rate, run) for rate in self.rates]
         with self.stream.visited_by(self):

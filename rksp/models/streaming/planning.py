@@ -60,7 +60,11 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
 # replaced yet, at the worst moment of the backward pass.
 _KEPT = 1.35
 _LANES = 5  # most lanes of a sweep
-_PASSES, _LOADS = 3.7, 7  # multiples of the whole pass: its arithmetic, and its loading of weights
+# Multiples of what a pass takes: arithmetic over one batch, and loading of all weights. One batch
+# runs forward and backward (3), both run unmoved and at the first rate (4), 11 lanes run one, and 5
+# times the gradients are multiplied out. 7 times weights are loaded; their updates are made and
+# they are moved besides, which takes as long as 7 loadings more.
+_BATCHES, _LOADS = 3 + 4 + 11 + 5, 7 + 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +92,12 @@ class ResponsePlan:
         return f"response: {readable(self.peak)}{time}"
 
 
-def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
+def plan_response(stream: Stream, sequences: int, tokens: int, classes: int) -> ResponsePlan:
     """Predict a streamed response, which keeps every weight's inputs and outputs.
 
     Args:
         stream: A rehearsed stream.
+        sequences: Sequences of one of its two batches.
         tokens: Tokens of one of its two batches.
         classes: Number of classes of the logits.
 
@@ -119,7 +124,8 @@ def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
     cost = stream.cost
     if cost is None:
         return ResponsePlan(peak=peak)
-    worked = _PASSES * cost.computing + _LOADS * cost.loading
+    share = sequences / cost.sequences
+    worked = _BATCHES * share * cost.computing + _LOADS * cost.loading
     busy = max(cost.computing + cost.loading, 1e-9) / max(cost.seconds, 1e-9)
     return ResponsePlan(peak=peak, processor_seconds=worked, seconds=worked / busy)
 

@@ -42,8 +42,10 @@ class PassCost:
         seconds: Of the clock.
         computing: Processor seconds of the model itself.
         loading: Processor seconds of drawing or reading its weights.
+        sequences: Number of sequences that it ran.
     """
 
     seconds: float
     computing: float
     loading: float
+    sequences: int

@@ -10,6 +10,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
+from rksp.batch import tensors
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.streaming.guest import Guest
 from rksp.models.streaming.loading import choose_device, move_buffers, moved
@@ -82,7 +83,7 @@ class Stream:
         self.supply.ahead = ahead or 0
         self.widest = self.logits = 0
         self.cost: PassCost | None = None  # cost of the stream's last own pass
-        self._begun = (0.0,) * 3
+        self._begun, self._sequences = (0.0,) * 3, 1
         self._done: list[Unit] = []
         self._experts: list[Experts] = []
         self._hooks: list = []
@@ -227,15 +228,21 @@ class Stream:
         self._done.clear()
 
     def _begin_pass(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        self._sequences = next((len(t) for t in tensors((args, kwargs)) if t.dim()), 1)
         self._begun = self._clocks()
         return moved((args, kwargs), self.device)
 
     def _end_pass(self) -> None:
         if self._guest is None:
             self.release()
-            costs = (end - start for start, end in zip(self._begun, self._clocks(), strict=True))
+            seconds, computing, loading = (
+                end - start for start, end in zip(self._begun, self._clocks(), strict=True)
+            )
             self.cost = PassCost(
-                **dict(zip(("seconds", "computing", "loading"), costs, strict=True))
+                seconds=seconds,
+                computing=computing,
+                loading=loading,
+                sequences=self._sequences,
             )
 
     def _clocks(self) -> tuple[float, float, float]:
