@@ -15,7 +15,7 @@ from torch import nn
 
 from rksp.batch import Batch
 from rksp.checks.facts import read_facts
-from rksp.errors import NotCovered
+from rksp.errors import InputError, NotCovered
 from rksp.features import extract
 from rksp.measure.first_update import FirstUpdate, kinds_of
 from rksp.measure.response import ResponseProfile, first_direction, measure_response, search
@@ -296,3 +296,8 @@ def test_findings_are_the_same_streamed(path):
     for left, right in zip(whole.findings, part.findings, strict=True):
         assert right.value == pytest.approx(left.value, rel=2e-2), left.code
     assert whole.profile.forward.not_measured == part.profile.forward.not_measured
+
+
+def test_remote_code_is_refused_before_it_could_be_streamed():
+    with pytest.raises(InputError, match="remote code only"):
+        resolve_tiny(str(CONFIGS[0].with_name("baichuan.json")))

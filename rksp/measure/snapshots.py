@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -281,6 +281,18 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _missing(parameters: Mapping[str, inspect.Parameter], given: Mapping[str, object]) -> list[str]:
+    """Return the names of arguments that a model must have and is not given."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, parameter in parameters.items()
+        if name not in given
+        and parameter.default is inspect.Parameter.empty
+        and parameter.kind not in variable
+    ]
+
+
 def _run(model: nn.Module, batch: Batch, failures: list[BaseException]) -> object:
     inputs = batch.inputs
     if batch.objective is not None:
@@ -290,6 +302,12 @@ def _run(model: nn.Module, batch: Batch, failures: list[BaseException]) -> objec
     parameters = inspect.signature(model.forward).parameters
     if "use_cache" in parameters:
         kwargs.setdefault("use_cache", False)
+    if kwargs and not args and (missing := _missing(parameters, kwargs)):
+        raise InputError(
+            f"The model needs {' and '.join(missing)}, and the probe holds only "
+            f"{' and '.join(inputs)}; give a factory (package.module:function) that returns the "
+            "model and a batch with all of them."
+        )
     try:
         return model(*args, **kwargs)
     except _CANNOT_RUN as error:

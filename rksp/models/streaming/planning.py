@@ -60,11 +60,9 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
 # replaced yet, at the worst moment of the backward pass.
 _KEPT = 1.35
 _LANES = 5  # most lanes of a sweep
-# Multiples of what a pass takes: arithmetic over one batch, and loading of all weights. One batch
-# runs forward and backward (3), both run unmoved and at the first rate (4), 11 lanes run one, and 5
-# times the gradients are multiplied out. 7 times weights are loaded; their updates are made and
-# they are moved besides, which takes as long as 7 loadings more.
-_BATCHES, _LOADS = 3 + 4 + 11 + 5, 7 + 7
+# Multiples of what a pass takes. Arithmetic over one batch: forward and backward (3), two passes
+# over both batches (4), 11 over one. Loading of weights: forward, backward, sums and four sweeps.
+_BATCHES, _LOADS = 3 + 4 + 11, 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
