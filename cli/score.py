@@ -73,9 +73,9 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
+    from rksp.recipe_files.reported import with_origins
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
-    from rksp.score_report import with_origins
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
