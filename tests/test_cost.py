@@ -15,6 +15,7 @@ from test_streamed_response import halves
 from rksp.bench.score import score_cost
 from rksp.cli.process import collector_paused, freed_memory_kept
 from rksp.errors import InputError
+from rksp.evidence import gather
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.streaming.opening import open_stream
@@ -107,10 +108,10 @@ def test_stages_of_a_score_add_up():
     [
         ("blip", "needs pixel_values"),
         ("audio-spectrogram-transformer", "neither tokens nor images"),
+        ("cohere_asr", "needs input_features"),
+        ("detr", "the library timm, which is not installed"),
     ],
 )
 def test_a_model_of_other_inputs_is_refused_by_their_name(kind, needs):
-    from rksp.evidence import gather
-
     with pytest.raises(InputError, match=needs):
         gather(resolve_tiny(kind))
