@@ -39,8 +39,15 @@ class ModelOptions(BaseModel):
         bool, Flag("--allow-hub", "Allow downloads from the Hugging Face Hub.")
     ] = False
 
-    def resolve(self, target: str, overrides: Mapping[str, object]) -> ModelSource:
+    def resolve(
+        self, target: str, overrides: Mapping[str, object], *, counts: bool = True
+    ) -> ModelSource:
         """Resolve a target; `--set` replaces what a recipe file changes about it.
+
+        Args:
+            target: See `rksp.resolve`.
+            overrides: What a recipe file changes about the target.
+            counts: See `rksp.resolve`.
 
         Raises:
             InputError: The model does not exist.
@@ -55,4 +62,5 @@ class ModelOptions(BaseModel):
                 trust_remote_code=self.trust_remote_code,
                 allow_hub=self.allow_hub,
                 max_params=int(self.max_params),
+                counts=counts,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,8 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import (
+    collector_paused,
+    freed_memory_kept,
     quiet_transformers,
     reading,
     stdout_for_us_alone,
@@ -73,9 +76,9 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
+    from rksp.recipe_files.reported import with_origins
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
-    from rksp.score_report import with_origins
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
@@ -109,14 +112,11 @@ def _scored(
     threshold: float,
 ) -> ScoreReport:
     """Measure every seed, and report them together."""
-    # Here and not above: --help must not wait for torch.
-    from rksp.pipeline import evaluate
-    from rksp.score_report import score_report
-
     classifier = _classifier(risk.classifier)
-    measure = with_threads(measure)
-    quiet_transformers()
-    source = model.resolve(run.target, run.overrides)
+    with collector_paused():
+        measure = with_threads(measure)
+        quiet_transformers()
+        source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
     if measure.evidence == "config":
         from rksp.config_score import score_configuration
 
@@ -128,20 +128,28 @@ def _scored(
             classifier=classifier,
             alternatives=run.alternatives,
         )
+    # Here and not above: neither --help nor a configuration needs them.
+    with collector_paused():
+        from rksp.models.streaming.opening import should_stream
+        from rksp.pipeline import evaluate
+        from rksp.score_report import score_report
     evaluations = []
+    responds = measure.evidence != "forward"
+    streams = should_stream(source, measure.streaming, measure.max_memory, with_response=responds)
     for seed in range(measure.seed, measure.seed + seeds):
-        evaluation, probe = evaluate(
-            source,
-            run.recipe,
-            measure.model_copy(update={"seed": seed}),
-            threshold=threshold,
-            risk=risk.risk,
-            classifier=classifier,
-            alternatives=run.alternatives,
-            progress=lambda step, seed=seed: print(
-                f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
-            ),
-        )
+        with nullcontext() if streams else freed_memory_kept():  # a stream has buffers of its own
+            evaluation, probe = evaluate(
+                source,
+                run.recipe,
+                measure.model_copy(update={"seed": seed}),
+                threshold=threshold,
+                risk=risk.risk,
+                classifier=classifier,
+                alternatives=run.alternatives,
+                progress=lambda step, seed=seed: print(
+                    f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
+                ),
+            )
         evaluations.append(evaluation)
     return score_report(source, run.recipe, evaluations, probe.description)
 
