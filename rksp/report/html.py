@@ -11,6 +11,7 @@ from markupsafe import Markup
 from rksp.documents.score import RiskAssessment, ScoreReport
 from rksp.report import figures, words
 from rksp.report.issues import deciding
+from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.report.svg import short
 from rksp.spectra.spectrum import VARIANTS
 
@@ -73,6 +74,10 @@ def render(report: ScoreReport) -> str:
         circles=circles[::step],
         more_circles=circles if step > 1 else [],
         heat=figures.heat_map(layers),
+        columns=COLUMNS,
+        usual=usual,
+        measured=measured(seed),
+        range_note=RANGE_NOTE,
         reasons=_reasons(report, seed.risk),
         changes=Counter(c.state for c in report.baseline.changes) if report.baseline else None,
         notes=words.notes(report, seed),

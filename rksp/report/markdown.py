@@ -14,20 +14,10 @@ from rksp.documents.score import (
 )
 from rksp.report import words
 from rksp.report.issues import deciding
+from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _MARKS = {"error": "🔴", "warning": "🟠", "note": "🔵"}
-_COLUMNS = (
-    ("M≈1", "near_unit_mass", ".2f"),
-    ("M>1", "expansive_mass", ".2f"),
-    ("ρ", "spectral_radius", ".2f"),
-    ("κ(V)", "eigenvector_condition", ".3g"),
-    ("η", "nonlinearity", ".2f"),
-    ("gain", "energy_gain", ".2f"),
-    ("update", "update_ratio", ".2f"),
-    ("rms in", "rms_in", ".3g"),
-    ("rms out", "rms_out", ".3g"),
-)
 
 
 def render(report: ScoreReport) -> str:
@@ -150,34 +140,20 @@ def _layers(layers: list[LayerReport]) -> str:
     rows = [
         (
             code(layer.name),
-            *(_number(getattr(layer, field), form) for _, field, form in _COLUMNS),
+            *(_number(getattr(layer, column.field), column.form) for column in COLUMNS),
             layer.status.replace("_", " "),
         )
         for layer in layers
     ]
-    return table(("Block", *(title for title, _, _ in _COLUMNS), "Status"), rows)
+    rows.append(("usual", *map(usual, COLUMNS), ""))
+    return table(("Block", *(column.title for column in COLUMNS), "Status"), rows)
 
 
 def _evidence(report: ScoreReport, seed: SeedReport) -> str:
-    forward, response = seed.forward, seed.response
-    rows = [
-        ("initial loss", _number(forward.loss)),
-        ("loss of a uniform guess", _number(forward.uniform_loss)),
-        ("logit std", _number(forward.logit_std)),
-        ("attention logit std", _number(forward.attention_logit_std)),
-        ("attention entropy", _number(forward.attention_entropy)),
-        ("router entropy", _number(forward.router_entropy)),
-        ("largest activation", _number(forward.activation_absmax)),
-        ("near-unit mass", _number(seed.spectra.published_score)),
-    ]
-    if response is not None:
-        rows += [
-            ("gradient norm", _number(response.grad_norm)),
-            ("critical rate", _number(response.critical_rate)),
-        ]
-    measured = [row for row in rows if row[1] != "–"]
-    listed = "\n".join(f"- {plain(note)}" for note in words.notes(report, seed))
-    return "\n\n".join(filter(None, (table(("Measured", "Value"), measured), listed)))
+    rows = [(m.word, _number(m.value), m.healthy, plain(m.note)) for m in measured(seed)]
+    parts = [table(("Measured", "Value", "Healthy", ""), rows), RANGE_NOTE] if rows else []
+    parts.append("\n".join(f"- {plain(note)}" for note in words.notes(report, seed)))
+    return "\n\n".join(filter(None, parts))
 
 
 def _provenance(report: ScoreReport) -> str:
