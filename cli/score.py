@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,10 +19,12 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
@@ -123,20 +124,21 @@ def _scored(
             alternatives=run.alternatives,
         )
     evaluations = []
-    for seed in range(measure.seed, measure.seed + seeds):
-        evaluation, probe = evaluate(
-            source,
-            run.recipe,
-            measure.model_copy(update={"seed": seed}),
-            threshold=threshold,
-            risk=risk.risk,
-            classifier=classifier,
-            alternatives=run.alternatives,
-            progress=lambda step, seed=seed: print(
-                f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
-            ),
-        )
-        evaluations.append(evaluation)
+    with live_progress() as report:
+        for seed in range(measure.seed, measure.seed + seeds):
+            evaluation, probe = evaluate(
+                source,
+                run.recipe,
+                measure.model_copy(update={"seed": seed}),
+                threshold=threshold,
+                risk=risk.risk,
+                classifier=classifier,
+                alternatives=run.alternatives,
+                progress=lambda done, total, step, seed=seed: report(
+                    f"{one_line(name, 60)} seed {seed}: {step}", done, total
+                ),
+            )
+            evaluations.append(evaluation)
     return score_report(source, run.recipe, evaluations, probe.description)
 
 

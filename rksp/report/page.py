@@ -16,6 +16,7 @@ from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.terminal import LEVEL_STYLES, STYLES
+from rksp.sizes import count
 from rksp.text import one_line
 
 _SCALE = 50  # characters of the drawn scale of rates
@@ -61,7 +62,7 @@ def render(report: ScoreReport) -> Page:
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     """Yield the verdict with its probability, or with what is missing."""
     target, risk = report.target, seed.risk
-    size = "" if target.parameters is None else f" ({words.count(target.parameters)})"
+    size = "" if target.parameters is None else f" ({count(target.parameters)})"
     style = STYLES.get(report.verdict, "bold yellow")
     title = (words.TITLES[report.verdict], style)
     if risk is None or risk.verdict == "cannot tell":
