@@ -55,6 +55,7 @@ ANSWER_WORDS: tuple[Word, ...] = (
             "risk against the learning rate",
         ),
     ),
+    Word(name="next", meaning="The command that is most useful after this answer."),
     Word(
         name="bar",
         meaning=(
@@ -278,6 +279,6 @@ ANSWER_WORDS: tuple[Word, ...] = (
     Word(
         name="timings",
         meaning="Wall time of each step in seconds; it is the only part that differs between runs.",
-        spellings=("build", "forward and spectra", "predict", "train"),
+        spellings=("build", "forward and spectra", "predict", "train", "trials"),
     ),
 )

@@ -164,6 +164,29 @@ RUN_WORDS: tuple[Word, ...] = (
         spellings=("undertrained %",),
     ),
     Word(name="healthy run", meaning="A run that is none of these.", spellings=("healthy %",)),
+    Word(
+        name="init std",
+        meaning="The standard deviation of the initial weights, and the scheme that drew them.",
+        spellings=("init scheme",),
+    ),
+    Word(name="depth", meaning="The number of blocks of a model."),
+    Word(
+        name="Adam β1",
+        meaning="The memory of Adam's moments, β1 and β2, and the constant ε that it adds.",
+        spellings=("Adam β2", "Adam ε", "β1", "β2", "ε", "β₁", "β₂"),
+    ),
+    Word(name="clipping", meaning="The gradient norm above which gradients are scaled down."),
+    Word(
+        name="warm-up share",
+        meaning="The steps of the warm-up divided by all steps.",
+        spellings=("warm-up", "warmup"),
+    ),
+    Word(
+        name="sequences per batch",
+        meaning="The size of a batch in sequences, and of a sequence in tokens.",
+        spellings=("tokens per sequence",),
+    ),
+    Word(name="name", meaning="The short name of a check; rksp explain NAME explains it."),
     Word(name="hits", meaning="Public failures that the check warned of."),
     Word(name="misses", meaning="Public failures of its kind that the check did not warn of."),
     Word(
