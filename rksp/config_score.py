@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from rksp.checks.coverage import not_covered
+from rksp.checks.coverage import uncovered
 from rksp.checks.registry import recipe_findings
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.documents.score import (
@@ -118,8 +118,7 @@ def _assessed(
     rate = recipe.learning_rate
     try:
         inputs = configured_inputs(source.config, recipe)
-        unseen = not_covered(recipe)
-        doubts = (f"the labelled runs contain no {', no '.join(unseen)}",) if unseen else ()
+        doubts = tuple(uncovered(recipe))
         model = classifier or load_edge_model()
         return assess(extract(), inputs, model, learning_rate=rate, doubts=doubts, **bars), None
     except (ArtifactError, InputError) as error:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rksp.checks.coverage import not_covered
+from rksp.checks.coverage import uncovered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import Norm
@@ -209,9 +209,8 @@ def _not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
 
 def _doubts(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
     """Return the reasons why the evidence does not support an answer."""
-    unseen = not_covered(recipe)
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
-    doubts += [f"the labelled runs contain no {', no '.join(unseen)}"] if unseen else []
+    doubts += uncovered(recipe)
     if seen.forward.loss is not None and seen.forward.uniform_loss is None:
         doubts.append("the labelled runs all minimize a cross-entropy, not this loss")
     if response is not None and response.reason is not None:

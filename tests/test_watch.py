@@ -37,7 +37,7 @@ from rksp.monitors.sinks import (
     read_log,
     sentence,
 )
-from rksp.monitors.watch import Watch, summary
+from rksp.monitors.watch import Watch
 
 VOCABULARY = 31
 
@@ -332,16 +332,6 @@ def test_a_reset_reaches_every_monitor_and_is_noted() -> None:
     watch.begin_step(3)
     watch.reset("rolled back")
     assert probe.resets == 1 and watch.resets == [(3, "rolled back")]
-
-
-def test_costs_and_counts_are_summed_up() -> None:
-    watch = Watch([_Probe(fail="read"), *make_monitors(["loss", "gradient-norm"])])
-    _train(_zoo(), watch, steps=60, spike=50)
-    table = summary(watch)
-    assert table["loss"]["first_alarm"] == 50 and table["loss"]["alarms"] >= 1
-    assert table["loss"]["readings"] == 120
-    assert all(row["seconds"] > 0 for row in table.values())
-    assert "cannot read" in table["probe"]["silent"]
 
 
 def test_replay_equals_live_and_thresholds_can_be_changed_afterwards() -> None:

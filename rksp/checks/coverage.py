@@ -25,6 +25,12 @@ def not_covered(recipe: Recipe) -> tuple[str, ...]:
     return tuple(part for part, is_part in parts.items() if is_part)
 
 
+def uncovered(recipe: Recipe) -> list[str]:
+    """Return a clause that says why rksp cannot judge a recipe, if there is a reason."""
+    parts = not_covered(recipe)
+    return [f"the labelled runs include no {', no '.join(parts)}"] if parts else []
+
+
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     parts = list(not_covered(evidence.recipe))
     if evidence.scales_rates_by_width:

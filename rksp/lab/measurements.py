@@ -25,15 +25,20 @@ def write_measurement(folder: Path, ladder: str, features: Features) -> None:
 
 
 def shipped_measurements() -> Path:
-    """Where the measurements beside the shipped collection lie: a JSON document a line."""
+    """Return the path of the measurements of the shipped collection, one JSON document a line."""
     return Path(str(files("rksp.datasets") / "runs" / "measurements.jsonl.xz"))
 
 
 def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -> int:
-    """Packs a folder of measurements, sorted by ladder, into one compressed file.
+    """Pack a folder of measurements into one compressed file, sorted by ladder.
 
     Args:
-        base: A packed file whose measurements are kept beside the folder's, which win.
+        folder: The folder of stored measurements.
+        output: The file to write.
+        base: A packed file whose measurements are kept too; the folder's replace them.
+
+    Returns:
+        The number of measurements in the file.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     check_writable(output)
@@ -48,7 +53,7 @@ def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -
 
 
 def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]]:
-    """Measurements by ladder id; `path` None reads the shipped ones.
+    """Read packed measurements by ladder id; `path` None reads the shipped ones.
 
     Raises:
         ArtifactError: The file is missing or damaged.
