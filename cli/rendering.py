@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from rksp.errors import ArtifactError, InputError
 from rksp.files import atomic_write, check_writable, read_limited
 from rksp.report.formats import (
     FORMATS,
+    PLAIN_WIDTH,
     Output,
     check_format,
     formats_of,
@@ -98,10 +100,10 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise ArtifactError(
-            f"{file} is not a report of this rksp: {one_line(where, 200)}: {first['msg']}."
-        ) from None
+        where = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ")
+        place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
+        raise ArtifactError(f"{file} is not a report of this rksp.{place}") from None
 
 
 def outputs(output_format: str, files: list[str] | None, kind: str = "score") -> list[Output]:
@@ -133,7 +135,8 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(shown)
+    is_told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(highlight=False, width=None if is_told else PLAIN_WIDTH).print(shown)
 
 
 def conclude(document: Document, *, exit_zero: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,6 +28,7 @@ from rksp.cli.process import (
     stdout_for_us_alone,
     with_threads,
 )
+from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.options import MeasureOptions
@@ -136,8 +136,9 @@ def _scored(
     evaluations = []
     responds = measure.evidence != "forward"
     streams = should_stream(source, measure.streaming, measure.max_memory, with_response=responds)
-    for seed in range(measure.seed, measure.seed + seeds):
-        with nullcontext() if streams else freed_memory_kept():  # a stream has buffers of its own
+    # A stream has buffers of its own.
+    with live_progress() as report, nullcontext() if streams else freed_memory_kept():
+        for seed in range(measure.seed, measure.seed + seeds):
             evaluation, probe = evaluate(
                 source,
                 run.recipe,
@@ -146,11 +147,11 @@ def _scored(
                 risk=risk.risk,
                 classifier=classifier,
                 alternatives=run.alternatives,
-                progress=lambda step, seed=seed: print(
-                    f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
+                progress=lambda done, total, step, seed=seed: report(
+                    f"{one_line(name, 60)} seed {seed}: {step}", done, total
                 ),
             )
-        evaluations.append(evaluation)
+            evaluations.append(evaluation)
     return score_report(source, run.recipe, evaluations, probe.description)
 
 

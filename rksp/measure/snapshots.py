@@ -36,6 +36,7 @@ class LayerTransition:
         x: States entering the block, `[states, width]`, any float dtype.
         y: States leaving it, same shape; row i of `x` and `y` belong to the same token.
         sequence: Index of the sequence of each state, `[states]` int64.
+        of: Number of blocks of all chains; 0 if nobody counted.
     """
 
     layer: int
@@ -43,6 +44,7 @@ class LayerTransition:
     x: Tensor
     y: Tensor
     sequence: Tensor
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,8 @@ def collect(
                 raise
             chains = ()
         watch = ForwardWatch(statistics=statistics)
-        reader = _Reader(consume, watch, num_states, count)
+        blocks_in_all = sum(len(chain.blocks) for chain in chains)
+        reader = _Reader(consume, watch, num_states, count, blocks_in_all)
         with ExitStack() as stack:
             offset = 0
             for chain in chains:
@@ -149,8 +152,10 @@ class _Reader:
         watch: ForwardWatch,
         num_states: int | None,
         count: int,
+        of: int,
     ) -> None:
         self.consume, self.watch, self.num_states, self.count = consume, watch, num_states, count
+        self.of = of
         self.blocks: list[BlockStats] = []
         self.failures: list[BaseException] = []
         self.states = self.width = 0
@@ -205,7 +210,9 @@ class _Visit:
         reader.blocks.append(block_stats(name, x, y))
         reader.watch.block = None
         reader.hand_over(
-            LayerTransition(layer=self.offset + index, name=name, x=x, y=y, sequence=sequence)
+            LayerTransition(
+                layer=self.offset + index, name=name, x=x, y=y, sequence=sequence, of=reader.of
+            )
         )
 
     def _pick(self, tensor: Tensor) -> Tensor:
