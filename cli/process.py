@@ -123,13 +123,9 @@ def freed_memory_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while libraries load: they make objects and no garbage.
-
-    What was loaded is not looked at again: later collections pass over it.
-    """
+    """Pause the garbage collector while libraries load: they make objects and no garbage."""
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         gc.enable()
