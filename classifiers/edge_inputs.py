@@ -126,7 +126,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
     Column(name="depth", meaning="the number of blocks"),
     Column(name="warmup", meaning="the warm-up", sign=1),
-    Column(name="final_share", meaning="where the schedule ends"),
+    Column(name="final_share", meaning="the end of the schedule"),
     Column(name="undecayed_steps", meaning="a schedule that does not decay", sign=-1),
     Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
@@ -140,7 +140,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
 )
 # Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
 MEASURED_COLUMNS: tuple[Column, ...] = (
-    Column(name="nonlinearity", meaning="how nonlinear the blocks are"),
+    Column(name="nonlinearity", meaning="the nonlinearity of the blocks"),
 )
 
 
