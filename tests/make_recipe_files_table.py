@@ -53,8 +53,8 @@ from the printed assumptions. The version is the one whose defaults were read.
 
 {described} runs describe their model, and {scored} of these become a target without another
 argument. `tests/score_run_configs.py` ran `rksp score FILE --evidence config` on these without a
-network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub that is not in the
-local cache, and {failed} end in another sentence.
+network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub
+that is not in the local cache, and {failed} end in another sentence.
 
 | run | read as | settings read | right | wrong | assumed | model |
 |---|---|--:|--:|--:|---|---|
