@@ -27,7 +27,8 @@ class Rule:
         floor: Added to the measured spread, in transformed units.
         harmless: A value on the good side of it may change as it likes.
         warn, critical: Hard limits on the value itself, on the bad side (`up` if there is none).
-            A series that starts beyond `warn` is not judged by it.
+            A series that starts beyond `warn` is not judged by it, unless `from_start`.
+        from_start: Whether `warn` speaks for a series that starts beyond it too.
         patience: Samples in a row beyond a hard limit before it speaks.
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row, with `ratio_severity`.
@@ -41,6 +42,7 @@ class Rule:
     harmless: float | None = None
     warn: float | None = None
     critical: float | None = None
+    from_start: bool = False
     patience: int = 1
     ratio: float | None = None
     ratio_severity: Severity = Severity.WARN
@@ -114,6 +116,7 @@ RULES: dict[str, Rule] = {
     "rms_t": Rule(transform="log", floor=0.15, harmless=2.0, advice="zclip"),
     "update_rms": Rule(transform="log", floor=0.25, advice="zclip"),
     "epsilon_share": Rule(direction=None, warn=0.1),
+    "starved_share": Rule(direction=None, warn=0.5, from_start=True),
     # output-log-z
     "output_log_z": Rule(direction="both", floor=0.25, advice="z_loss"),
     # activation-range

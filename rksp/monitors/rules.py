@@ -226,7 +226,8 @@ class _Series:
             if limit is None or not rule.is_beyond(value, limit):
                 continue
             # A model that starts beyond a soft limit is of another kind, not ill.
-            if severity is Severity.WARN and not self.was_within:
+            is_judged = self.was_within or rule.from_start
+            if severity is Severity.WARN and not is_judged:
                 continue
             sign = "<=" if rule.direction == "down" else ">="
             yield _Verdict(

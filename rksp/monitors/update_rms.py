@@ -30,6 +30,8 @@ class UpdateRMS(Monitor):
     - `update_rms` = RMS(m̂ / (√v̂ + ε)), the step in units of the learning rate, before decay.
     - `epsilon_share`: share of coordinates with 0 < √v̂ < 10 ε, whose updates vanish (Wortsman et
       al., 2023b, arXiv 2309.14322); a coordinate that never had a gradient is not counted.
+    - `starved_share` of the whole model: the least `epsilon_share` of its blocks. Rare tokens
+      starve rows of an embedding in healthy runs; every block starves only if ε is too large.
 
     Tensors of more than `samples` entries are measured on that many, evenly spread. Of sharded
     tensors each rank measures its own part.
@@ -38,7 +40,7 @@ class UpdateRMS(Monitor):
     name = "update-rms"
     phase = Phase.UPDATE
     default_every = 4
-    quantities = ("rms_t", "update_rms", "epsilon_share")
+    quantities = ("rms_t", "update_rms", "epsilon_share", "starved_share")
     source = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"
 
     def __init__(self, *, every: PositiveInt | None = None, samples: PositiveInt = SAMPLES) -> None:
@@ -63,7 +65,7 @@ class UpdateRMS(Monitor):
         if not tensors:
             return []
         found = self._measure(tensors)
-        readings = []
+        readings, shares = [], []
         for name in dict.fromkeys(owners):
             rows = [i for i, owner in enumerate(owners) if owner == name]
             for quantity in ("rms_t", "update_rms"):
@@ -77,8 +79,9 @@ class UpdateRMS(Monitor):
                 found["epsilon_share"][i] * size for i, size in zip(rows, sizes, strict=True)
             )
             share = share / sum(sizes)
+            shares.append(share)
             readings.append(self.reading("epsilon_share", moment.step, share, layer=name))
-        return readings
+        return [*readings, self.reading("starved_share", moment.step, min(shares))]
 
     def _measure(
         self, tensors: Sequence[tuple[nn.Parameter, dict, tuple[float, float, float]]]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rksp.confirm.experiments import cost, table_1, tables
 from rksp.confirm.experiments.catalog import EXPERIMENTS, Experiment
+from rksp.confirm.experiments.failures import Failures
 from rksp.confirm.experiments.rows import Cost, Row, shipped_rows, to_rows, write_rows
 from rksp.confirm.experiments.trials import read_trials, run_trials
 from rksp.errors import InputError
@@ -58,7 +59,7 @@ def reproduce(
 
 
 def _rows(
-    name: str, experiment: Experiment, folder: Path, workers: int, progress: Progress
+    name: str, experiment: Experiment | Failures, folder: Path, workers: int, progress: Progress
 ) -> Sequence[Row]:
     """Return the rows of a folder, after the missing trials were trained if there are workers."""
     plan = experiment.plan()
