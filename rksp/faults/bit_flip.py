@@ -68,7 +68,7 @@ class BitFlip(Fault):
         self._module = model.get_submodule(self._path) if self.where == "activations" else None
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        if self._module is None or moment.step != self.step:
+        if self._module is None or moment.step != self.step or self.struck:
             return ()
         pending = [True]
 
@@ -86,7 +86,7 @@ class BitFlip(Fault):
         return [self._module.register_forward_hook(strike)]
 
     def after_backward(self, moment: Moment) -> None:
-        if self.where == "gradients" and moment.step == self.step:
+        if self.where == "gradients" and moment.step == self.step and not self.struck:
             gradient = moment.model.get_parameter(self._path).grad
             if gradient is not None:
                 self._strike(gradient)

@@ -10,6 +10,7 @@ from rksp.confirm.experiments import tables
 from rksp.confirm.experiments.failures import FAILURES, Failures
 from rksp.confirm.experiments.rows import Row
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
+from rksp.datasets.tasks import make_task
 
 Paper = Mapping[str, float | str]
 Table = Callable[[Sequence[Row], Paper], str]
@@ -58,8 +59,10 @@ class Experiment:
         ]
 
     def table(self, rows: Sequence[Row]) -> str:
-        """Return the tables of rows, as Markdown."""
-        return "\n".join(table(rows, self.paper) for table in self.tables)
+        """Return the tables of rows, as Markdown, and the loss of a trivial answer."""
+        task = make_task(self.setting.task, **self.setting.task_options)
+        chance = f"Answering with the label frequencies costs {task.trivial_loss:.3f} nats.\n"
+        return "\n".join([*(table(rows, self.paper) for table in self.tables), chance])
 
     def _trial(self, arm: str, rate: float, seed: int, faults: tuple[str, ...]) -> Trial:
         recipe = self.setting.recipe.model_copy(update={"learning_rate": rate})

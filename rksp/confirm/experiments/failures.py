@@ -20,13 +20,9 @@ from rksp.confirm.onset import LOSS
 from rksp.outcome import OutcomePolicy
 
 STEPS, WARMUP, STRUCK = 160, 20, 60
-# Slow signals, too dear at every fifth step; jacobian-alignment would have too few samples.
-_SLOW = ("near-unit-mass", "qk-entropy", "spectral-alignment", "stable-rank")
-_WATCHED = tuple(
-    f"{name}:every=10" if (name := line.partition(":")[0]) in _SLOW else line
-    for line in DENSE
-    if not line.startswith("jacobian-alignment")
-)
+# Slow signals have nothing to say in so few steps (see the cross-talk), and are dear.
+_SLOW = ("near-unit-mass", "qk-entropy", "spectral-alignment", "stable-rank", "jacobian-alignment")
+_WATCHED = tuple(line for line in DENSE if not line.startswith(_SLOW))
 _BACKOFF = "backoff"  # the one response that needs alarms
 _NONE = "–"
 
@@ -119,14 +115,14 @@ FAILURES = (
     _failure(
         "low-precision attention",
         "arXiv 2510.04212",
-        ("qk_clip:tau=10", "qk_norm", "zclip"),
+        ("qk_clip:tau=10", "qk_norm"),
         rate=2e-2,
         failing={"faults": (f"low_precision_attention:step={STRUCK},bits=7",)},
     ),
     _failure(
         "logit growth, no QK-norm",
         "arXiv 2309.14322",
-        ("qk_clip:tau=10", "z_loss", "rate=0.1"),
+        ("qk_clip:tau=10", "rate=0.1"),
         rate=0.2,
         failing={},
         healthy={"shape": {"qk_norm": True}},
@@ -134,7 +130,7 @@ FAILURES = (
     _failure(
         "growth without norms",
         "arXiv 2602.22988",
-        ("kss", "clip=1.0", "rate=0.1"),
+        ("kss", "clip=1.0"),
         rate=3e-2,
         clip=None,
         failing={"family": "zoo_no_norm", "shape": _DEEPER},
@@ -143,7 +139,7 @@ FAILURES = (
     _failure(
         "no balance loss",
         "arXiv 2101.03961",
-        ("rate=0.1",),
+        (),
         family="zoo_moe",
         failing={"faults": ("aux_off",), "shape": _ROUTED},
         healthy={"shape": _ROUTED},
@@ -158,7 +154,7 @@ FAILURES = (
     _failure(
         "β₂ spike after a shift",
         "arXiv 2304.13013",
-        ("zclip", "adagc", "clip=0.1"),
+        ("zclip", "clip=0.1"),
         clip=None,
         failing={"faults": _SHIFT, "recipe": {"adam_beta2": 0.999}},
         healthy={"faults": _SHIFT, "recipe": {"adam_beta2": 0.95}},
@@ -166,14 +162,14 @@ FAILURES = (
     _failure(
         "fp16 overflow",
         "arXiv 1710.03740",
-        ("zclip", "rate=0.1"),
+        ("rate=0.1",),
         failing={"recipe": {"precision": "fp16"}, "shape": _LARGE},
         healthy={"shape": _LARGE},
     ),
     _failure(
         "bad batches",
         "arXiv 2204.02311",
-        ("zclip", "adagc", "clip=0.1"),
+        ("zclip", "clip=0.1"),
         clip=None,
         failing={"faults": (f"bad_batches:step={STRUCK},steps=20,kind=labels",)},
     ),
