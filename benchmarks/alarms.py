@@ -1,4 +1,4 @@
-"""False alarms of the whole set of monitors, in runs that are known to be healthy."""
+"""Count the false alarms of all monitors in runs that are known to be healthy."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class HealthyRun:
     """One run and the rules that judge it.
 
     Attributes:
-        family, seed: Which model, initialization and data.
-        steps: After the warm-up.
-        record: Readings included, so that rules can be replayed.
+        family: Model family.
+        seed: Seed of the initialization and of the data.
+        steps: Training steps after the warm-up.
+        record: Record of the run; its readings let the rules be replayed.
     """
 
     family: str
@@ -53,16 +54,23 @@ class HealthyRun:
 def healthy_run(
     family: str, seed: int, *, steps: int = STEPS, densest: int | None = None
 ) -> HealthyRun:
-    """Trains a small model of a family on Shakespeare's bytes with every monitor on.
+    """Train a small model of a family on Shakespeare's bytes with every monitor on.
 
-    AdamW at 1e-3, 50 steps of warm-up, cosine, clipping at 1; width 64, depth 4, 512 tokens a step.
+    The recipe is AdamW at 1e-3 with 50 steps of warm-up, a cosine schedule and clipping at 1. The
+    model has width 64 and depth 4; a step has 512 tokens.
 
     Args:
-        densest: Read every monitor at least this often (the alignment of Jacobians three times as
-            sparsely); None for the default cadence.
+        family: Name of the model family.
+        seed: Seed of the initialization and of the data.
+        steps: Training steps, warm-up included.
+        densest: Read every monitor at least this often (Jacobian alignment a third as often); None
+            keeps the default cadence.
+
+    Returns:
+        The run with its record.
 
     Raises:
-        RkspError: The run was not healthy: then its alarms are not false.
+        RkspError: The run was not healthy, so its alarms are not false.
     """
     recipe = Recipe(
         learning_rate=1e-3,
@@ -81,10 +89,10 @@ def healthy_run(
 
 
 def false_alarms(runs: Sequence[HealthyRun]) -> Iterator[dict[str, object]]:
-    """Alarms of the default rules, a row a monitor and one for all together.
+    """Count the alarms of the default rules, per monitor and for all monitors together.
 
     Yields:
-        Rows of `monitor`, `readings`, `alarms` and `per_1000_steps`, of steps after the warm-up.
+        Rows of `monitor`, `readings`, `alarms` and `per_1000_steps`, counted after the warm-up.
     """
     rules = Rules(warmup_steps=WARMUP)
     steps = sum(part.steps for part in runs)

@@ -1,7 +1,8 @@
-"""Feeds damaged input to rksp and counts exit codes: unusable input is 2 and one sentence.
+"""Feed damaged input to rksp and count exit codes.
 
-Inputs are mutations of real files: bytes flipped, cut or repeated; values replaced by what breaks
-parsers and arithmetic; lines swapped between files. The same seed gives the same inputs.
+Unusable input must give exit code 2 and one sentence. The inputs are mutations of real files: bytes
+are flipped, cut or repeated; values are replaced by ones that break parsers and arithmetic; lines
+are swapped between files. The same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _VALUE = re.compile(r"(?<=[:=])\s*[^\s#,}\]]+")
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the inputs of one kind."""
+    """Exit codes, complaints and the slowest run for the inputs of one kind."""
 
     codes: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -58,7 +59,7 @@ def mutations(texts: Sequence[bytes], count: int, *, seed: int) -> Iterator[byte
 
 
 def judge(arguments: Sequence[str]) -> tuple[int, str, str, float]:
-    """Run a command in this process: exit code, stdout, stderr, processor seconds."""
+    """Run a command in this process; return exit code, stdout, stderr and processor seconds."""
     out, err = io.StringIO(), io.StringIO()
     started, code = time.process_time(), 3
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -66,16 +67,16 @@ def judge(arguments: Sequence[str]) -> tuple[int, str, str, float]:
             rksp(list(arguments))
         except SystemExit as left:
             code = left.code
-        except BaseException as error:
+        except BaseException as error:  # whatever escapes is the finding
             err.write(f"Traceback: {error!r}")
     return code, out.getvalue(), err.getvalue(), time.process_time() - started
 
 
 def complaint(code: int, out: str, err: str, seconds: float) -> str | None:
-    """Say what is wrong with an answer to damaged input; None if nothing is."""
+    """Say what is wrong with an answer to damaged input; return None if nothing is."""
     if code not in EXPECTED or "Traceback" in err:
         return f"exit {code}: {err.strip()[-200:]}"
-    sentences = [line for line in err.splitlines() if not line.endswith("…")]  # but progress
+    sentences = [line for line in err.splitlines() if not line.endswith("…")]  # no progress lines
     if code == 2 and (out or len(sentences) != 1):
         return f"exit 2 with {len(out)} characters on stdout and {len(sentences)} sentences"
     if any(c in out + err for c in "\x1b\x00\u202e"):
@@ -96,7 +97,7 @@ def recipes(count: int, *, seed: int = 0) -> Tally:
 def _as_json(path: Path) -> bytes | None:
     try:
         return json.dumps(parse_file(path)[1], default=str, indent=1).encode()
-    except InputError:  # some of the real files are no YAML
+    except InputError:  # some of the real files are not valid YAML
         return None
 
 
@@ -108,7 +109,7 @@ def configurations(count: int, *, seed: int = 0) -> Tally:
 
 
 def reports(count: int, *, seed: int = 0) -> Tally:
-    """Show damaged reports; the whole one is that of a tiny model."""
+    """Show damaged reports; the undamaged report describes a tiny model."""
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "report.json"
         small = ("n_layer=1", "n_embd=16", "n_head=2", "vocab_size=300")

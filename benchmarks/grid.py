@@ -1,4 +1,4 @@
-"""What a grid costs beyond the profiles of its models."""
+"""Measure what a grid costs beyond the profiles of its models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from rksp.cli.options import assignments
 from rksp.grid.cell import Options
-from rksp.grid.evaluate import evaluate_task
+from rksp.grid.evaluate import evaluate_group
 from rksp.grid.plan import make_plan
 from rksp.grid.store import GridStore
 
@@ -27,16 +27,22 @@ def grid_cost(
     models: int = 10,
     cells: int = 1000,
 ) -> dict[str, float]:
-    """Works a grid of rates and warm-ups over `models` initializations off in this process.
+    """Evaluate a grid of learning rates and warm-ups over several initializations in this process.
 
-    A model's profile is what its first cell costs: the initialization, the forward pass with its
-    spectra, the response to a step, and one answer — a whole `rksp score`. The cells after it cost
-    an answer each. The first model is profiled once before the clock starts, to load what Python
-    loads once.
+    The cost of a model's profile is the cost of its first cell: the initialization, the forward
+    pass with its spectra, the response to a step, and one answer. That is a whole `rksp score`.
+    Each later cell costs one answer. The first model is profiled once before the clock starts, so
+    that one-time imports do not count.
+
+    Args:
+        target: As for `rksp score`.
+        overrides: Configuration settings.
+        models: Number of initializations.
+        cells: Number of cells of the whole grid.
 
     Returns:
         `cells`, `profiles` (how many were made), `profiles_s` (their sum), `grid_s` (everything,
-        the store included) and `ratio`, in CPU seconds of this process.
+        with the store) and `ratio`. Times are CPU seconds of this process.
     """
     rates = cells // (models * len(_WARM_UPS))
     grid = {
@@ -52,7 +58,7 @@ def grid_cost(
         store.fill(plan.cells, Options())
         while task := store.claim(_LEASE):
             begun, is_first = time.process_time(), True
-            for event in evaluate_task(task):
+            for event in evaluate_group(task):
                 if event["kind"] == "profile":
                     store.profiled(task["cells"][0][0], event["seconds"])
                     continue
@@ -72,11 +78,11 @@ def grid_cost(
 
 
 def _load(target: str, overrides: Mapping[str, object] | None) -> None:
-    """One answer for nobody."""
+    """Evaluate one cell and discard its answer, to pay for the imports."""
     plan = make_plan({"lr": [1e-3]}, target=target, overrides=overrides)
     with tempfile.TemporaryDirectory() as folder, GridStore(Path(folder) / "grid.db") as store:
         store.fill(plan.cells, Options())
-        for _ in evaluate_task(store.claim(_LEASE)):
+        for _ in evaluate_group(store.claim(_LEASE)):
             pass
 
 

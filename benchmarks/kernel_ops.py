@@ -1,7 +1,7 @@
-"""Times the kernels against their references and the best library call, on this machine.
+"""Time the kernels against their references and the best library call on this machine.
 
-On a GPU the table says from which size on a kernel pays; those sizes belong in
-`rksp.kernels.dispatch.THRESHOLDS`. Without one it compares references with library calls.
+On a GPU the table shows from which size on a kernel is faster; those sizes belong in
+`rksp.kernels.dispatch.THRESHOLDS`. Without a GPU it compares references with library calls.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Case:
     Attributes:
         op: Key of `dispatch.THRESHOLDS`.
         shape: Sizes, as printed.
-        dtype: Of the inputs.
-        flops: Floating-point operations that the result needs; None for what only moves bytes.
-        bytes: Bytes that must be read and written once; None where arithmetic is the limit.
-        runs: Implementation → call. `library` is the plain torch way to the same result.
+        dtype: Data type of the inputs.
+        flops: Floating-point operations that the result needs; None if the operation is limited
+            by memory bandwidth.
+        bytes: Bytes that must be read and written once; None if arithmetic is the limit.
+        runs: Call of each implementation. `library` computes the same result in plain torch.
     """
 
     op: str
@@ -52,21 +53,21 @@ class Case:
 def run(
     *, device: str | None = None, ops: Sequence[str] | None = None, repeats: int = 20
 ) -> list[dict[str, object]]:
-    """Runs the benchmark.
+    """Run the benchmark.
 
     Args:
-        device: `"cuda"` or `"cpu"`; None takes the GPU where there is one.
-        ops: Operations to time, keys of `dispatch.THRESHOLDS`; None is all of them.
+        device: `"cuda"` or `"cpu"`; None takes the GPU if there is one.
+        ops: Operations to time, keys of `dispatch.THRESHOLDS`; None times all of them.
         repeats: Timed calls per implementation, after warming up.
 
     Returns:
         A row per operation, size and implementation, JSON-ready: `op, shape, dtype,
         implementation, ms_p20, ms_p50, ms_p80, gb_per_s` or `tflop_per_s` (the other is None),
         `ceiling` (measured here, in the same unit), `share_of_ceiling`, `ratio_to_library` (above
-        one is faster than the best library call), `device, torch, triton, note`.
+        one means faster than the best library call), `device, torch, triton, note`.
 
     Raises:
-        InputError: An unknown operation or device, or fewer than three repeats.
+        InputError: An operation or device is unknown, or there are fewer than three repeats.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
@@ -88,7 +89,7 @@ def run(
 
 
 def to_markdown(rows: Sequence[dict[str, object]]) -> str:
-    """The rows as a Markdown table, with device, versions and note above it."""
+    """Format the rows as a Markdown table under a line with device, versions and note."""
     if not rows:
         return "No measurement."
     first = rows[0]
@@ -145,7 +146,7 @@ def _rows(case: Case, ceilings: _Ceilings, device: str, repeats: int, facts) -> 
 
 
 def _times(call: Run, device: str, repeats: int) -> tuple[float, float, float]:
-    """The 20th, 50th and 80th percentile in milliseconds, caches cold on a GPU."""
+    """Return the 20th, 50th and 80th percentile in milliseconds, with cold caches on a GPU."""
     for _ in range(3):
         call()
     if device == "cuda":
@@ -173,7 +174,7 @@ def _times(call: Run, device: str, repeats: int) -> tuple[float, float, float]:
 
 
 class _Ceilings:
-    """The fastest copy and matrix product that this machine shows, measured when asked for."""
+    """The fastest copy and matrix product that this machine reaches, measured on first use."""
 
     def __init__(self, device: str, repeats: int) -> None:
         self._device = device
@@ -181,7 +182,7 @@ class _Ceilings:
         self._known: dict[object, float] = {}
 
     def bandwidth(self) -> float:
-        """GB/s read and written by a copy."""
+        """Return the GB/s that a copy reads and writes."""
         if "copy" not in self._known:
             source = torch.ones((1 << 30 if self._device == "cuda" else 1 << 25) // 4)
             source = source.to(self._device)
@@ -191,7 +192,7 @@ class _Ceilings:
         return self._known["copy"]
 
     def tflops(self, dtype: torch.dtype) -> float:
-        """TFLOP/s of a square product of random matrices in `dtype`."""
+        """Return the TFLOP/s of a square product of random matrices in `dtype`."""
         if dtype not in self._known:
             n = 8192 if self._device == "cuda" else 512
             a, b = (_noise((n, n), seed, self._device, dtype) for seed in (1, 2))
@@ -219,7 +220,7 @@ def _noise(shape: tuple[int, ...], seed: int, device: str, dtype: torch.dtype) -
 
 
 def _cases(device: str) -> Iterator[Case]:
-    """The cases one at a time, so that only one holds memory."""
+    """Yield the cases one at a time, so that only one holds memory."""
     is_gpu = device == "cuda"
     half = torch.bfloat16 if is_gpu else torch.float32
     sizes = (
@@ -244,7 +245,7 @@ def _cases(device: str) -> Iterator[Case]:
 def _case(
     op: str, shape: str, dtype, device: str, *, flops=None, bytes=None, triton: Run, **runs: Run
 ) -> Case:
-    # The interpreter can run the kernels on a CPU, but its times say nothing.
+    # The interpreter can run the kernels on a CPU, but its times mean nothing.
     if device == "cuda":
         runs["triton"] = triton
     return Case(op=op, shape=shape, dtype=dtype, flops=flops, bytes=bytes, runs=runs)
@@ -286,7 +287,7 @@ def _symmetric_case(batch: int, n: int, dtype: torch.dtype, device: str) -> Case
 def _singular_case(count: int, n: int, dtype: torch.dtype, device: str) -> Case:
     weights = [_noise((n, n), seed, device, dtype) for seed in range(count)]
     state = top_singular_reference(weights, iterations=1).state
-    # One subspace iteration of svd_lowrank reads the weight four times, as two of ours do.
+    # One subspace iteration of svd_lowrank reads the weight four times, like two of these.
     return _case(
         "top_singular",
         f"{count} x {n} x {n}, warm, 2 iterations",

@@ -1,4 +1,4 @@
-"""What the lab costs: against a bare loop, over processes, and batched on an accelerator."""
+"""Measure what the lab costs: against a bare loop, over processes, and batched on a GPU."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rksp.recipe import Recipe
 from rksp.training import train
 
 Row = dict[str, object]
-MAX_OVERHEAD = 1.15  # of the lab's step over the bare loop's
-MIN_SCALING = 0.85  # of n times the throughput of one process
-MIN_SPEEDUP = 15.0  # of batched replicas over one at a time, on an accelerator
+MAX_OVERHEAD = 1.15  # the lab's step over the bare loop's step
+MIN_SCALING = 0.85  # throughput of n processes over n times that of one
+MIN_SPEEDUP = 15.0  # batched replicas over one at a time, on an accelerator
 _BATCH, _LENGTH = 8, 64
 _SHAPE = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
 
@@ -35,24 +35,27 @@ def run(
     processes: Sequence[int] = (1, 2, 4),
     replicas: Sequence[int] = (1, 4, 16, 64),
 ) -> list[Row]:
-    """All measurements of the lab on this machine, one row each.
+    """Measure the lab on this machine.
 
     Args:
         steps: Training steps per timing.
         rounds: Alternating timings of the lab and the bare loop; the rows hold their medians.
-        processes: Worker counts to try; those above the core count are left out.
-        replicas: Batch sizes to try on an accelerator; without one that part is a row saying so.
+        processes: Worker counts to try; counts above the core count are left out.
+        replicas: Batch sizes to try on an accelerator; without one a single row gives the reason.
+
+    Returns:
+        One row per measurement.
     """
     counts = [n for n in processes if n <= (os.cpu_count() or 1)]
     return [
         overhead(steps=steps, rounds=rounds),
-        *scaling(counts, steps=5 * steps),  # a second of work says nothing of the cores
+        *scaling(counts, steps=5 * steps),  # one second is too short to show the scaling
         *batching(replicas, steps=steps),
     ]
 
 
 def overhead(*, steps: int, rounds: int) -> Row:
-    """Seconds of a step in `rksp.training.train` over those of a loop with nothing else in it."""
+    """Measure the step time of `rksp.training.train` over that of a bare loop."""
     recipe, batches = _workload(steps)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -78,9 +81,9 @@ def overhead(*, steps: int, rounds: int) -> Row:
 
 
 def scaling(counts: Sequence[int], *, steps: int) -> list[Row]:
-    """Steps a second of n processes that train at once, over n times those of one.
+    """Measure the throughput of n processes that train at once, over n times that of one.
 
-    Beside it the same for the bare loop: what the cores and their memory allow.
+    Each row also holds the ratio for the bare loop, which shows the limit set by the machine.
     """
     rates = {n: _throughput(n, steps) for n in counts}
     bare = {n: _throughput(n, steps, is_bare=True) for n in counts}
@@ -100,7 +103,7 @@ def scaling(counts: Sequence[int], *, steps: int) -> list[Row]:
 
 
 def batching(replicas: Sequence[int], *, steps: int) -> list[Row]:
-    """Runs an hour of R replicas batched on the GPU, over those of one at a time."""
+    """Measure the runs per hour of R batched replicas on the GPU, over those of single runs."""
     name = "batched replicas / one at a time"
     if not torch.cuda.is_available():
         return [{"name": name, "value": None, "reason": "no CUDA device on this machine"}]
@@ -154,7 +157,7 @@ def _model() -> nn.Module:
 
 
 def _bare_loop(model: nn.Module, batches: Sequence[Batch], recipe: Recipe) -> None:
-    """What one writes by hand: the same arithmetic, one look at the loss a step, no records."""
+    """Train by hand: the same arithmetic, one loss read per step, no records."""
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=recipe.learning_rate,

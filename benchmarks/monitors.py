@@ -1,4 +1,4 @@
-"""What monitors and interventions cost, as a share of a training step."""
+"""Measure what monitors and interventions cost, as a share of a training step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rksp.training import Companion, train
 from rksp.training.beside import Beside
 from rksp.training.rotation import Rotation
 
-# 25.5 million parameters. Monitors of weights cost the same at any batch, so 1,024 tokens a step
-# make their share larger than it is in real training.
+# 25.5 million parameters. Monitors of weights cost the same for any batch, so with 1,024 tokens a
+# step their share is larger than in real training.
 SHAPE = {
     "hidden_size": 512,
     "num_hidden_layers": 8,
@@ -33,7 +33,7 @@ SHAPE = {
     "max_position_embeddings": 256,
 }
 BATCH, LENGTH = 4, 256
-# Line → steps between two actions that its cost is spread over.
+# Intervention → number of steps over which the cost of one action is spread.
 INTERVENTIONS = {
     "kss:every=1": 1,
     "kss:form=published,every=1": 10,
@@ -49,7 +49,7 @@ INTERVENTIONS = {
 
 @dataclass(slots=True, kw_only=True)
 class _Case:
-    """One kind of step: what goes along with it, and the time of its cheapest one."""
+    """One kind of step: its companion and the time of its fastest run."""
 
     name: str
     kind: str
@@ -60,18 +60,19 @@ class _Case:
 
 
 class _Sampled(Beside):
-    """Notes what the watch has spent on each monitor after every step of its own."""
+    """Records what the watch has spent on each monitor after every step that it joins."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch, [], [], None)
         self.totals: list[dict[str, float]] = []
 
     def after_update(self, moment: Moment) -> None:
+        """Let the monitors read, then record the seconds spent so far."""
         super().after_update(moment)
         self.totals.append(dict(self.watch.seconds))
 
     def cheapest(self, name: str) -> float:
-        """Seconds spent on a monitor in the step that took it least, but for the first."""
+        """Return the least seconds spent on a monitor in one step, without the first step."""
         return min(later[name] - sooner[name] for sooner, later in pairwise(self.totals))
 
 
@@ -82,23 +83,29 @@ def monitor_cost(
     length: int = LENGTH,
     rounds: int = 3,
 ) -> list[dict[str, object]]:
-    """Times training steps: bare, with every monitor sampling, and under each intervention.
+    """Time training steps: bare, with every monitor sampling, and under each intervention.
 
-    All in one run, a step of each kind in turn. Times are CPU seconds, the least of `rounds`, so
-    that what else runs on the machine adds little; give torch one thread. A monitor's share
-    is the time that the watch spent on it, hooks included, over the bare step, spread over its
-    cadence; an intervention's is what the whole step takes longer, and can be negative by noise.
-    `whole` compares the two for the monitors: by how much the step that samples all of them is
-    longer, and what the watch says.
+    All kinds of step take turns in one run. Times are CPU seconds, the least of `rounds`, so that
+    other work on the machine adds little; give torch one thread. A monitor's share is the time
+    that the watch spent on it, hooks included, over the bare step, spread over its cadence. An
+    intervention's share is the extra time of the whole step; noise can make it negative. The row
+    `whole` compares, for the monitors, the extra time of the step that samples all of them with
+    the time that the watch reports.
+
+    Args:
+        shape: Settings of the model; default `SHAPE`.
+        batch_size: Sequences per step.
+        length: Tokens per sequence.
+        rounds: Timed steps of each kind.
 
     Returns:
-        A row each: `name`, `kind` (step, monitor, intervention, sum or whole), `every`, `ms` (of
-        the step, or of the monitor), `share`; or `reason` where it does not apply to this model.
+        One row each: `name`, `kind` (step, monitor, intervention, sum or whole), `every`, `ms` (of
+        the step or of the monitor) and `share`; or `reason` if it does not apply to this model.
     """
     watch = Watch(make_monitors([f"{name}:every=1" for name in MONITORS]), clock=time.process_time)
     for monitor in watch.monitors:
         if isinstance(monitor, QKSpectralEntropy):
-            monitor.windows = monitor.windows[:1]  # the other is due at every tenth reading
+            monitor.windows = monitor.windows[:1]  # the other runs at every tenth reading
     bare = _Case(name="bare step", kind="step", every=1, companion=Companion())
     sampled = _Sampled(watch)
     watched = _Case(name="all monitors in one step", kind="whole", every=1, companion=sampled)
@@ -150,14 +157,14 @@ def monitor_cost(
 
 
 def fixed_cost(steps: int = 80) -> dict[str, object]:
-    """Times a model so small that what the watch costs is its fixed part.
+    """Time a model so small that the watch costs only its fixed part.
 
-    Two layers of width 64 and 512 tokens a step, all monitors at their default cadence from the
-    first step on, so that each samples at least once and `bind` is counted too.
+    The model has two layers of width 64 and takes 512 tokens a step. All monitors run at their
+    default cadence from the first step on, so each samples at least once and `bind` counts too.
 
     Returns:
-        A row: `name`, `kind`, `bare` and `watched` (CPU ms a step in the mean of `steps`), `ms`
-        (their difference).
+        A row: `name`, `kind`, `bare` and `watched` (mean CPU ms per step) and `ms` (their
+        difference).
     """
     shape = SHAPE | {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     recipe = Recipe(

@@ -1,4 +1,4 @@
-"""What a streamed pass costs, beside the bounds that no way of doing it goes below."""
+"""Measure what a streamed pass costs, beside lower bounds that hold for any method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rksp.sizes import parse_size
 
 _DRAWS = "random numbers drawn"
 _RESPONSE = "response, s"
-_PIECES = 16  # of a million entries: the fill whose rate is a bound
+_PIECES = 16  # pieces of a million entries in the fill that measures a bound
 
 
 def _llama(layers: int, width: int, inner: int, heads: int, groups: int, vocabulary: int) -> dict:
@@ -33,12 +33,12 @@ def _llama(layers: int, width: int, inner: int, heads: int, groups: int, vocabul
     }
 
 
-# Model type and shape, from the configurations their makers published.
+# Model type and shape, from the configurations that their makers published.
 MODELS: Mapping[str, tuple[str, dict[str, object]]] = {
     "llama-2-7b": ("llama", _llama(32, 4096, 11008, 32, 32, 32_000)),
     "llama-3.1-70b": ("llama", _llama(80, 8192, 28_672, 64, 8, 128_256)),
     "llama-3.1-405b": ("llama", _llama(126, 16_384, 53_248, 128, 8, 128_256)),
-    "deepseek-v3": ("deepseek_v3", {}),  # whose defaults in transformers it is
+    "deepseek-v3": ("deepseek_v3", {}),  # the defaults of transformers are this model
     "mixtral-8x7b": ("mixtral", {"max_position_embeddings": 32_768}),  # likewise
     "qwen3-30b-a3b": (
         "qwen3_moe",
@@ -51,7 +51,7 @@ MODELS: Mapping[str, tuple[str, dict[str, object]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Something the pass needs, and how fast one core does that and nothing else."""
+    """A resource the pass needs, and how fast one core delivers that resource alone."""
 
     name: str
     needed: float
@@ -73,24 +73,24 @@ def run(
     overrides: Mapping[str, object] | None = None,
     response: bool = True,
 ) -> list[dict[str, object]]:
-    """Streams one pass in a process of its own, so that its peak is its own.
+    """Stream one pass in its own process, so that the peak memory is that of the pass.
 
     Args:
         target: A name in `MODELS`, or as for `rksp score`.
-        tokens: Of the probe, two sequences.
-        layers: Cut the model to so many blocks; the whole is then extrapolated.
-        threads: That prepare weights and multiply.
+        tokens: Tokens of the probe, in two sequences.
+        layers: Cut the model to this many blocks and extrapolate to the whole.
+        threads: Threads that prepare weights and multiply.
         spectra: Whether to fit the spectra too.
         max_memory: As for `rksp score`.
         overrides: Further settings.
-        response: Whether to measure the response to AdamW's first update too, each of its two
-            batches one of the probe's two sequences.
+        response: Whether to measure the response to AdamW's first update too. Each of its two
+            batches is one of the probe's two sequences.
 
     Returns:
         Rows of name and value.
 
     Raises:
-        InputError: The target means nothing, or does not fit.
+        InputError: The target is unknown or does not fit in memory.
     """
     if tokens < 4:
         raise InputError(f"--tokens is {tokens}; give at least 4, for two sequences.")
@@ -148,7 +148,7 @@ def _measure(
     bounds = (
         _Bound(name="random numbers", needed=draws, rate=_fill_rate()),
         _Bound(name="FLOP", needed=flops, rate=_product_rate(tokens, max(shapes, key=_area))),
-        # Each is written when drawn and read when multiplied.
+        # Each number is written when drawn and read when multiplied.
         _Bound(name="bytes moved", needed=2 * 4 * draws, rate=_copy_rate()),
     )
     floor = bounds[0].seconds + bounds[1].seconds
@@ -179,7 +179,7 @@ def _measure(
 
 
 def _respond(stream, batch) -> dict[str, object]:
-    """The response of the stream that has just run a pass, and what was said of it before."""
+    """Measure the response on a stream that has run a pass, with its predicted cost."""
     from rksp.batch import Batch
     from rksp.measure.streamed_response import measure_streamed_response, plan_of
     from rksp.recipe import Recipe
@@ -207,7 +207,7 @@ def _respond(stream, batch) -> dict[str, object]:
 
 
 def _draws(stream) -> int:
-    """Random numbers a pass needs; of a large embedding the few rows that are looked up."""
+    """Count the random numbers of a pass; a large embedding draws only the rows looked up."""
     from torch import nn
 
     looked_up = {slot.name for slot in stream.tall if isinstance(slot.module, nn.Embedding)}
@@ -231,7 +231,7 @@ def _area(shape: tuple[int, ...]) -> int:
 
 
 def _fill_rate() -> float:
-    """Normal numbers a processor second into memory that is there already."""
+    """Measure the normal numbers per processor second, drawn into allocated memory."""
     import torch
 
     piece, generator = torch.zeros(1 << 20), torch.Generator().manual_seed(0)
@@ -244,7 +244,10 @@ def _fill_rate() -> float:
 
 
 def _product_rate(tokens: int, shape: tuple[int, ...]) -> float:
-    """FLOP a processor second of the product with a block's largest matrix, at most 8192 rows."""
+    """Measure the FLOP per processor second of the product with a block's largest matrix.
+
+    The matrix is cut to 8192 rows at most.
+    """
     import torch
     from torch.nn import functional as F
 
@@ -253,7 +256,7 @@ def _product_rate(tokens: int, shape: tuple[int, ...]) -> float:
 
 
 def _copy_rate() -> float:
-    """Bytes read and written a processor second between arrays beyond the cache."""
+    """Measure the bytes read and written per processor second between arrays beyond the cache."""
     import torch
 
     here, there = torch.ones(1 << 26), torch.ones(1 << 26)
@@ -261,7 +264,7 @@ def _copy_rate() -> float:
 
 
 def _best(action: Callable[[], object], times: int = 5) -> float:
-    """Processor seconds, which a busy machine changes less than those of the clock."""
+    """Return the least processor seconds, which vary less than wall time on a busy machine."""
     found = []
     for _ in range(times):
         start = time.process_time()
@@ -278,7 +281,7 @@ def _whole(
     threads: int,
     max_memory: int | None,
 ) -> dict[str, object]:
-    """The uncut model: its peak by a rehearsal, its time by the numbers it draws."""
+    """Predict the uncut model: its peak by a rehearsal, its time by the numbers it draws."""
     import torch
 
     from rksp.batch import Batch
@@ -313,7 +316,7 @@ def _whole(
 
 
 def _peak() -> int:
-    """Bytes; of this process's own image, where the system tells."""
+    """Return the peak resident bytes, of this process image alone where the system tells."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -331,7 +334,7 @@ def main(
     ] = "llama-2-7b",
     tokens: Annotated[int, typer.Option(help="Tokens of the probe.")] = 256,
     layers: Annotated[
-        int | None, typer.Option(help="Cut the model to so many blocks and extrapolate.")
+        int | None, typer.Option(help="Cut the model to this many blocks and extrapolate.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads that prepare weights and multiply.")] = 1,
     max_memory: Annotated[str | None, typer.Option(help="As for rksp score.")] = None,
@@ -340,7 +343,7 @@ def main(
         list[str] | None, typer.Option("--set", help="Configuration key=value; repeatable.")
     ] = None,
 ) -> None:
-    """Stream a pass over a model that is never whole in memory: peak, cost, and their floors."""
+    """Stream a pass over a model that is never whole in memory; print peak, cost and bounds."""
     for row in run(
         target,
         tokens=tokens,

@@ -1,1 +1,1 @@
-"""The divergence classifier: fit, calibration, evaluation, and the shipped artifact."""
+"""The model of the edge: fit, evaluation, and the shipped artifact."""

@@ -109,7 +109,7 @@ def fit_censored(
 def _interval(
     low: np.ndarray, high: np.ndarray, location: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log P(low < value < high), and its slopes in the location and the log of the spread."""
+    """Log P(low < value < high), and its slopes in the location and the log of the spread."""
     from scipy.special import log_ndtr
 
     a, b = (low - location) / spread, (high - location) / spread

@@ -22,8 +22,7 @@ from rksp.classifiers.edge_scores import (
     unseen_lab,
 )
 from rksp.classifiers.edge_transfer import transfer_errors
-from rksp.classifiers.evaluate import difference
-from rksp.classifiers.metrics import auroc, ece
+from rksp.classifiers.metrics import auroc, difference, ece
 
 
 def edge_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:

@@ -29,6 +29,7 @@ from rksp.classifiers.edge_model import (
     Line,
     horizon_share,
 )
+from rksp.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
@@ -36,6 +37,7 @@ _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as muc
 _BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
 _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
 _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
+_USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
 _DECIMALS = 5
 _TAIL = 1.6448536269514722  # standard deviations from the median to the 5 % quantile
@@ -85,6 +87,7 @@ def fit_edge_model(
         long=horizon(len(edge_fit.spreads) - 1, long),
         knots=[float(k) for k in KNOTS],
         ranges={},
+        measured_ranges=_measured_ranges(whole),
         card=_card(ladders),
     )
     known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
@@ -336,6 +339,17 @@ def _ranges(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> dict[str, tuple[
         name: (_rounded(min(r[name] for r in rows)), _rounded(max(r[name] for r in rows)))
         for name in model.best.weights
     }
+
+
+def _measured_ranges(ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name in FEATURES:
+        values = np.array([x.measured.get(name, math.nan) for x in ladders])
+        values = values[np.isfinite(values)]
+        if len(values):
+            low, high = np.quantile(values, _USUAL)
+            found[name] = (_rounded(low), _rounded(high))
+    return found
 
 
 def _card(ladders: Sequence[EdgeLadder]) -> dict[str, object]:

@@ -65,7 +65,8 @@ class EdgeInputs:
     @property
     def peak_share(self) -> float:
         """The highest rate that is reached, over the nominal one: below 1 where the warm-up is
-        longer than the run."""
+        longer than the run.
+        """
         return min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.errors import ArtifactError
 
-ARTIFACT_SCHEMA = "rksp-edge-1"
+ARTIFACT_SCHEMA = "rksp-edge-2"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
@@ -158,6 +158,7 @@ class EdgeModel:
             the logarithm of the steps.
         knots: Decades, of the curves of `Horizon`.
         ranges: Least and largest value of every column in the data.
+        measured_ranges: 1st and 99th percentile of every measured feature over the ladders.
         card: What it was fitted on.
     """
 
@@ -168,6 +169,7 @@ class EdgeModel:
     long: Horizon
     knots: Sequence[float]
     ranges: Mapping[str, tuple[float, float]]
+    measured_ranges: Mapping[str, tuple[float, float]]
     card: Mapping[str, object]
 
     def features(
@@ -207,6 +209,15 @@ class EdgeModel:
             above=blend(self.short.above, self.long.above),
         )
 
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return by how many widths of its range each measured feature lies outside of it."""
+        over = {
+            name: max(low - measured[name], measured[name] - high) / (high - low)
+            for name, (low, high) in self.measured_ranges.items()
+            if name in measured and high > low
+        }
+        return {name: widths for name, widths in over.items() if widths > 0}
+
     def _outside(self, features: Mapping[str, float]) -> dict[str, float]:
         found = {}
         for name, (low, high) in self.ranges.items():
@@ -245,7 +256,8 @@ class EdgeModel:
                 short=_horizon(stored["short"]),
                 long=_horizon(stored["long"]),
                 knots=[_number(x) for x in stored["knots"]],
-                ranges={k: (_number(a), _number(b)) for k, (a, b) in stored["ranges"].items()},
+                ranges=_ranges(stored["ranges"]),
+                measured_ranges=_ranges(stored["measured_ranges"]),
                 card=stored["card"],
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -291,6 +303,10 @@ def _horizon(stored: Mapping[str, object]) -> Horizon:
         below=[_number(x) for x in stored["below"]],
         above=[_number(x) for x in stored["above"]],
     )
+
+
+def _ranges(stored: Mapping[str, object]) -> dict[str, tuple[float, float]]:
+    return {name: (_number(low), _number(high)) for name, (low, high) in stored.items()}
 
 
 def _number(value: object) -> float:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One number with its 95 % bootstrap interval over ladders."""
+
+    value: float
+    low: float
+    high: float
 
 
 def auroc(y: np.ndarray, p: np.ndarray) -> float:
@@ -23,21 +31,6 @@ def ece(y: np.ndarray, p: np.ndarray, *, bins: int = 15) -> float:
     order = np.argsort(p, kind="stable")
     parts = [part for part in np.array_split(order, bins) if len(part)]
     return float(sum(len(i) * abs(y[i].mean() - p[i].mean()) for i in parts) / len(y))
-
-
-METRICS: dict[str, Metric] = {
-    "auroc": auroc,
-    "average_precision": lambda y, p: float(average_precision_score(y, p)),
-    "brier": lambda y, p: float(brier_score_loss(y, p)),
-    "ece": ece,
-}
-
-
-def reliability(y: np.ndarray, p: np.ndarray, *, bins: int = 10) -> list[tuple[float, float, int]]:
-    """(mean predicted, share observed, runs) of bins of equal count, for a reliability diagram."""
-    order = np.argsort(p, kind="stable")
-    parts = [part for part in np.array_split(order, bins) if len(part)]
-    return [(float(p[i].mean()), float(y[i].mean()), len(i)) for i in parts]
 
 
 def bootstrap(
@@ -62,3 +55,12 @@ def bootstrap(
         return float("nan"), float("nan")
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
+
+
+def difference(
+    y: np.ndarray, ours: np.ndarray, theirs: np.ndarray, ladders: np.ndarray, *, draws: int = 200
+) -> Score:
+    """Return the AUROC of ours minus theirs, with its interval over ladders."""
+    statistic = lambda rows: auroc(y[rows], ours[rows]) - auroc(y[rows], theirs[rows])
+    low, high = bootstrap(statistic, ladders, draws=draws)
+    return Score(value=statistic(np.arange(len(y))), low=low, high=high)

@@ -25,8 +25,8 @@ app = typer.Typer(
     name="rksp",
     cls=CommandTable,
     help="The pre-flight check of a training run.\n\n"
-    "Exit codes: 0 below the bar, 1 risk at or above the bar, 2 usage or unreadable input, "
-    "3 rksp could not finish, 130 interrupted.",
+    "Exit codes: 0 below the bar; 1 P(failed) at or above the bar, or a finding of level error; "
+    "2 wrong usage or unreadable input; 3 rksp could not finish; 130 interrupted.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
         # Click leaves with 1 when a pipe is closed, which would read as "at risk".
         if isinstance(error.__context__, BrokenPipeError):
             sys.exit(_closed_pipe())
-        sys.exit(_say("code that is not part of rksp tried to end the program.", 2))
+        sys.exit(_say("Code outside rksp tried to end the program.", 2))
     except Exception as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
             traceback.print_exc()

@@ -8,7 +8,7 @@ import typer
 
 app = typer.Typer(
     name="bench",
-    help="What rksp costs on this machine, as ratios within one run.",
+    help="Measure the cost of rksp on this machine, as ratios within one run.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -22,11 +22,11 @@ def bench() -> None:
 
 @app.command()
 def score(
-    target: Annotated[str, typer.Argument(help="As for rksp score.")] = "gpt2",
-    width: Annotated[int, typer.Option(help="Of the spectrum compared with PyDMD's.")] = 768,
-    states: Annotated[int, typer.Option(help="Of the spectrum compared with PyDMD's.")] = 2048,
+    target: Annotated[str, typer.Argument(help="A target, as for rksp score.")] = "gpt2",
+    width: Annotated[int, typer.Option(help="Width of the compared spectrum.")] = 768,
+    states: Annotated[int, typer.Option(help="States of the compared spectrum.")] = 2048,
 ) -> None:
-    """Every stage of a score in forward passes, and one spectrum beside PyDMD's."""
+    """Measure every stage of a score in forward passes, and one spectrum against PyDMD's."""
     import torch  # not for --help
 
     from rksp.bench.score import score_cost

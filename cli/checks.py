@@ -1,4 +1,4 @@
-"""`rksp checks`: what rksp looks for."""
+"""`rksp checks`: list the checks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def checks(
         typer.Option("--audit", help="Run the checks over public failures and successes."),
     ] = False,
 ) -> int:
-    """List every check with its code, its worst level and its name."""
+    """List all checks with their codes, worst levels, names and titles."""
     from rksp.checks.registry import CHECKS
 
     if output_format not in ("text", "json"):
-        raise InputError(f"--format {output_format!r} is neither text nor json.")
+        raise InputError(f"--format {output_format!r} is unknown; use text or json.")
     if is_audit:
         return _audit(output_format)
     if output_format == "json":
@@ -34,7 +34,7 @@ def checks(
     width = max(len(check.name) for check in CHECKS)
     for check in CHECKS:
         print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.title}")
-    print("rksp explain CODE teaches each.", file=sys.stderr)
+    print("rksp explain CODE explains a check.", file=sys.stderr)
     return 0
 
 

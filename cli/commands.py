@@ -21,19 +21,19 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "grid",
         "rksp.cli.grid:grid",
-        "Rank a whole sweep by its risk; exit 1 if a cell is at or above the bar.",
+        "Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar.",
     ),
     (
         "confirm",
         "rksp.cli.confirm:confirm",
-        "Train briefly with every monitor on: did the prediction hold, what would have helped?",
+        "Train briefly with all monitors: test the prediction, and what would have helped.",
     ),
     (
         "transfer",
         "rksp.cli.transfer:transfer",
-        "Carry the learning rate tuned on SMALL to LARGE by the shift of the edge.",
+        "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
     ),
-    ("report", "rksp.cli.report:report", "Show a stored report, in any format."),
+    ("report", "rksp.cli.report:report", "Show a stored report in any format."),
     (
         "diff",
         "rksp.cli.diff:diff",
@@ -42,7 +42,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "reproduce",
         "rksp.cli.reproduce:reproduce",
-        "Run a published experiment again and print ours beside theirs, as Markdown.",
+        "Run a published experiment again and print a comparison as Markdown.",
     ),
     (
         "schema",
@@ -52,33 +52,33 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "checks",
         "rksp.cli.checks:checks",
-        "List every check with its code, its worst level and its name.",
+        "List all checks with their codes, worst levels, names and titles.",
     ),
     (
         "explain",
         "rksp.cli.explain:explain",
-        "Explain any word of the output: what it measures, what is healthy, how to fix it.",
+        "Explain a word of the output: what it means, what is healthy, how to fix it.",
     ),
     (
         "explain-config",
         "rksp.cli.explain_config:explain_config",
-        "Show every field of the recipe in a file, where it comes from, and what was assumed.",
+        "Show the recipe in a file: each field, its origin, and all assumptions.",
     ),
     (
         "lab",
         "rksp.cli.lab:app",
-        "Make labelled training runs, and the collection they form.",
+        "Make labelled training runs and fit models to them.",
     ),
     (
         "bench",
         "rksp.cli.bench:app",
-        "What rksp costs on this machine, as ratios within one run.",
+        "Measure the cost of rksp on this machine, as ratios within one run.",
     ),
 )
 
 
 class DeferredCommand(typer.core.TyperCommand):
-    """A command that is listed by its summary and loaded when it is parsed or looked into."""
+    """A command that is listed by its summary and loaded when it is needed."""
 
     def __init__(self, name: str, where: str, summary: str) -> None:
         self._where = where
@@ -86,7 +86,7 @@ class DeferredCommand(typer.core.TyperCommand):
 
     @functools.cached_property
     def loaded(self) -> Any:
-        """The command itself."""
+        """The command itself, imported on first use."""
         module, _, attribute = self._where.partition(":")
         found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):
@@ -99,6 +99,7 @@ class DeferredCommand(typer.core.TyperCommand):
 
     @property
     def params(self) -> list[Any]:
+        """Parameters of the loaded command."""
         return self.loaded.params
 
     @params.setter
@@ -107,9 +108,11 @@ class DeferredCommand(typer.core.TyperCommand):
 
     @property
     def commands(self) -> dict[str, Any]:
+        """Subcommands of the loaded command."""
         return self.loaded.commands  # a group has some; for others this is an AttributeError
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
+        """Load the command and let it parse the arguments."""
         return self.loaded.make_context(*arguments, **more)
 
 

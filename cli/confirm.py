@@ -1,4 +1,4 @@
-"""`rksp confirm`: a short run, several arms side by side, against the prediction."""
+"""`rksp confirm`: a short run with several arms that tests the prediction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class TrialOptions(BaseModel):
-    """What is trained beside what."""
+    """Options of the runs to train and compare."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -43,41 +43,54 @@ class TrialOptions(BaseModel):
         list[str],
         Flag(
             "--arm",
-            "baseline, rate=0.3, or an intervention (kss, clip=0.5, kss:weight=1+clip=1); "
-            "repeatable. Default baseline and rate=0.3.",
+            (
+                "baseline, rate=0.3 (a factor on the learning rate), or an intervention (kss, "
+                "clip=0.5, kss:weight=1+clip=1); repeatable. The default is baseline and "
+                "rate=0.3."
+            ),
             unit="arm",
         ),
     ] = []
     steps: Annotated[
         int,
-        Flag("--steps", "Steps of every run; the schedule is shrunk to them.", unit="steps"),
+        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
     ] = Field(default=200, ge=1)
     seeds: Annotated[
-        int, Flag("--seeds", "Number of seeds, from --seed on; arms share them.", unit="seeds")
+        int,
+        Flag("--seeds", "Number of seeds, starting at --seed; all arms share them.", unit="seeds"),
     ] = Field(default=3, ge=1)
     faults: Annotated[
-        list[str], Flag("--fault", "Plant a defect (bitflip:step=50); repeatable.", unit="fault")
+        list[str],
+        Flag("--fault", "Plant a defect on purpose (bitflip:step=50); repeatable.", unit="fault"),
     ] = []
     monitors: Annotated[
         list[str],
-        Flag("--monitor", "Only these (name or name:every=5); repeatable.", unit="monitor"),
+        Flag(
+            "--monitor",
+            "Use only these monitors (name or name:every=5); repeatable.",
+            unit="monitor",
+        ),
     ] = []
     shrink: Annotated[
-        bool, Flag("--shrink", "Confirm a tiny model of the same type: another model.")
+        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
     ] = False
-    text: Annotated[Path | None, Flag("--text", "Train on this instead of Shakespeare.")] = None
+    text: Annotated[
+        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
+    ] = None
     device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
     keep: Annotated[
         Path | None,
         Flag(
             "--keep",
-            "Folder for finished runs, readings and checkpoints from before trouble; the same "
-            "command goes on from there.",
+            (
+                "Folder for finished runs, readings and checkpoints from before a failure; the "
+                "same command resumes from it."
+            ),
         ),
     ] = None
     fail_on: Annotated[
         float,
-        Flag("--fail-on", "P(failed) at which the prediction is risk.", unit="probability"),
+        Flag("--fail-on", "The prediction is a risk from this P(failed) on.", unit="probability"),
     ] = 0.5
     exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
 
@@ -92,7 +105,7 @@ _PREDICTION = Panel(
 @with_options
 def confirm(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="As for rksp score.")],
+    target: Annotated[str, typer.Argument(help="A target, as for rksp score.")],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, _PREDICTION],
     model: Annotated[ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})],
@@ -102,7 +115,7 @@ def confirm(
     devices: Devices = None,
     as_format: AsFormat = None,
 ) -> int:
-    """Train briefly with every monitor on: did the prediction hold, what would have helped?"""
+    """Train briefly with all monitors: test the prediction, and what would have helped."""
     files = outputs(output.output_format, output.output, "confirm")
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     if run.assumed:
@@ -133,7 +146,7 @@ def _confirmed(
     measure = with_threads(measure)
     quiet_transformers()
     source = _source(run, model, is_shrunk=trials.shrink)
-    with live_progress() as say:
+    with live_progress() as progress:
         return run_confirmation(
             source,
             run.recipe,
@@ -147,7 +160,7 @@ def _confirmed(
             text=trials.text,
             device=trials.device,
             folder=trials.keep,
-            say=say,
+            progress=progress,
         )
 
 
@@ -155,7 +168,7 @@ def _source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> Model
     if not is_shrunk:
         return model.resolve(run.target, run.overrides)
     if model.overrides:
-        raise InputError("--shrink chooses the sizes itself; leave out --set, or --shrink.")
+        raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
     from rksp.models.resolve import resolve_tiny
 
     return resolve_tiny(run.target, max_params=int(model.max_params))

@@ -1,4 +1,4 @@
-"""What a confirmation is doing, on stderr: a bar on a terminal, sparse lines elsewhere."""
+"""The progress of a confirmation on stderr: a bar on a terminal, few lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # rksp.confirm.confirm loads torch
+    from rksp.confirm.confirm import ConfirmProgress
 
 _SPARSE_SECONDS = 30.0  # between passing lines where stderr is no terminal
 
-Say = Callable[[str, int, int], None]  # (what, training steps done, training steps in all)
-
 
 @contextmanager
-def live_progress() -> Iterator[Say]:
-    """Yields what is to be told. Lines that end a run or report an alarm stay on the screen."""
+def live_progress() -> Iterator[ConfirmProgress]:
+    """Yield a function that reports progress. Lines about alarms and finished runs stay."""
     if not sys.stderr.isatty():
         yield sparse(time.monotonic)
         return
@@ -26,21 +28,21 @@ def live_progress() -> Iterator[Say]:
         task = bar.add_task("", total=None)
         left = time_left(time.monotonic)
 
-        def say(what: str, done: int, total: int) -> None:
+        def report(what: str, done: int, total: int) -> None:
             if not _is_passing(what):
                 bar.console.print(f"rksp: {what}", markup=False, highlight=False)
             shown = f"{what}{left(done, total)}"
             bar.update(task, description=shown, completed=done, total=total)
 
-        yield say
+        yield report
 
 
-def sparse(clock: Callable[[], float]) -> Say:
-    """Prints every line that stays, and of those that pass one every half minute."""
+def sparse(clock: Callable[[], float]) -> ConfirmProgress:
+    """Print every line that stays, and one passing line every half minute."""
     said = float("-inf")
     left = time_left(clock)
 
-    def say(what: str, done: int, total: int) -> None:
+    def report(what: str, done: int, total: int) -> None:
         nonlocal said
         remaining = left(done, total)
         if _is_passing(what):
@@ -49,11 +51,11 @@ def sparse(clock: Callable[[], float]) -> Say:
             said = clock()
         print(f"rksp: {what}{remaining}", file=sys.stderr, flush=True)
 
-    return say
+    return report
 
 
 def time_left(clock: Callable[[], float]) -> Callable[[int, int], str]:
-    """`, about 5 min left`, by the pace since the first call that followed a step."""
+    """Return `, about 5 min left`, by the pace since the first step."""
     begun: tuple[float, int] | None = None
 
     def left(done: int, total: int) -> str:

@@ -26,7 +26,7 @@ FILE = ".rksp.toml"
 _RUNS = "lets code run or be fetched"
 _WRITES = "writes files"
 _CONNECTS = "hands work to other machines"
-_OPENS = "opens the gate"
+_OPENS = "can hide a failure"
 TYPED_ONLY = {
     "trust-remote-code": _RUNS,
     "allow-hub": _RUNS,
@@ -50,7 +50,7 @@ _MOST_BYTES = 2**20
 
 
 def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The nearest file of defaults in `folder` or above, and its tables.
+    """Find the nearest file of defaults in `folder` or above, and return it with its tables.
 
     The search ends at the root of the repository. In one folder `.rksp.toml` comes before
     `pyproject.toml`.
@@ -74,21 +74,21 @@ def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 
 def _tables(file: Path, found: object) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise InputError(f"{file}: tool.rksp holds tables of options, not {found!r:.100}.")
+        raise InputError(f"{file}: tool.rksp must hold tables of options, not {found!r:.100}.")
     return found
 
 
 def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, Any]:
-    """The tables as click's `default_map`: command -> parameter -> value.
+    """Return the tables as click's `default_map`: command -> parameter -> value.
 
     Args:
-        file: For messages.
-        tables: As read.
+        file: The file, for messages.
+        tables: The tables in the file.
         command: The root command (or, below it, a group).
 
     Raises:
-        InputError: A command or option is unknown (the nearest is named), a value is of another
-            kind, or the option must be typed.
+        InputError: A command or option is unknown (the message names the nearest), a value has
+            another type, or the option must be typed.
     """
     found = {}
     for name, content in tables.items():
@@ -127,26 +127,26 @@ def _options(
         _check(file, key, value, known[option])
         if option == "fail-on" and _is_weaker(value, known[option].default):
             raise InputError(
-                f"{file}: {key!r} cannot be weaker than {known[option].default}, since that opens "
-                f"the gate; type --{option} {value}."
+                f"{file}: {key!r} cannot be weaker than {known[option].default} in a file of "
+                f"defaults; type --{option} {value}."
             )
         yield known[option].name, value
 
 
 def _check(file: Path, key: str, value: object, parameter: Any) -> None:
-    """The kind of value; its range is the option's own business."""
+    """Check the kind of a value; the option itself checks the range."""
     if parameter.multiple:
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             return
-        raise InputError(f"{file}: {key!r} is a list of texts, not {value!r}.")
+        raise InputError(f"{file}: {key!r} must be a list of texts, not {value!r}.")
     if parameter.is_flag and not isinstance(value, bool):
-        raise InputError(f"{file}: {key!r} is true or false, not {value!r}.")
+        raise InputError(f"{file}: {key!r} must be true or false, not {value!r}.")
     if isinstance(value, dict | list) or (isinstance(value, bool) and not parameter.is_flag):
-        raise InputError(f"{file}: {key!r} is one text or number, not {value!r}.")
+        raise InputError(f"{file}: {key!r} must be one text or number, not {value!r}.")
 
 
 def _is_weaker(value: object, default: object) -> bool:
-    """Say whether a gate lets more pass than the default does; what is no gate is said later."""
+    """Return True if a gate is weaker than the default; invalid values are reported later."""
     if str(value) in _STRICTNESS:
         rank = _STRICTNESS.index(str(value))
         return rank < (_STRICTNESS.index(default) if default in _STRICTNESS else 1)
@@ -161,4 +161,4 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{file} is not TOML: {error}.") from None
+        raise InputError(f"{file} is not valid TOML: {error}.") from None

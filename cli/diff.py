@@ -15,7 +15,10 @@ def diff(
     old: Annotated[Path, typer.Argument(help="The older JSON report.")],
     new: Annotated[Path, typer.Argument(help="The newer one.")],
     fail_on: Annotated[
-        str, typer.Option(help="Level of a new or worse issue at which the exit code is 1.")
+        str,
+        typer.Option(
+            help=("Exit with 1 for a new or worse issue of this level: error, warning or never.")
+        ),
     ] = "error",
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Never exit with 1.")] = False,
     output_format: Annotated[str, typer.Option("--format", help=format_help("diff"))] = "text",
@@ -27,7 +30,7 @@ def diff(
 
     outputs(output_format, None, "diff")
     if fail_on not in ("error", "warning", "never"):
-        raise InputError(f"--fail-on {fail_on!r} is none of error, warning and never.")
+        raise InputError(f"--fail-on {fail_on!r} is unknown; use error, warning or never.")
     after = load(new)
     changed = compare(load(old), after)
     gate = Gate.parse(fail_on).judge(after, changed)

@@ -1,4 +1,4 @@
-"""`rksp explain`: what a word of the output means, whichever page printed it."""
+"""`rksp explain`: the meaning of any printed word."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def explain(
     word: Annotated[
         str,
         typer.Argument(
-            help="A check (RKSP101, initial-loss), a column, a verdict, a monitor, an arm or a "
-            "fault: any word that rksp prints."
+            help="Any word that rksp prints: a check (RKSP101, initial-loss), a column, a verdict, "
+            "a monitor, an arm or a fault."
         ),
     ],
 ) -> int:
-    """Explain any word of the output: what it measures, what is healthy, how to fix it."""
+    """Explain a word of the output: what it means, what is healthy, how to fix it."""
     from rich.console import Console
     from rich.table import Table
 
@@ -43,7 +43,7 @@ def _explained(word: str) -> tuple[str, Rows]:
     """Return a title and rows; what needs torch is looked up last.
 
     Raises:
-        InputError: No page prints this word; the nearest are named.
+        InputError: No page prints this word; the message names the nearest ones.
     """
     from rksp.checks.registry import find_check
 
@@ -54,23 +54,23 @@ def _explained(word: str) -> tuple[str, Rows]:
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
     hint = nearest(word, _known()) or "; rksp checks lists the checks."
-    raise InputError(f"Nothing that rksp prints is called {word!r}{hint}")
+    raise InputError(f"rksp explain does not know the word {word!r}{hint}")
 
 
 def _check(word: str) -> tuple[str, Rows] | None:
-    from rksp.checks.registry import CHECKS
+    from rksp.checks.registry import find_check
 
-    wanted = word.lower()
-    found = next((c for c in CHECKS if wanted in (c.code.lower(), c.name)), None)
-    if found is None:
+    try:
+        found = find_check(word)
+    except InputError:
         return None
     rows = [
         ("Measures", found.measures),
         ("Why", found.why),
         ("Healthy", found.healthy),
         ("Fix", found.fix),
-        ("Trips it", found.failing),
-        ("Does not", found.stable),
+        ("Fails", found.failing),
+        ("Passes", found.stable),
         ("Source", found.source),
     ]
     return f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n", rows

@@ -1,4 +1,4 @@
-"""`rksp explain-config`: which recipe a trainer's file means, and who said so, field by field."""
+"""`rksp explain-config`: the recipe in a trainer's file, with the origin of each field."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ def explain_config(
         Path, typer.Argument(help="A trainer's YAML, JSON, TOML, shell or Python file.")
     ],
     trainer: Annotated[
-        str | None, typer.Option("--as", help="Read it as this trainer's; default recognized.")
+        str | None,
+        typer.Option(
+            "--as", help="Read the file as this trainer's; the default is to recognize the trainer."
+        ),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(help="Devices of the run, for batches given per device.")
+        int | None,
+        typer.Option(
+            help="Number of devices in the run; needed where the file gives the batch per device."
+        ),
     ] = None,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> int:
-    """Show every field of the recipe in a file, where it comes from, and what was assumed."""
+    """Show the recipe in a file: each field, its origin, and all assumptions."""
     if output_format not in ("text", "json"):
-        raise InputError(f"--format {output_format!r} is neither text nor json.")
+        raise InputError(f"--format {output_format!r} is unknown; use text or json.")
     from rksp.recipe_files.registry import read_recipe_file
 
     read = read_recipe_file(file, trainer=trainer, devices=devices)
@@ -69,7 +75,7 @@ def _document(read: RecipeFile) -> dict[str, object]:
 
 
 def _assumed(read: RecipeFile) -> str:
-    """The line of what was assumed; empty for a file that means nothing here."""
+    """Return the line of assumptions; empty if the file gives no valid recipe."""
     from rksp.recipe_files.assumptions import assumed_line
 
     try:
@@ -79,10 +85,11 @@ def _assumed(read: RecipeFile) -> str:
 
 
 def _print(read: RecipeFile) -> None:
-    from rksp.recipe_files.table_text import recipe_table
+    from rksp.recipe_files.table_text import in_full, recipe_table
 
-    _say(f"{read.path}, {read.trainer}, read {read.understood} of {read.settings} settings\n")
-    for row in recipe_table({f.name: f.value for f in read.fields}, read.origins()):
+    _say(f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read\n")
+    origins = {f.name: in_full(f.origin) for f in read.fields}
+    for row in recipe_table({f.name: f.value for f in read.fields}, origins):
         _say(row)
     line = _assumed(read)
     if line:
@@ -96,7 +103,7 @@ def _print(read: RecipeFile) -> None:
 
 def _print_target(read: RecipeFile) -> None:
     if read.target is None:
-        _say(f"\nModel: none, {read.target_missing}")
+        _say(f"\nModel: none; {read.target_missing}")
         return
     _say(f"\nModel: {read.target.name}")
     for key, value in read.target.overrides.items():

@@ -1,4 +1,4 @@
-"""`rksp grid`: whole sweeps before they start, each distinct initialization profiled once."""
+"""`rksp grid`: judge a whole sweep, with one profile per distinct initialization."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def grid(
     source: Annotated[
         str,
         typer.Argument(
-            help="W&B sweep, grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's run "
-            "file to vary, a target, or a store to look at."
+            help=(
+                "A W&B sweep, a grid (YAML, JSON), rows (CSV, JSON Lines, Parquet), a trainer's "
+                "run file to vary, a target, or a store to show."
+            )
         ),
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
@@ -66,7 +68,7 @@ def grid(
     devices: Devices = None,
     as_format: AsFormat = None,
 ) -> int:
-    """Rank a whole sweep by its risk; exit 1 if a cell is at or above the bar."""
+    """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
     from rksp.grid.cell import Options
     from rksp.grid.run import read_grid
     from rksp.report.gate import Gate
@@ -117,11 +119,11 @@ def _plan(
 
 
 def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) -> GridResult:
-    """Work the grid off into its store."""
+    """Run the grid and write its results to the store."""
     from rksp.grid.run import run_grid
 
     if work.store is None:
-        raise InputError("rksp grid keeps its results in a file; give -o STORE, such as grid.db.")
+        raise InputError("rksp grid stores its results in a file; give -o STORE, such as grid.db.")
     if options.classifier is not None:
         from rksp.classifiers.edge_model import load_edge_model
 
@@ -139,7 +141,7 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
 
 
 def _check(view: ViewOptions) -> None:
-    """Say what is wrong with the format, conditions and exports before there is any work."""
+    """Check the format, conditions and exports before the work starts."""
     from rksp.grid.export import check_export
     from rksp.grid.table import Condition
     from rksp.report.formats import check_format
@@ -157,17 +159,17 @@ def _is_store(source: str) -> bool:
         if not path.is_file():
             return False
     except OSError as error:
-        raise InputError(f"The grid {source[:200]!r} cannot be used: {error.strerror}.") from None
+        raise InputError(f"The grid {source[:200]!r} cannot be read: {error.strerror}.") from None
     with path.open("rb") as file:
         return file.read(len(_STORE_MARK)) == _STORE_MARK
 
 
 def _announce(plan: GridPlan, options: Options) -> int:
-    """Says what there is to do; returns the number of distinct initializations."""
+    """Print what there is to do; return the number of distinct initializations."""
     for note in plan.notes:
         _say(note)
     groups = len({cell.init_key(options) for cell in plan.cells})
-    _say(f"{len(plan.cells)} cells of {groups} distinct initializations")
+    _say(f"cells: {len(plan.cells)}; distinct initializations: {groups}")
     return groups
 
 
@@ -202,7 +204,9 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
-            raise InputError(f"--slurm {pair!r} is not NAME=VALUE, such as timeout_min=60.")
+            raise InputError(
+                f"--slurm {pair!r} must have the form NAME=VALUE, such as timeout_min=60."
+            )
         found[name] = parse_yaml(value)
     return found
 

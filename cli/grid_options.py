@@ -1,4 +1,4 @@
-"""Options of `rksp grid`: which cells, who works on them, what is shown."""
+"""Options of `rksp grid`: its cells, its workers, its output."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ class _Options(BaseModel):
 
 
 class PlanOptions(_Options):
-    """Which cells a grid has."""
+    """Options of the cells of a grid."""
 
     target: Annotated[
-        str | None, Flag("--target", "The model, where the file has none.", unit="target")
+        str | None, Flag("--target", "The model, if the file names none.", unit="target")
     ] = None
     samples: Annotated[
         int | None,
-        Flag("--samples", "Draw this many cells; needed for ranges.", unit="cells"),
+        Flag("--samples", "Draw this many cells at random; needed for ranges.", unit="cells"),
     ] = Field(default=None, ge=1)
-    sample_seed: Annotated[int, Flag("--sample-seed", "Seed of the drawing.", unit="seed")] = 0
+    sample_seed: Annotated[int, Flag("--sample-seed", "Seed of the random draw.", unit="seed")] = 0
     ignore: Annotated[
         list[str],
-        Flag("--ignore", "An axis that is neither recipe nor model; repeatable.", unit="axis"),
+        Flag(
+            "--ignore",
+            "Ignore this axis, which sets neither recipe nor model; repeatable.",
+            unit="axis",
+        ),
     ] = []
     max_cells: Annotated[int, Flag("--max-cells", "Refuse larger grids.", unit="cells")] = Field(
         default=10_000, ge=1
@@ -37,17 +41,23 @@ class PlanOptions(_Options):
 
 
 class EngineOptions(_Options):
-    """Who works on the cells."""
+    """Options of the workers."""
 
     store: Annotated[
         Path | None,
-        Flag("--output", "Store; the same grid resumes in it.", aliases=("-o",), unit="store"),
+        Flag(
+            "--output",
+            "File for the results; the same grid resumes from it.",
+            aliases=("-o",),
+            unit="store",
+        ),
     ] = None
     engine: Annotated[
         Literal["local", "ray", "slurm"], Flag("--engine", "Where the workers run.")
     ] = "local"
     workers: Annotated[
-        int | None, Flag("--workers", "Models measured at the same time.", unit="workers")
+        int | None,
+        Flag("--workers", "Number of models to measure at the same time.", unit="workers"),
     ] = Field(default=None, ge=1)
     address: Annotated[
         str | None, Flag("--address", "Address of a Ray cluster.", unit="address")
@@ -61,35 +71,35 @@ class EngineOptions(_Options):
         ),
     ] = []
     timeout: Annotated[
-        float, Flag("--timeout", "Seconds for one profile or cell.", unit="seconds")
+        float, Flag("--timeout", "Time limit for one profile or cell.", unit="seconds")
     ] = Field(default=1800.0, gt=0)
-    retry_failed: Annotated[bool, Flag("--retry-failed", "Open failed cells again.")] = False
+    retry_failed: Annotated[bool, Flag("--retry-failed", "Run failed cells again.")] = False
 
 
 class ViewOptions(_Options):
-    """What is shown of a grid, and when it fails a pipeline."""
+    """Options of a grid's output and exit code."""
 
     fail_on: Annotated[
         str,
         Flag(
             "--fail-on",
-            "P(failed) at which a cell is a risk; or error, warning, never.",
+            "A cell is a risk from this P(failed) on; or give error, warning or never.",
             unit="bar",
         ),
     ] = "0.5"
     exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
     output_format: Annotated[
         Literal[tuple(formats_of("grid"))],
-        Flag("--format", "What to print."),
+        Flag("--format", "Format of the output on stdout."),
     ] = "text"
-    top: Annotated[int | None, Flag("--top", "Print only so many cells.", unit="cells")] = Field(
+    top: Annotated[int | None, Flag("--top", "Print only this many cells.", unit="cells")] = Field(
         default=None, ge=1
     )
     where: Annotated[
         list[str],
-        Flag("--where", "Print only such cells: lr<=1e-3; repeatable.", unit="condition"),
+        Flag("--where", "Print only the cells that match: lr<=1e-3; repeatable.", unit="condition"),
     ] = []
     export: Annotated[
         list[Path],
-        Flag("--export", "Also write .csv, .jsonl or .parquet; repeatable.", unit="file"),
+        Flag("--export", "Also write a .csv, .jsonl or .parquet file; repeatable.", unit="file"),
     ] = []

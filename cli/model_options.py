@@ -1,4 +1,4 @@
-"""Options of the target: what is changed about the model, and what it may do."""
+"""Options of the target: changes to the model, and its permissions."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ if TYPE_CHECKING:
 
 
 class ModelOptions(BaseModel):
-    """How a target becomes a model."""
+    """Options of the model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     overrides: Annotated[
-        list[str], Flag("--set", "Configuration key=value; repeatable.", unit="key=value")
+        list[str],
+        Flag(
+            "--set", "Change a setting of the model's configuration; repeatable.", unit="key=value"
+        ),
     ] = []
     max_params: Annotated[
         float, Flag("--max-params", "Refuse larger models.", unit="parameters")
     ] = Field(default=2e9, gt=0)
     trust_remote_code: Annotated[
-        bool, Flag("--trust-remote-code", "Run the model code of a repository.")
+        bool, Flag("--trust-remote-code", "Run the model code that a repository brings.")
     ] = False
-    allow_hub: Annotated[bool, Flag("--allow-hub", "Let a Hub id download.")] = False
+    allow_hub: Annotated[
+        bool, Flag("--allow-hub", "Allow downloads from the Hugging Face Hub.")
+    ] = False
 
     def resolve(self, target: str, overrides: Mapping[str, object]) -> ModelSource:
         """Resolve a target; `--set` replaces what a recipe file changes about it.
 
         Raises:
-            InputError: There is no such model.
+            InputError: The model does not exist.
         """
         from rksp.models.resolve import resolve  # torch, not for --help
 

@@ -24,14 +24,14 @@ RecipeFile = Annotated[
     Path | None,
     typer.Option(
         "--recipe",
-        help="A trainer's run file; flags replace what it says.",
+        help="A trainer's run file; options override its settings.",
         rich_help_panel="Recipe",
     ),
 ]
 Devices = Annotated[
     int | None,
     typer.Option(
-        help="Devices of the run, for batches that a recipe file gives per device.",
+        help="Number of devices in the run; needed where a run file gives the batch per device.",
         metavar="DEVICES",
         rich_help_panel="Recipe",
     ),
@@ -40,7 +40,7 @@ AsFormat = Annotated[
     str | None,
     typer.Option(
         "--as",
-        help="Read the run file as this trainer's; default recognized.",
+        help="Read the run file as this trainer's; the default is to recognize the trainer.",
         metavar="TRAINER",
         rich_help_panel="Recipe",
     ),
@@ -49,13 +49,13 @@ AsFormat = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Which options a command makes of a model, as a marker beside the model's type.
+    """A marker on a model's type: the options that a command makes from the model.
 
     Attributes:
-        title: Of the panel in `--help`.
+        title: Title of the panel in `--help`.
         leave_out: Fields without an option here.
-        helps: Other help than the field's own.
-        defaults: Other defaults than the field's own.
+        helps: Help texts that replace the fields' own.
+        defaults: Defaults that replace the fields' own.
     """
 
     title: str
@@ -66,11 +66,11 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given(Generic[Model]):
-    """The fields of a model as the command line has them, before a file is laid under them.
+    """The fields of a model on the command line, before a file fills the others.
 
     Attributes:
-        values: By field; an option that was not typed has its default.
-        typed: The fields whose options were typed, or stand in the environment.
+        values: Field → value; an option that was not typed has its default.
+        typed: Fields whose options were typed or set in the environment.
         stated: These, and the fields that a file of defaults (`.rksp.toml`) sets.
     """
 
@@ -181,12 +181,12 @@ def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
     """Read the pairs of an option that takes key=value.
 
     Raises:
-        InputError: One is not key=value.
+        InputError: A pair is not key=value.
     """
     found = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise InputError(f"{option} {pair!r} is not key=value.")
+            raise InputError(f"{option} {pair!r} must have the form key=value.")
         found[key] = value
     return found

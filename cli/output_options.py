@@ -1,4 +1,4 @@
-"""Options of the answer: when it fails a pipeline, and where it goes."""
+"""Options of the answer: when it fails a pipeline, and where it is written."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class _Options(BaseModel):
 
 
 class GateOptions(_Options):
-    """When the exit code is 1."""
+    """Options of the exit code."""
 
     fail_on: Annotated[
         str,
         Flag(
             "--fail-on",
-            "P(failed) at which the exit code is 1; or error, warning, never.",
+            "Exit with 1 from this P(failed) on, or give error, warning or never.",
             unit="bar",
         ),
     ] = "0.5"
@@ -31,50 +31,60 @@ class GateOptions(_Options):
         list[str],
         Flag(
             "--select",
-            "Keep only these checks: codes, beginnings of codes or names; repeatable.",
+            "Report only these checks: codes, beginnings of codes, or names; repeatable.",
             unit="check",
         ),
     ] = []
     ignore: Annotated[
-        list[str], Flag("--ignore", "Leave out these checks; repeatable.", unit="check")
+        list[str], Flag("--ignore", "Do not report these checks; repeatable.", unit="check")
     ] = []
     levels: Annotated[
         list[str],
-        Flag("--level", "Level of a check, such as RKSP503=note; repeatable.", unit="check=level"),
+        Flag(
+            "--level",
+            "Set the level of a check, such as RKSP503=note; repeatable.",
+            unit="check=level",
+        ),
     ] = []
     baseline: Annotated[
-        Path | None, Flag("--baseline", "Older JSON report: only what is new or worse counts.")
+        Path | None,
+        Flag(
+            "--baseline",
+            ("An older JSON report; only new and worse issues count for the exit code."),
+        ),
     ] = None
 
 
 class RiskOptions(_Options):
-    """How evidence becomes a probability and three rates."""
+    """Options of the estimate of the risk."""
 
     risk: Annotated[
         float,
         Flag(
             "--risk",
-            "Share of the edges that may lie below the rate not to exceed.",
+            "Probability that the edge lies below the learning rate not to exceed.",
             unit="probability",
         ),
     ] = Field(default=0.05, gt=0, lt=1)
     classifier: Annotated[
         Path | None,
         Flag(
-            "--classifier", "A model of the edge that rksp lab fit wrote; default the shipped one."
+            "--classifier",
+            ("A model of the edge from rksp lab fit; the default is the shipped one."),
         ),
     ] = None
 
 
 class ScoreOutput(_Options):
-    """Where a report of `rksp score` goes."""
+    """Options of the output of `rksp score`."""
 
     output_format: Annotated[
         Literal[tuple(formats_of("score"))],
-        Flag("--format", "What to print."),
+        Flag("--format", "Format of the output on stdout."),
     ] = "text"
     verbose: Annotated[
-        bool, Flag("--verbose", "Print every measurement, not the short page.", aliases=("-v",))
+        bool,
+        Flag("--verbose", "Print every measurement instead of the short page.", aliases=("-v",)),
     ] = False
     output: Annotated[
         list[str],
@@ -93,10 +103,10 @@ class ScoreOutput(_Options):
 
 
 class ConfirmOutput(_Options):
-    """Where a report of `rksp confirm` goes."""
+    """Options of the output of `rksp confirm`."""
 
     output_format: Annotated[
-        Literal[tuple(formats_of("confirm"))], Flag("--format", "What to print.")
+        Literal[tuple(formats_of("confirm"))], Flag("--format", "Format of the output on stdout.")
     ] = "text"
     output: Annotated[
         list[str],

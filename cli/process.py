@@ -1,4 +1,4 @@
-"""What a command does to its own process: threads, and a stdout for the result alone."""
+"""Settings of a command's own process: threads, and a stdout for only the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rksp.options import MeasureOptions
 
 
 def default_threads() -> int:
-    """Two on CI, otherwise half of the cores: more threads than free cores cost tenfold."""
+    """Return two on CI, else half of the cores: more threads than free cores cost tenfold."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given)
@@ -28,6 +28,7 @@ def with_threads(options: MeasureOptions) -> MeasureOptions:
 
 
 def quiet_transformers() -> None:
+    """Silence the warnings and progress bars of transformers."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -36,7 +37,7 @@ def quiet_transformers() -> None:
 
 @contextlib.contextmanager
 def stdout_for_us_alone() -> Iterator[None]:
-    """Sends what foreign code prints to stderr: stdout carries the result and nothing else."""
+    """Send what other code prints to stderr, so that stdout carries only the result."""
     sys.stdout.flush()
     try:
         saved = os.dup(1)

@@ -1,9 +1,9 @@
-"""The recipe of a command line: flags, or a trainer's file with flags in place of its values."""
+"""The recipe of a command line: options, or a trainer's file that options override."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +22,10 @@ _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedRun:
-    """What is to be scored: the target, settings of it that the file changes, the recipe.
+    """The run to score: the target, the settings that the file changes, and the recipe.
 
-    `origins` says for every field of the recipe where it comes from, `assumed` in one line what
-    nobody said.
+    `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
+    and `alternatives` the other recipes that the same input could mean.
     """
 
     target: str
@@ -33,15 +33,7 @@ class RequestedRun:
     recipe: Recipe
     origins: Mapping[str, Origin] = field(default_factory=dict)
     assumed: str = ""
-
-    @property
-    def places(self) -> dict[str, tuple[str, int]]:
-        """Field → file and line, for those that a file says outright or that follow from it."""
-        return {
-            name: (origin.file, origin.line)
-            for name, origin in self.origins.items()
-            if origin.file is not None and origin.line is not None and not origin.assumes
-        }
+    alternatives: Sequence[tuple[str, Recipe]] = ()
 
 
 def requested_run(
@@ -53,20 +45,20 @@ def requested_run(
 ) -> RequestedRun:
     """Read the flags, and a file if there is one: `--recipe`, or the target itself.
 
-    What is typed wins over the file, and the file over `.rksp.toml` and the options' defaults.
+    Typed options override the file, and the file overrides `.rksp.toml` and the defaults.
 
     Args:
-        target: As typed.
+        target: The typed target.
         given: The recipe's options.
-        file: Of `--recipe`.
-        devices: Of `--devices`.
-        as_format: Of `--as`: the trainer whose format the file has; default recognized.
+        file: The value of `--recipe`.
+        devices: The value of `--devices`.
+        as_format: The value of `--as`; by default the trainer is recognized.
 
     Raises:
         InputError: The file cannot be read, describes no model where one is needed, or a value
             cannot be used.
     """
-    from rksp.recipe_files.assumptions import assumed_line
+    from rksp.recipe_files.assumptions import alternatives, assumed_line
 
     is_target = file is None and (
         _is_run_file(target) or (as_format is not None and Path(target).is_file())
@@ -75,7 +67,11 @@ def requested_run(
         run = _from_flags(target, given, devices, as_format)
     else:
         run = _from_file(target, given, file, devices, as_format)
-    return replace(run, assumed=assumed_line(run.recipe, run.origins))
+    return replace(
+        run,
+        assumed=assumed_line(run.recipe, run.origins),
+        alternatives=alternatives(run.recipe, run.origins),
+    )
 
 
 def _from_flags(
@@ -84,9 +80,9 @@ def _from_flags(
     from rksp.recipe_files.assumptions import origins_of_flags
 
     if devices is not None:
-        raise InputError("--devices is for batches of a recipe file; give --recipe FILE.")
+        raise InputError("--devices needs a run file; give --recipe FILE.")
     if as_format is not None:
-        raise InputError("--as is for the format of a recipe file; give --recipe FILE.")
+        raise InputError("--as needs a run file; give --recipe FILE.")
     flags = flag_names(Recipe)
     recipe = Recipe.parse(given.values, flags)
     stated = {
@@ -131,9 +127,9 @@ def _from_file(
 
 
 def _is_run_file(target: str) -> bool:
-    """Whether a target is a trainer's file; JSON may also be a model's configuration.
+    """Return True if a target is a trainer's file; JSON may also be a model's configuration.
 
-    A pickle of training arguments counts, so that it is refused with the way out.
+    A pickle of training arguments counts too, so that the error can say what to do.
     """
     path = Path(target.partition("::")[0])
     try:

@@ -1,4 +1,4 @@
-"""Documents in and out of files: what score, confirm, grid, report and diff share."""
+"""Reading and writing of documents, shared by score, confirm, grid, report and diff."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline"
 
 
 def format_help(kind: str | None = None) -> str:
-    """Says what `--format` takes for one kind of document, or for any."""
+    """List what `--format` takes for one kind of document, or for any."""
     return f"{one_of(formats_of(kind) if kind else [f.name for f in FORMATS])}."
 
 
 def output_help(kind: str | None = None) -> str:
-    """Says what `-o` takes for one kind of document, or for any."""
+    """List what `-o` takes for one kind of document, or for any."""
     return f"Also write FILE ({suffixes_of(kind)}) or FORMAT=FILE; repeatable."
 
 
 def load(file: Path) -> ScoreReport:
-    """Reads a stored report of `rksp score`.
+    """Read a stored report of `rksp score`.
 
     Raises:
         InputError: The file cannot be read.
@@ -55,7 +55,7 @@ def load(file: Path) -> ScoreReport:
 
 
 def load_any(file: Path) -> Document:
-    """Reads a stored document of any kind; raises as `load`."""
+    """Read a stored document of any kind; raises as `load`."""
     content = _read(file)
     try:
         document = json.loads(content)
@@ -66,21 +66,21 @@ def load_any(file: Path) -> Document:
 
 
 def schema_of(kind: str) -> type[Document]:
-    """Returns the schema of the document that a command makes.
+    """Return the schema of the document that a command makes.
 
     Raises:
-        InputError: No command of that name makes one.
+        InputError: No command of that name makes a report.
     """
     from rksp.documents.kinds import DOCUMENTS  # not for --help
 
     if kind not in DOCUMENTS:
         makers = one_of(tuple(DOCUMENTS), "and")
-        raise InputError(f"There is no report of {kind!r}; rksp {makers} make one.")
+        raise InputError(f"There is no report of {kind!r}; the commands {makers} make reports.")
     return DOCUMENTS[kind]
 
 
 def _read(file: Path) -> bytes:
-    """Return a stored report whose strings hold no control character: it may be a stranger's."""
+    """Read a stored report and escape control characters: it may come from a stranger."""
     content = read_limited(file, _LARGEST)
     try:
         return json.dumps(safe_strings(json.loads(content))).encode()
@@ -102,11 +102,11 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
 
 
 def outputs(output_format: str, files: list[str] | None, kind: str = "score") -> list[Output]:
-    """Checks `--format` and reads every `-o`, before any work is done for them.
+    """Check `--format` and parse every `-o` before the command starts its work.
 
     Args:
-        output_format: Of stdout.
-        files: As typed.
+        output_format: Format of stdout.
+        files: The typed values of `-o`.
         kind: The command whose document it is.
 
     Raises:
@@ -120,7 +120,7 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
 
 
 def emit(document: Document, output_format: str, files: list[Output]) -> None:
-    """Writes every file, then the asked-for rendering alone on stdout."""
+    """Write every file, then print only the chosen format on stdout."""
     rendered = [(file.path, printable(render(document, file.format))) for file in files]
     shown = rendering(document, output_format)
     for path, text in rendered:
@@ -134,7 +134,7 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
 
 
 def conclude(document: Document, *, exit_zero: bool) -> int:
-    """Says on stderr what failed, and returns the exit code; `exit_zero` forgives a 1."""
+    """Print on stderr what failed, and return the exit code; `exit_zero` turns 1 into 0."""
     code = 0 if exit_zero and document.exit_code == 1 else document.exit_code
     if document.exit_code:
         print(f"rksp: exit {code}: {'; '.join(document.gate.reasons)}", file=sys.stderr)
@@ -154,7 +154,7 @@ def made_with(context: typer.Context) -> dict[str, str]:
 
 
 def command_line(context: typer.Context) -> str:
-    """The command that gives the same answer: what was set, whether typed or a default of a file.
+    """Return the command that gives the same answer, with all typed and configured options.
 
     Options equal to their built-in default, and those that only say where the answer goes, are left
     out.

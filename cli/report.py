@@ -1,4 +1,4 @@
-"""`rksp report` and `rksp schema`: stored reports again, and what they look like."""
+"""`rksp report` and `rksp schema`: stored reports and their schemas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report(
     output_format: Annotated[str, typer.Option("--format", help=format_help())] = "text",
     output: Annotated[list[str] | None, typer.Option("-o", "--output", help=output_help())] = None,
 ) -> int:
-    """Show a stored report, in any format."""
+    """Show a stored report in any format."""
     document = load_any(file)
     emit(document, output_format, outputs(output_format, output, document.kind))
     return 0

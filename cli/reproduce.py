@@ -1,4 +1,4 @@
-"""`rksp reproduce`: a published table again, ours beside theirs."""
+"""`rksp reproduce`: compare our results with a published table."""
 
 from __future__ import annotations
 
@@ -20,20 +20,27 @@ def reproduce(
     name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)}.")],
     folder: Annotated[
         Path | None,
-        typer.Option(help="Train here, one file a trial; the same command continues there."),
+        typer.Option(
+            help=("Folder for the trials, one file each; the same command resumes from it.")
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes of one thread each; default one a core.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of processes, each with one thread; the default is one per core."
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the rows of the table here.")
     ] = None,
     stored: Annotated[
         bool,
-        typer.Option("--stored", help="Train nothing: what --folder holds, or what is shipped."),
+        typer.Option(
+            "--stored", help=("Train nothing; use the trials in --folder or the shipped ones.")
+        ),
     ] = False,
 ) -> None:
-    """Run a published experiment again and print ours beside theirs, as Markdown.
+    """Run a published experiment again and print a comparison as Markdown.
 
     Alarms of cross-talk are judged anew from the stored readings, by the rules of today.
     """

@@ -31,20 +31,22 @@ if TYPE_CHECKING:
 Target = Annotated[
     str,
     typer.Argument(
-        help="Model type (gpt2), config.json, checkpoint folder, Hub id, module:factory, or a "
-        "trainer's run file that describes its model."
+        help=(
+            "A model type (gpt2), a config.json, a checkpoint folder, a Hub id, module:factory, "
+            "or a trainer's run file that describes its model."
+        )
     ),
 ]
 Seeds = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Score this many seeds, from --seed on, and report the spread.",
+        help="Score this many seeds, starting at --seed, and report the spread.",
         metavar="SEEDS",
         rich_help_panel="Measurement",
     ),
 ]
-_MAX_PARAMS = "Stream larger models; with --stream never, refuse them."
+_MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
 @with_options
@@ -64,9 +66,9 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
-    from rksp.documents.score import OriginReport
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
+    from rksp.score_report import with_origins
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
@@ -84,12 +86,9 @@ def score(
             "provenance": result.provenance | made_with(context),
             "gate": bar.judge(result, changed),
             "baseline": changed,
-            "recipe_places": dict(run.places),
-            "recipe_origins": {n: OriginReport.of(o) for n, o in run.origins.items()},
-            "assumed": run.assumed,
         }
     )
-    emit(result, output.format, files)
+    emit(with_origins(result, run.origins), output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
 
@@ -116,7 +115,12 @@ def _scored(
         from rksp.config_score import score_configuration
 
         return score_configuration(
-            source, run.recipe, threshold=threshold, risk=risk.risk, classifier=classifier
+            source,
+            run.recipe,
+            threshold=threshold,
+            risk=risk.risk,
+            classifier=classifier,
+            alternatives=run.alternatives,
         )
     evaluations = []
     for seed in range(measure.seed, measure.seed + seeds):
@@ -127,6 +131,7 @@ def _scored(
             threshold=threshold,
             risk=risk.risk,
             classifier=classifier,
+            alternatives=run.alternatives,
             progress=lambda step, seed=seed: print(
                 f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
             ),

@@ -1,4 +1,4 @@
-"""`rksp transfer`: a rate tuned on a small model, carried to a large one."""
+"""`rksp transfer`: scale a learning rate from a small model to a large one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def transfer(
         Literal["text", "json"], typer.Option("--format", help="text or json.")
     ] = "text",
 ) -> int:
-    """Carry the learning rate tuned on SMALL to LARGE by the shift of the edge."""
+    """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.edge_transfer import transfer as carry
     from rksp.risk import configured_inputs
@@ -39,7 +39,7 @@ def transfer(
     runs = [requested_run(name, recipe, recipe_file, devices) for name in (small, large)]
     rate = runs[0].recipe.learning_rate
     if rate is None:
-        raise InputError("There is no rate to carry; give the one tuned on SMALL with --lr.")
+        raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
     quiet_transformers()
     with stdout_for_us_alone():
         inputs = [
@@ -54,7 +54,7 @@ def transfer(
         return 0
     sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
     typer.echo(f"{found.rate:.3g} for {large} ({sizes[1]}), from {rate:g} for {small} ({sizes[0]})")
-    typer.echo(f"  the edge shifts by {found.edge_shift:+.2f} decades")
+    typer.echo(f"  the edge moves by {found.edge_shift:+.2f} decades")
     beside = ", ".join(f"{name} {value:.3g}" for name, value in found.rules.items())
-    typer.echo(f"  rules beside it: {beside}")
+    typer.echo(f"  other scaling rules: {beside}")
     return 0

@@ -1,1 +1,1 @@
-"""Tasks and corpora to probe and train on, the plans of the lab, and its labelled runs."""
+"""Hold probe and training tasks, corpora, the plans of the lab and its labelled runs."""

@@ -13,23 +13,23 @@ from rksp.errors import ArtifactError
 
 
 def shakespeare() -> bytes:
-    """The bundled text, 1.1 MB of plays in the public domain."""
+    """Return the bundled text, 1.1 MB of plays in the public domain."""
     return (files("rksp.datasets") / "text" / "shakespeare.txt").read_bytes()
 
 
 @cache
 def byte_tokens() -> Tensor:
-    """The bundled text, a token a byte, `[tokens]` int64."""
+    """Return the bundled text as bytes, one token per byte, `[tokens]` int64."""
     return torch.frombuffer(bytearray(shakespeare()), dtype=torch.uint8).long()
 
 
 @cache
 def bpe_tokens() -> tuple[Tensor, int]:
-    """The bundled text under the bundled BPE: tokens `[tokens]` int64, and the vocabulary size.
+    """Return the bundled text under the bundled BPE: `[tokens]` int64, and the vocabulary size.
 
-    The byte-level BPE of 1,024 tokens was trained on this very text.
+    The byte-level BPE of 1,024 tokens was trained on the same text.
     """
-    from tokenizers import Tokenizer  # arrives with transformers; only this task needs it
+    from tokenizers import Tokenizer  # comes with transformers; only this task needs it
 
     stored = (files("rksp.datasets") / "tokenizers" / "shakespeare-bpe-1k.json").read_text(
         encoding="utf-8"

@@ -1,4 +1,4 @@
-"""Data that the user has on disk: CIFAR-10 in its binary files, text as it is or in Parquet."""
+"""Read data that the user has on disk: CIFAR-10's binary files, plain text, or Parquet."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from rksp.errors import ArtifactError, InputError
 
 _RECORD = 1 + 3 * 32 * 32  # a label and the three planes of an image
-_MOST_BYTES = 1 << 28  # of text that is read: 256 MiB
+_MOST_BYTES = 1 << 28  # of text to read: 256 MiB
 
 
 def cifar10_images(folder: str, *, sha256: str | None = None) -> tuple[Tensor, Tensor]:
-    """The training images of CIFAR-10 (Krizhevsky, 2009) from `data_batch_*.bin`.
+    """Read the training images of CIFAR-10 (Krizhevsky, 2009) from `data_batch_*.bin`.
 
     The binary version has five files of 10,000 records, each a label byte and 3,072 bytes of red,
     green and blue planes. Files that are missing are left out. Nothing is downloaded.
 
     Args:
-        folder: Where the files are (`cifar-10-batches-bin`).
-        sha256: What the files, one after the other in the order of their names, must hash to.
+        folder: Folder of the files (`cifar-10-batches-bin`).
+        sha256: Expected hash of the files, joined in the order of their names.
 
     Returns:
         Images `[images, 3, 32, 32]` float32 of zero mean and unit variance in every channel, and
@@ -31,7 +31,7 @@ def cifar10_images(folder: str, *, sha256: str | None = None) -> tuple[Tensor, T
 
     Raises:
         InputError: There is no such file.
-        ArtifactError: A file is cut off, holds no labels of CIFAR-10, or the hash is another.
+        ArtifactError: A file is truncated, holds labels outside of CIFAR-10, or the hash differs.
     """
     paths = sorted(Path(folder).glob("data_batch_*.bin"))
     if not paths:
@@ -41,14 +41,14 @@ def cifar10_images(folder: str, *, sha256: str | None = None) -> tuple[Tensor, T
     data = _read(paths, sha256)
     if len(data) % _RECORD:
         raise ArtifactError(
-            f"The files in {folder} hold {len(data)} bytes, no multiple of {_RECORD}; "
-            "one of them is cut off, or is not the binary version of CIFAR-10."
+            f"The files in {folder} hold {len(data)} bytes, which is not a multiple of {_RECORD}; "
+            "one of them is truncated or not in the binary version of CIFAR-10."
         )
     records = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, _RECORD)
     labels = records[:, 0].long()
     if int(labels.max()) > 9:
         raise ArtifactError(
-            f"The files in {folder} hold the label {int(labels.max())}, and CIFAR-10 has 0 to 9; "
+            f"The files in {folder} hold the label {int(labels.max())}, but CIFAR-10 has 0 to 9; "
             "give the folder of CIFAR-10's binary version."
         )
     images = records[:, 1:].reshape(-1, 3, 32, 32).float()
@@ -58,20 +58,23 @@ def cifar10_images(folder: str, *, sha256: str | None = None) -> tuple[Tensor, T
 
 
 def text_bytes(path: str, *, column: str = "text", sha256: str | None = None) -> bytes:
-    """Text from a file of UTF-8, or from a column of a Parquet file, 256 MiB of it at most.
+    """Read at most 256 MiB of text from a UTF-8 file or from a column of a Parquet file.
 
     Args:
-        path: A `.parquet` file; any other is taken as text.
-        column: Of the Parquet file; its rows are joined by line breaks.
-        sha256: What the file must hash to.
+        path: A `.parquet` file; any other file is read as text.
+        column: Column of the Parquet file; line breaks join its rows.
+        sha256: Expected hash of the file.
+
+    Returns:
+        The text as bytes.
 
     Raises:
         InputError: There is no such file or column, or it holds no text.
-        ArtifactError: The hash is another, or the Parquet file cannot be read.
+        ArtifactError: The hash differs, or the Parquet file cannot be read.
     """
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"There is no text file {path}; give the path of one.")
+        raise InputError(f"The text file {path} does not exist; give the path of a text file.")
     if sha256 is not None:
         _read([file], sha256)
     if file.suffix == ".parquet":
@@ -80,7 +83,7 @@ def text_bytes(path: str, *, column: str = "text", sha256: str | None = None) ->
         with file.open("rb") as stream:
             data = stream.read(_MOST_BYTES)
     if not data.strip():
-        raise InputError(f"{path} holds no text; give a file that does.")
+        raise InputError(f"{path} holds no text; give a file with text.")
     return data
 
 
@@ -92,7 +95,7 @@ def _read(paths: Sequence[Path], sha256: str | None) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if sha256 is not None and found != sha256.lower():
         raise ArtifactError(
-            f"{paths[0]} hashes to {found}, not to {sha256}; the data are others than expected."
+            f"{paths[0]} hashes to {found}, not to {sha256}; the data differ from those expected."
         )
     return data
 

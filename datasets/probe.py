@@ -1,4 +1,4 @@
-"""The inputs of the one forward pass: real text or images, fitted to what the model takes."""
+"""Make the inputs of the forward pass: real text or images in the form the model takes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rksp.files import read_limited, read_text
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
 _IMAGE_STATES = 2048
 _MOST_IMAGES = 64
-_MOST_IMAGE_TOKENS = 131_072  # of all images together, where eight would be more
+_MOST_IMAGE_TOKENS = 131_072  # over all images, where eight images would have more
 _LARGEST_PROBE = 64 * 2**20  # bytes; 2,048 tokens need some 10 kB
 _LARGEST_TOKENIZER = 64 * 2**20  # bytes; the largest in use has 33 MB
-# Where model types keep the longest input they take; ids beyond it have no position.
+# Settings that hold a model's maximum input length; ids beyond it have no position.
 _LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "seq_length")
 
 
@@ -29,11 +29,11 @@ class Probe:
     """Inputs and the labels that line up with the logits.
 
     Attributes:
-        inputs: Keyword arguments of the model, or one tensor for a model without configuration.
-        labels: Classes per logit row, one each; None if nothing is known.
+        inputs: Keyword arguments of the model, or one tensor for a model without a configuration.
+        labels: One class per row of logits; None if unknown.
         description: What the inputs are and how they were made.
-        num_tokens: Tokens (or images) in all.
-        own: The batch that the model came with, if it did.
+        num_tokens: Number of tokens (or images).
+        own: The batch that came with the model, if any.
     """
 
     inputs: dict[str, Tensor] | Tensor
@@ -44,6 +44,7 @@ class Probe:
 
     @property
     def batch(self) -> Batch:
+        """The model's own batch if there is one, else inputs and labels as a batch."""
         return self.own or Batch(inputs=self.inputs, labels=self.labels)
 
 
@@ -56,22 +57,26 @@ def make_probe(
     text: str | Path | None = None,
     tokenizer: Path | None = None,
 ) -> Probe:
-    """A probe for a model source or a configuration.
+    """Make a probe for a model source or a configuration.
 
-    Text by default: sequences cut from evenly spaced places of the bundled Shakespeare, under the
-    target's own tokenizer if it is at hand, else a token a byte, spread over the vocabulary.
-    Images for vision models: scikit-learn's digits at the model's size.
+    The default is text: sequences cut from evenly spaced places of the bundled Shakespeare. The
+    target's own tokenizer encodes it if available; otherwise every byte is a token, spread over
+    the vocabulary. Vision models get scikit-learn's digits at the model's image size.
 
     Args:
         source: A `ModelSource`, a transformers configuration, or None for a bare token model.
-        num_sequences, sequence_length: Default 16 × 128; shorter where the model is.
+        num_sequences: Number of sequences; default 16, more if the model takes shorter ones.
+        sequence_length: Tokens per sequence; default 128, or the model's limit if that is lower.
         seed: Chooses the places in the text, the images, and the spread of bytes.
         text: A text file to probe with.
         tokenizer: A `tokenizer.json`; default the source's.
 
+    Returns:
+        The probe.
+
     Raises:
-        InputError: A text that is missing, unreadable or too short; fewer than two tokens; token
-            ids outside of the vocabulary.
+        InputError: The text is missing, unreadable or too short; there are fewer than two tokens;
+            or token ids lie outside the vocabulary.
     """
     config = getattr(source, "config", source)
     task = getattr(source, "task", None) or _task_of(config)
@@ -125,7 +130,7 @@ def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -
             "decoder_input_ids": tokens.clone(),
             "decoder_attention_mask": torch.ones_like(tokens),
         }
-    if task == "text-classification":  # as good as any: the model has not seen the task's texts
+    if task == "text-classification":  # arbitrary: the model has not seen the task's texts
         labels = torch.arange(count) % max(2, getattr(config, "num_labels", 2))
     if task == "other":
         labels = None
@@ -169,15 +174,15 @@ def _tokens(
 
 
 def spread_bytes(vocabulary: int, seed: int = 0) -> Tensor:
-    """Token id of every byte, `[256]` int64: distinct ids spread over the vocabulary if it has
-    room for them, else bytes modulo its size.
+    """Map every byte to a token id, `[256]` int64.
 
+    The ids are distinct and spread over the vocabulary if it has room, else bytes modulo its size.
     Low ids are often special tokens, and adjacent rows of trained embeddings are alike, so bytes
-    are not used as ids as they are. Padding embeds as zero in many models: id 0 is left out, and
-    so are the last ids where there is room.
+    are not used as ids directly. Many models embed the padding id 0 as zero. So id 0 is left out,
+    and the last ids too, if there is room.
 
     Raises:
-        InputError: Fewer than two entries.
+        InputError: The vocabulary has fewer than two entries.
     """
     if vocabulary < 2:
         raise InputError(f"A vocabulary of {vocabulary} cannot be probed; at least 2 are needed.")
@@ -191,7 +196,7 @@ def spread_bytes(vocabulary: int, seed: int = 0) -> Tensor:
 
 
 def _encode(content: bytes, tokenizer: Path) -> Tensor:
-    from tokenizers import Tokenizer  # arrives with transformers; bytes do without it
+    from tokenizers import Tokenizer  # comes with transformers; bytes need no tokenizer
 
     try:
         stored = Tokenizer.from_str(read_text(tokenizer, _LARGEST_TOKENIZER))
@@ -203,7 +208,7 @@ def _encode(content: bytes, tokenizer: Path) -> Tensor:
         raise InputError(f"{tokenizer} cannot be read as a tokenizer ({error}).") from error
     stored.no_truncation()
     stored.no_padding()
-    # 400 kB hold any default probe, and encoding a megabyte takes seconds.
+    # 400 kB are enough for any default probe, and encoding a megabyte takes seconds.
     text = content[:400_000].decode("utf-8", errors="ignore")
     return torch.tensor(stored.encode(text, add_special_tokens=False).ids, dtype=torch.long)
 
@@ -257,7 +262,7 @@ def _limit(config: object) -> int | None:
     sizes = [size for size in sizes if isinstance(size, int) and size > 0]
     if not sizes:
         return None
-    # RoBERTa and its kin start counting positions after the padding id.
+    # RoBERTa and related models start counting positions after the padding id.
     reserved = 2 if "roberta" in str(getattr(config, "model_type", "")) else 0
     return max(2, min(sizes) - reserved)
 

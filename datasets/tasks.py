@@ -1,4 +1,4 @@
-"""Tasks to train on: synthetic, textual and visual, each with the loss of a trivial answer."""
+"""Define the training tasks: synthetic, textual and visual, each with a trivial loss."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ Head = Literal["causal-lm", "classifier", "masked-lm", "image"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A stream of batches.
+    """A training task that draws batches.
 
     Attributes:
+        name: Name of the task.
         head: What the model must predict.
         vocab_size: Size of the input vocabulary (0 for images).
         num_classes: Number of distinct answers.
-        sequence_length: Tokens a sequence.
+        sequence_length: Tokens per sequence.
         trivial_loss: Cross-entropy, in nats, of always answering with the label frequencies.
-        draw: (generator, batch size) → `Batch`.
+        draw: Function from (generator, batch size) to a `Batch`.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Task:
         return math.log(self.num_classes)
 
     def batches(self, count: int, batch_size: int, *, seed: int) -> list[Batch]:
-        """`count` batches that depend on nothing but the arguments."""
+        """Draw `count` batches; the same arguments give the same batches."""
         generator = torch.Generator().manual_seed(seed)
         return [self.draw(generator, batch_size) for _ in range(count)]
 
@@ -69,10 +70,11 @@ def _recall(
 
 
 def associative_recall(*, length: int = 64, vocab: int = 256, pairs: int = 4) -> Task:
-    """Key–value pairs, padding, and a key last whose value is the answer at the last position.
+    """Make the associative recall task: key–value pairs, padding, and a queried key last.
 
-    Defaults are those of arXiv 2602.22988. Keys are distinct tokens of the lower half of the
-    vocabulary, values tokens of the upper half, so the trivial answer knows the half.
+    The answer at the last position is the value of the queried key. Defaults are those of arXiv
+    2602.22988. Keys are distinct tokens of the lower half of the vocabulary; values are tokens of
+    the upper half. So the trivial answer knows the half.
     """
     return Task(
         name="recall",
@@ -111,7 +113,7 @@ def _synthetic(generator: torch.Generator, batch: int, *, length: int, vocab: in
 
 
 def synthetic_lm(*, length: int = 256, vocab: int = 10_000) -> Task:
-    """Segments of repeats, ascending runs and random tokens; defaults of arXiv 2602.22988."""
+    """Make a task of repeats, ascending runs and random tokens; defaults of arXiv 2602.22988."""
     return Task(
         name="synthetic",
         head="causal-lm",
@@ -132,36 +134,39 @@ def _crops(generator: torch.Generator, batch: int, *, tokens: Tensor, length: in
 def _masked(generator: torch.Generator, batch: int, *, tokens: Tensor, length: int) -> Batch:
     rows = _crops(generator, batch, tokens=tokens, length=length).inputs
     hidden = torch.rand(rows.shape, generator=generator) < 0.15
-    hidden[:, 0] |= ~hidden.any(-1)  # at least one answer a sequence
+    hidden[:, 0] |= ~hidden.any(-1)  # at least one answer per sequence
     return Batch(
-        inputs=rows.masked_fill(hidden, 0),  # byte 0 does not occur in text: the mask token
+        inputs=rows.masked_fill(hidden, 0),  # byte 0, absent from text, is the mask token
         labels=rows.masked_fill(~hidden, IGNORED),
     )
 
 
 def label_entropy(labels: Tensor) -> float:
-    """Loss, in nats, of always answering with the frequencies of these labels."""
+    """Return the loss, in nats, of always answering with the frequencies of these labels."""
     counts = labels.bincount().double()
     share = counts[counts > 0] / counts.sum()
     return float(-(share * share.log()).sum())
 
 
 def byte_lm(*, length: int = 64) -> Task:
-    """Next-byte prediction on the bundled Shakespeare."""
+    """Make a task of next-byte prediction on the bundled Shakespeare."""
     tokens = byte_tokens()
     draw = partial(_crops, tokens=tokens, length=length)
     return _text_task("bytes", "causal-lm", tokens, 256, length, draw)
 
 
 def masked_bytes(*, length: int = 64) -> Task:
-    """Masked-byte prediction (15 % hidden, all replaced by byte 0) on the bundled Shakespeare."""
+    """Make a task of masked-byte prediction on the bundled Shakespeare.
+
+    15 % of the bytes are hidden; byte 0 replaces all of them.
+    """
     tokens = byte_tokens()
     draw = partial(_masked, tokens=tokens, length=length)
     return _text_task("masked_bytes", "masked-lm", tokens, 256, length, draw)
 
 
 def bpe_lm(*, length: int = 64) -> Task:
-    """Next-token prediction on the bundled Shakespeare under the bundled 1,024-token BPE."""
+    """Make a task of next-token prediction on the bundled Shakespeare under the bundled BPE."""
     tokens, vocab = bpe_tokens()
     draw = partial(_crops, tokens=tokens, length=length)
     return _text_task("bpe", "causal-lm", tokens, vocab, length, draw)
@@ -180,7 +185,14 @@ def _text_task(name: str, head: Head, tokens: Tensor, vocab: int, length: int, d
 
 
 def wikitext(*, name: str = "wikitext-2-raw-v1", length: int = 64) -> Task:
-    """Next-byte prediction on WikiText-2 or -103 (`wikitext-103-raw-v1`) through `datasets`.
+    """Make a task of next-byte prediction on WikiText-2 or -103, loaded through `datasets`.
+
+    Args:
+        name: `wikitext-2-raw-v1` or `wikitext-103-raw-v1`.
+        length: Tokens per sequence.
+
+    Returns:
+        The task.
 
     Raises:
         InputError: Hugging Face's `datasets` is not installed, or has no local copy.
@@ -189,7 +201,7 @@ def wikitext(*, name: str = "wikitext-2-raw-v1", length: int = 64) -> Task:
 
 
 def openwebtext(*, length: int = 64) -> Task:
-    """Next-byte prediction on OpenWebText through `datasets`; raises as `wikitext` does."""
+    """Make a task of next-byte prediction on OpenWebText; raises the errors of `wikitext`."""
     return _hub_text("openwebtext", "Skylion007/openwebtext", None, length)
 
 
@@ -217,7 +229,10 @@ def _hub_text(task: str, path: str, name: str | None, length: int) -> Task:
 def text_file(
     *, path: str, length: int = 64, column: str = "text", sha256: str | None = None
 ) -> Task:
-    """Next-byte prediction on a file of yours; options and errors of `local_files.text_bytes`."""
+    """Make a task of next-byte prediction on a local file.
+
+    Options and errors are those of `local_files.text_bytes`.
+    """
     data = text_bytes(path, column=column, sha256=sha256)
     if len(data) < length + 2:
         raise InputError(
@@ -235,7 +250,7 @@ def _pictures(generator: torch.Generator, batch: int, *, images: Tensor, labels:
 
 
 def digits() -> Task:
-    """Classification of scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
+    """Make a task of classifying scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
     images, labels = digit_images()
     return Task(
         name="digits",
@@ -249,7 +264,7 @@ def digits() -> Task:
 
 
 def cifar10(*, path: str, sha256: str | None = None) -> Task:
-    """Classification of CIFAR-10's pictures, 32 × 32 pixels; errors of `cifar10_images`."""
+    """Make a task of classifying CIFAR-10's images, 32 × 32 pixels; errors of `cifar10_images`."""
     images, labels = cifar10_images(path, sha256=sha256)
     return Task(
         name="cifar10",
@@ -282,10 +297,17 @@ def _make(name: str, options: tuple[tuple[str, object], ...]) -> Task:
 
 
 def make_task(name: str, **options: object) -> Task:
-    """The task called `name`; made once per process for the same options.
+    """Return the task called `name`; it is made once per process and set of options.
+
+    Args:
+        name: A key of `TASKS`.
+        **options: Arguments of the task's factory.
+
+    Returns:
+        The task.
 
     Raises:
-        InputError: The task is unknown or its data are not at hand.
+        InputError: The task is unknown or its data are not available.
     """
     if name not in TASKS:
         raise InputError(f"No task is called {name!r}{nearest(name, TASKS)}")

@@ -1,4 +1,4 @@
-"""Kernels: an operation a file, a plain torch reference in each, Triton where it pays.
+"""Provide numerical kernels: one operation per file, in plain torch and in Triton.
 
     covariance          centered covariance and cross-covariance of snapshot pairs
     newton_schulz       symmetric products and the polar factor (Polar Express)
@@ -6,10 +6,10 @@
     row_cosine          cosines of rows with vectors: signs, moments, histogram
     router_statistics   entropy, load and importance of a router
     normal_fill         counter-based random fills, the same on any device and in any order
-    dispatch            which of the two runs, and why
+    dispatch            the choice between the two implementations, and its reason
 
-The modules load on first use, so this file costs nothing and cannot fail: from the root of the
-repository it answers to the bare name `kernels`, which other packages import if they find it.
+The modules load on first use, so this file costs nothing and cannot fail. When Python runs in the
+root of the repository, other packages can import it under the bare name `kernels`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Centered covariance and cross-covariance of snapshot pairs, from one reading of both."""
+"""Compute centered covariance and cross-covariance of snapshot pairs in one read of both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from rksp.errors import InputError
 from rksp.kernels import dispatch
 
-# Rows summed in float32 before a partial is handed to float64, and the most partials kept.
+# Rows summed in float32 before a partial sum goes to float64, and the most partials kept.
 _ROWS_PER_SPLIT = 4096
 _MAX_SPLITS = 16
 _PARTIAL_BYTES = 1 << 30
@@ -21,9 +21,9 @@ class Covariance:
     """Second moments of snapshots, about their means, divided by the number of rows.
 
     Attributes:
-        mean_x: `[width]` float64.
-        mean_y: `[width]` float64; None without `y`.
-        xx: `(X - m)'(X - m) / rows`, `[width, width]` float64, symmetric to the bit.
+        mean_x: Mean of `x`, `[width]` float64.
+        mean_y: Mean of `y`, `[width]` float64; None without `y`.
+        xx: `(X - m)'(X - m) / rows`, `[width, width]` float64, bitwise symmetric.
         yx: `(Y - m_y)'(X - m_x) / rows`, `[width, width]` float64; None without `y`.
         rows: Number of snapshots.
     """
@@ -36,21 +36,21 @@ class Covariance:
 
 
 def covariance(x: Tensor, y: Tensor | None = None) -> Covariance:
-    """Covariance of `x` and cross-covariance of `y` with `x`.
+    """Compute the covariance of `x` and the cross-covariance of `y` with `x`.
 
-    The reference works in float64. The kernel multiplies float32 values as three TF32 products
-    and adds in float32 in pieces of at most 4096 rows, then in float64: good for singular values
-    down to about 1e-3 of the largest, so it is for previews and never for a full-rank fit.
+    The reference works in float64. The kernel multiplies float32 values as three TF32 products. It
+    adds in float32 over at most 4096 rows, then in float64. It resolves singular values down to
+    about 1e-3 of the largest, so use it for previews and never for a full-rank fit.
 
     Args:
         x: Snapshots, `[rows, width]`, float64, float32, bfloat16 or float16, any strides.
-        y: Their successors, same shape, dtype and device.
+        y: Their successors, of the same shape, dtype and device.
 
     Returns:
         The moments.
 
     Raises:
-        InputError: Not two-dimensional, not floating, no row, or `y` unlike `x`.
+        InputError: `x` is not two-dimensional, not floating or has no row, or `y` differs from it.
     """
     if x.ndim != 2 or not x.is_floating_point() or x.shape[0] == 0:
         raise InputError(
@@ -69,7 +69,7 @@ def covariance(x: Tensor, y: Tensor | None = None) -> Covariance:
 
 
 def covariance_reference(x: Tensor, y: Tensor | None = None) -> Covariance:
-    """`covariance` in plain torch and float64, on any device."""
+    """Compute `covariance` in plain torch and float64, on any device."""
     rows = x.shape[0]
     centered = x.detach().double()
     mean_x = centered.mean(0)
@@ -84,7 +84,7 @@ def covariance_reference(x: Tensor, y: Tensor | None = None) -> Covariance:
 
 
 def _symmetric(centered: Tensor) -> Tensor:
-    """`X'X`, symmetric to the bit."""
+    """Return `X'X`, bitwise symmetric."""
     if centered.device.type == "cpu":
         array = centered.numpy()
         return torch.from_numpy(array.T @ array)  # numpy makes this SYRK: half the work of a GEMM
@@ -94,13 +94,13 @@ def _symmetric(centered: Tensor) -> Tensor:
 
 
 def covariance_triton(x: Tensor, y: Tensor | None = None) -> Covariance:
-    """`covariance` in Triton: half of `xx` is computed, and a tile of `x` serves both sums."""
+    """Compute `covariance` in Triton: half of `xx` is computed; a tile of `x` serves both sums."""
     from rksp.kernels import programs  # triton is loaded only where it runs
 
     rows, width = x.shape
     mean_x = x.mean(0, dtype=torch.float64)
     mean_y = None if y is None else y.mean(0, dtype=torch.float64)
-    # The program centers by the float32 mean; what that rounds off is removed exactly below.
+    # The program centers by the float32 mean; its rounding error is removed exactly below.
     shift_x = mean_x.float()
     shift_y = shift_x if mean_y is None else mean_y.float()
     splits = _splits(rows, width)
@@ -137,10 +137,10 @@ def covariance_triton(x: Tensor, y: Tensor | None = None) -> Covariance:
 
 
 def _splits(rows: int, width: int) -> int:
-    """How many pieces the rows are cut into, within a gigabyte of partial sums."""
+    """Return the number of pieces of the rows, within a gigabyte of partial sums."""
     wanted = -(-rows // _ROWS_PER_SPLIT)
     if width <= 2048:
-        # 768 columns give some 144 tiles of 64, about one per multiprocessor of an H100.
+        # 768 columns give about 144 tiles of 64, one per multiprocessor of an H100.
         wanted = max(wanted, min(4, -(-rows // 512)))
     affordable = max(1, _PARTIAL_BYTES // max(1, 8 * width * width))
     return max(1, min(wanted, _MAX_SPLITS, affordable))

@@ -1,7 +1,7 @@
-"""Which implementation of an operation runs, and why.
+"""Choose which implementation of an operation runs, and record why.
 
 `RKSP_KERNELS` is read at the first dispatch: `auto` (the default) takes Triton only where a GPU
-run has measured it to be faster, `reference` never does, `triton` always does or raises.
+run has measured it to be faster, `reference` never takes it, `triton` always does or raises.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ UNMEASURED = "not measured: no GPU run yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What ran for an operation.
+    """The implementation that ran for an operation.
 
     Attributes:
         op: Name of the operation, a key of `THRESHOLDS`.
         implementation: `"reference"` or `"triton"`.
-        reason: Why, in a few words.
+        reason: The reason in a few words.
     """
 
     op: str
@@ -38,13 +38,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """From which size on `auto` prefers Triton on a GPU.
+    """The size from which `auto` prefers Triton on a GPU.
 
     Attributes:
-        measure: What is compared: `"width"` (last dimension), `"rows"` (last but one) or
+        measure: The size that is compared: `"width"` (last dimension), `"rows"` (last but one) or
             `"elements"` of the first tensor.
-        at_least: The size from which Triton was measured to be faster; None while no GPU run
-            has measured it, and then `auto` keeps the reference.
+        at_least: The size from which Triton was measured to be faster; None if no GPU run has
+            measured it, and then `auto` keeps the reference.
         provenance: Device, versions and command of the measurement.
     """
 
@@ -57,8 +57,8 @@ def _unmeasured(measure: str) -> Threshold:
     return Threshold(measure=measure, at_least=None, provenance=UNMEASURED)
 
 
-# `python benchmarks/kernel_ops.py` on a GPU prints the ratios that belong here. Until then nothing
-# is switched on that nobody has timed.
+# `python benchmarks/kernel_ops.py` on a GPU prints the ratios that belong here. No kernel is
+# switched on before it has been timed.
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
         "covariance": _unmeasured("width"),
@@ -70,7 +70,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     }
 )
 
-# Looked up, not imported: a triton that is broken must not break a run on the CPU.
+# The module is looked up, not imported: a broken triton must not break a run on the CPU.
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 _mode: str | None = None
@@ -78,10 +78,10 @@ _choices: dict[Choice, None] = {}  # a dict, because it keeps the order of first
 
 
 def mode() -> str:
-    """The value of `RKSP_KERNELS`, read once.
+    """Return the value of `RKSP_KERNELS`, which is read once.
 
     Raises:
-        InputError: It is none of `auto`, `reference`, `triton`.
+        InputError: The value is not `auto`, `reference` or `triton`.
     """
     global _mode
     if _mode is None:
@@ -96,30 +96,30 @@ def mode() -> str:
 
 
 def forget() -> None:
-    """Forgets the mode and the recorded choices, as in a fresh process."""
+    """Forget the mode and the recorded choices, as in a fresh process."""
     global _mode
     _mode = None
     _choices.clear()
 
 
 def interpreting() -> bool:
-    """Whether Triton programs run in its interpreter, on CPU tensors (`TRITON_INTERPRET=1`)."""
+    """Tell whether programs run in Triton's interpreter, on CPU tensors (`TRITON_INTERPRET=1`)."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def choose(op: str, *tensors: Tensor, limit: str | None = None) -> Choice:
-    """Decides which implementation runs on `tensors`, and records it for `explain`.
+    """Decide which implementation runs on `tensors`, and record it for `explain`.
 
     Args:
         op: A key of `THRESHOLDS`.
         *tensors: The operation's inputs; the first one is measured against the threshold.
-        limit: What keeps this call from the kernel, if the operation knows something.
+        limit: What prevents the kernel in this call, if the operation knows of something.
 
     Returns:
-        The choice. Inside `torch.compile` it is made while tracing and not recorded.
+        The choice. A choice made while `torch.compile` traces is not recorded.
 
     Raises:
-        InputError: `RKSP_KERNELS=triton` and Triton cannot run on these tensors.
+        InputError: `RKSP_KERNELS=triton`, but Triton cannot run on these tensors.
     """
     wanted = mode()
     if wanted == "reference":
@@ -147,14 +147,14 @@ def choose(op: str, *tensors: Tensor, limit: str | None = None) -> Choice:
 
 
 def explain() -> list[Choice]:
-    """Every distinct choice made in this process, in the order of first use."""
+    """Return every distinct choice made in this process, in the order of first use."""
     return list(_choices)
 
 
 def _obstacle(tensors: tuple[Tensor, ...]) -> str | None:
-    """Why Triton cannot run on these tensors; None if it can."""
+    """Return why Triton cannot run on these tensors; None if it can."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return "gradients are wanted and the kernel has no backward"
+        return "gradients are required and the kernel has no backward"
     if any(tensor.dtype == torch.float64 for tensor in tensors):
         return "float64 tensors"
     if all(tensor.is_cuda for tensor in tensors):

@@ -1,4 +1,4 @@
-"""Symmetric matrix products, and the polar factor that is made of them."""
+"""Compute symmetric matrix products, and the polar factor that is made of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _COEFFICIENTS = (
     (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
     (1.875, -1.25, 0.375),
 )
-# Every triple but the last is damped by this, so that rounding above 1 cannot run away.
+# Every triple but the last is damped by this, so that rounding errors above 1 stay bounded.
 _SAFETY = 1.01
 
 Product = Callable[[Tensor, float, float], Tensor]
 
 
 def symmetric_product(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """`alpha A + beta A A'`, of which only one half is computed.
+    """Compute `alpha A + beta A A'`; only one half is calculated.
 
     Args:
         a: Matrices, `[..., m, n]`, floating. With `alpha` nonzero they must be square and
@@ -41,7 +41,7 @@ def symmetric_product(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tenso
         `[..., m, m]` in the dtype of `a`, with float32 sums or better.
 
     Raises:
-        InputError: Not matrices, not floating, or `alpha` given for matrices that are not square.
+        InputError: `a` holds no matrices, is not floating, or is not square with nonzero `alpha`.
     """
     _check(a, "symmetric_product")
     if alpha != 0.0 and a.shape[-1] != a.shape[-2]:
@@ -55,7 +55,7 @@ def symmetric_product(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tenso
 
 
 def symmetric_product_reference(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """`symmetric_product` in plain torch, on any device."""
+    """Compute `symmetric_product` in plain torch, on any device."""
     # The CPU has no fast half-precision product, and some of its builds sum it in half.
     work = a.float() if a.device.type == "cpu" and a.dtype != torch.float64 else a
     product = beta * (work @ work.mT)
@@ -68,7 +68,7 @@ def _launch(a: Tensor, alpha: float, beta: float) -> Tensor:
     from rksp.kernels import programs  # triton is loaded only where it runs
 
     m, n = a.shape[-2:]
-    # The interpreter cuts a float32 to bfloat16 where the hardware rounds; torch rounds here.
+    # The interpreter truncates a float32 to bfloat16 where the hardware rounds; torch rounds here.
     dtype = torch.float32 if dispatch.interpreting() else a.dtype
     out = torch.empty(*a.shape[:-2], m, m, dtype=dtype, device=a.device)
     if out.numel() == 0:
@@ -94,8 +94,8 @@ def _launch(a: Tensor, alpha: float, beta: float) -> Tensor:
     return out.to(a.dtype)
 
 
-# A custom operator, so that a compiled training step keeps its one graph. Its fake allocates as
-# the launcher does: contiguous.
+# A custom operator lets a compiled training step keep its single graph. Its fake allocates like the
+# launcher: contiguous memory.
 _operator = torch.library.custom_op(
     "rksp::symmetric_product",
     _launch,
@@ -110,15 +110,15 @@ def _(a: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 def symmetric_product_triton(a: Tensor, alpha: float = 0.0, beta: float = 1.0) -> Tensor:
-    """`symmetric_product` in Triton: tiles on or below the diagonal, stored with their mirror."""
+    """Compute `symmetric_product` in Triton: tiles on or below the diagonal, stored mirrored."""
     return _operator(a, alpha, beta)
 
 
 def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
-    """The nearest matrix with orthonormal rows or columns, `U V'` of `X = U S V'`.
+    """Compute the nearest matrix with orthonormal rows or columns, `U V'` of `X = U S V'`.
 
-    Eight steps reach rounding for condition numbers up to 1e2 and leave singular values below
-    1e-4 of the largest partly suppressed; a zero matrix stays zero.
+    Eight steps reach rounding error for condition numbers up to 1e2 and leave singular values
+    below 1e-4 of the largest partly suppressed; a zero matrix stays zero.
 
     Args:
         x: Matrices, `[..., m, n]`, wide or tall, floating.
@@ -129,12 +129,12 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
         float32; on a GPU in the dtype of `x` with float32 sums.
 
     Raises:
-        InputError: Not matrices, not floating, or fewer than one step.
+        InputError: `x` holds no matrices, is not floating, or there is fewer than one step.
     """
     _check(x, "polar_factor")
     if steps < 1:
         raise InputError(f"polar_factor needs at least one step, got {steps}. Use 8.")
-    # The matrices that are multiplied have the smaller dimension first.
+    # The matrices to multiply have the smaller dimension first.
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT
     if dispatch.choose("symmetric_product", wide).implementation == "triton":
         return polar_factor_triton(x, steps)
@@ -142,12 +142,12 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
 
 
 def polar_factor_reference(x: Tensor, steps: int = 8) -> Tensor:
-    """`polar_factor` in plain torch, on any device."""
+    """Compute `polar_factor` in plain torch, on any device."""
     return _polar(x, steps, symmetric_product_reference)
 
 
 def polar_factor_triton(x: Tensor, steps: int = 8) -> Tensor:
-    """`polar_factor` with two of the three products of a step from the symmetric kernel."""
+    """Compute `polar_factor` with two of the three products of a step from the symmetric kernel."""
     return _polar(x, steps, symmetric_product_triton)
 
 
@@ -156,8 +156,8 @@ def _polar(x: Tensor, steps: int, product: Product) -> Tensor:
     work = x.mT if is_tall else x
     if x.dtype != torch.float64:
         work = work.float()
-    # By the largest entry first, since the squares of a norm overflow; then by the norm. Both
-    # leave a zero matrix alone.
+    # Scale by the largest entry first, since the squares of a norm overflow; then by the norm. Both
+    # scalings leave a zero matrix unchanged.
     largest = work.abs().amax((-2, -1), keepdim=True) if work.numel() else work.sum()
     work = work / torch.where(largest > 0, largest, torch.ones_like(largest))
     norm = torch.linalg.matrix_norm(work, keepdim=True)

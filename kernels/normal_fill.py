@@ -1,9 +1,9 @@
-"""Random fills whose every value depends only on the seed and the element's own number.
+"""Fill tensors with random values that depend only on the seed and the element's number.
 
 Element `i` of a fill takes 32 bits from Philox-4x32-10 (Salmon et al., 2011, "Parallel random
 numbers: as easy as 1, 2, 3"): block `(offset + i) // 4`, word `(offset + i) % 4`, key = seed. A
-model may therefore be filled in any order, in any pieces and on any device. The words are equal
-to the bit everywhere; the normals differ by what the float32 logarithm, sine and cosine of two
+model may therefore be filled in any order, in any pieces and on any device. The words are bitwise
+equal everywhere. The normals differ only as far as the float32 logarithm, sine and cosine of two
 devices differ.
 """
 
@@ -22,16 +22,16 @@ from rksp.kernels import dispatch
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-# Blocks at a time. On a CPU the temporaries stay in its cache, and no operation is left that torch
-# would split over threads (32768 elements; 2048 for log, sine and cosine, so those are numpy's):
-# with four threads on a busy four-core machine a fill took two hundred times as long as with one.
-# Elsewhere more at a time is better.
+# Blocks per chunk. On a CPU the temporaries stay in its cache, and every operation stays below the
+# size at which torch uses several threads (32768 elements; 2048 for log, sine and cosine, so numpy
+# computes those). With four threads on a busy four-core machine, a fill took two hundred times as
+# long as with one thread. Other devices do better with larger chunks.
 _CHUNK = {"cpu": 6144}
 _CHUNK_ELSEWHERE = 1 << 22
 
 
 def philox(counters: Tensor, seed: int, *, high: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox-4x32-10 in 64-bit integer arithmetic: the four words of each block.
+    """Compute the four words of each Philox-4x32-10 block in 64-bit integer arithmetic.
 
     Args:
         counters: The low 64 bits of each counter, int64, any shape.
@@ -43,20 +43,20 @@ def philox(counters: Tensor, seed: int, *, high: int = 0) -> tuple[Tensor, Tenso
     """
     if counters.device.type != "cpu":
         return _rounds(counters, torch.full_like(counters, 0), seed, high)
-    # numpy's unsigned arithmetic took 29 ns a block where torch's int64 took 75, on one core.
+    # On one core numpy's unsigned arithmetic took 29 ns a block, and torch's int64 took 75.
     words = counters.contiguous().numpy().view(np.uint64)
     a, b, c, d = _rounds(words, np.zeros_like(words), seed, high)
     return tuple(torch.from_numpy(word.view(np.int64)) for word in (a, b, c, d))
 
 
 def _rounds(counters, zero, seed: int, high: int):
-    """Ten rounds on uint64 arrays or int64 tensors; a signed product wraps to the same bits."""
+    """Run ten rounds on uint64 arrays or int64 tensors; a signed product wraps to the same bits."""
     a, b = counters & _MASK, (counters >> 32) & _MASK
     c, d = zero + (high & _MASK), zero + ((high >> 32) & _MASK)
     first, second = seed & _MASK, seed >> 32
     for _ in range(10):
         even, odd = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
-        # The masks remove the sign that the shift of a tensor drags in.
+        # The masks remove the sign bits that the shift of a tensor copies down.
         a, c = odd >> 32, even >> 32
         a &= _MASK
         a ^= b
@@ -72,9 +72,9 @@ def _rounds(counters, zero, seed: int, high: int):
 
 
 def box_muller(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Two independent standard normals from two words (Box and Muller, 1958).
+    """Make two independent standard normals from two words (Box and Muller, 1958).
 
-    Radius and angle use 23 bits and half a step each, exact in float32. The radius is never
+    Radius and angle use 23 bits plus half a step each, exact in float32. The radius is never
     infinite, so no value is larger than 5.77.
 
     Args:
@@ -90,7 +90,7 @@ def box_muller(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _apply(function: str, values: Tensor) -> Tensor:
-    """`log`, `sqrt`, `cos` or `sin` in place; by numpy on a CPU, for the reason at `_CHUNK`."""
+    """Apply `log`, `sqrt`, `cos` or `sin` in place; numpy computes it on a CPU, see `_CHUNK`."""
     if values.device.type != "cpu":
         return getattr(torch, function)(values, out=values)
     flat = values.numpy()
@@ -99,18 +99,18 @@ def _apply(function: str, values: Tensor) -> Tensor:
 
 
 def _unit(words: Tensor) -> Tensor:
-    """Words as float32 in `(0, 1)`, on the centers of 2^23 equal intervals."""
+    """Convert words to float32 in `(0, 1)`, on the centers of 2^23 equal intervals."""
     return (words >> 9).int().float().add_(0.5).mul_(2.0**-23)
 
 
 def normal_fill(
     target: Tensor | Sequence[int], seed: int, offset: int = 0, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
-    """Fills `target` with `mean + std * z`, z standard normal, from a counter.
+    """Fill `target` with `mean + std * z`, where z is standard normal, from a counter.
 
     Args:
-        target: A floating tensor, filled in place in the order of its indices whatever its
-            strides, or the shape of a new float32 tensor on the CPU.
+        target: A floating tensor, filled in place in the order of its indices for any strides, or
+            the shape of a new float32 tensor on the CPU.
         seed: Key of the stream, in `[0, 2**64)`.
         offset: Number of the first element, in `[0, 2**63)`. Fills that share a seed and do not
             overlap in `offset ... offset + numel` are independent.
@@ -118,10 +118,10 @@ def normal_fill(
         std: Standard deviation, not negative.
 
     Returns:
-        The filled tensor. A part filled alone equals that part of the whole.
+        The filled tensor. A part filled alone equals that part of the whole tensor.
 
     Raises:
-        InputError: Seed, offset or std out of range, or a tensor that is not floating.
+        InputError: Seed, offset or std is out of range, or the tensor is not floating.
     """
     target = _target(target, seed, offset)
     if std < 0:
@@ -135,14 +135,14 @@ def normal_fill(
 def normal_fill_reference(
     target: Tensor, seed: int, offset: int = 0, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
-    """`normal_fill` in plain torch, on any device; float64 targets hold float32 values."""
+    """Compute `normal_fill` in plain torch, on any device; float64 targets hold float32 values."""
     return _fill(target, seed, offset, lambda words: _affine(_normals(words), mean, std))
 
 
 def normal_fill_triton(
     target: Tensor, seed: int, offset: int = 0, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
-    """`normal_fill` in Triton: one write of the tensor and nothing else."""
+    """Compute `normal_fill` in Triton with a single write of the tensor."""
     from rksp.kernels import programs  # triton is loaded only where it runs
 
     count = target.numel()
@@ -151,7 +151,7 @@ def normal_fill_triton(
     out = target if target.is_contiguous() else torch.empty_like(target).contiguous()
     blocks = (offset + count - 1) // 4 - offset // 4 + 1
     size = 256
-    # The key is a signed 64-bit argument; the program reads it as bits.
+    # The key is a signed 64-bit argument; the program reads its bits.
     key = seed - 2**64 if seed >= 2**63 else seed
     programs.normal_fill[(-(-blocks // size),)](
         out, count, offset // 4, offset % 4, key, float(mean), float(std), BLOCK=size
@@ -162,9 +162,9 @@ def normal_fill_triton(
 def uniform_fill(
     target: Tensor | Sequence[int], seed: int, offset: int = 0, low: float = 0.0, high: float = 1.0
 ) -> Tensor:
-    """Fills `target` with uniform values in `(low, high)`, in plain torch on any device.
+    """Fill `target` with uniform values in `(low, high)`, in plain torch on any device.
 
-    Arguments, result and errors as in `normal_fill`; one word an element, 23 bits of it used.
+    Arguments, result and errors are those of `normal_fill`. Each element uses 23 bits of one word.
     """
     target = _target(target, seed, offset)
     with torch.no_grad():
@@ -183,23 +183,24 @@ def truncated_normal_fill(
     low: float = -2.0,
     high: float = 2.0,
 ) -> Tensor:
-    """Fills `target` with normals conditioned on `low < z < high`, by the inverse distribution.
+    """Fill `target` with normals conditioned on `low < z < high`, by the inverse distribution.
 
     Args:
-        target: As in `normal_fill`, and so are `seed` and `offset`.
-        seed: Key of the stream.
-        offset: Number of the first element.
+        target: As in `normal_fill`.
+        seed: Key of the stream, as in `normal_fill`.
+        offset: Number of the first element, as in `normal_fill`.
         mean: Mean before truncation.
         std: Standard deviation before truncation.
-        low: Lower bound in standard deviations from the mean.
-        high: Upper bound, likewise. `torch.nn.init.trunc_normal_` counts its bounds in the units
+        low: Lower bound in standard deviations from the mean. `torch.nn.init.trunc_normal_` gives
+            its bounds in the units of the values instead.
+        high: Upper bound, likewise.
             of the values instead.
 
     Returns:
         The filled tensor, in plain torch on any device.
 
     Raises:
-        InputError: As in `normal_fill`, or bounds that leave nothing between them.
+        InputError: As in `normal_fill`, or `low` is not below `high`.
     """
     target = _target(target, seed, offset)
     if not low < high or std < 0:
@@ -210,7 +211,7 @@ def truncated_normal_fill(
     below, above = (math.erf(bound / math.sqrt(2.0)) for bound in (low, high))
 
     def values(words: Tensor) -> Tensor:
-        # float64: erfinv near ±1 would lose the tail that float32 rounds to ±1.
+        # float64, because float32 rounds arguments of erfinv to ±1 and loses the tail.
         at = _uniforms(words).double().mul_(above - below).add_(below)
         normal = torch.erfinv(at).mul_(math.sqrt(2.0)).clamp_(low, high)
         return _affine(normal, mean, std)
@@ -249,7 +250,7 @@ def _uniforms(words: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
 
 
 def _fill(target: Tensor, seed: int, offset: int, values: Callable[..., Tensor]) -> Tensor:
-    """Writes `values(words)`, four per block, over `target`."""
+    """Write `values(words)`, four per block, over `target`."""
     count = target.numel()
     flat = target.detach().contiguous().view(-1)
     size = _CHUNK.get(target.device.type, _CHUNK_ELSEWHERE)

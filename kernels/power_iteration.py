@@ -1,4 +1,4 @@
-"""Top singular triplets of many weights at once, warm-started from the last call."""
+"""Compute the top singular triplets of many weights at once, warm-started from the last call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rksp.kernels.normal_fill import normal_fill
 COLD_ITERATIONS = 24
 WARM_ITERATIONS = 2
 _MAX_BLOCK = 16
-_SEED = 0x726B7370  # of the first basis; the result depends on it only by its residual
+_SEED = 0x726B7370  # of the first basis; the result depends on it only through its residual
 _STACK_BYTES = 1 << 26  # float32 copies of weights that are multiplied in one batch
 
 
@@ -25,15 +25,15 @@ class TopSingular:
 
     Attributes:
         sigma: Largest singular values, `[weights]` float32. Block power iteration never
-            overestimates them, so a stable rank made of them errs upwards.
-        gap: Second over first singular value as the block sees it, `[weights]` float32, 0 for a
-            block of one; near 1 the vectors mean little.
-        u: Left vectors, a tensor `[m]` float32 each.
-        v: Right vectors, `[n]` float32 each, the sign kept from the warm start.
+            overestimates them, so a stable rank computed from them is too high, never too low.
+        gap: Second over first singular value as the block sees it, `[weights]` float32; 0 for a
+            block of one. Near 1 the vectors are not well defined.
+        u: Left vectors, one `[m]` float32 tensor per weight.
+        v: Right vectors, `[n]` float32 each; the sign follows the warm start.
         residual: `|W'W v - sigma^2 v| / sigma^2`, `[weights]` float32; accept below 1e-2.
-        is_finite: Whether the products stayed finite, `[weights]` bool. Where not, `sigma`, `gap`
-            and `residual` are NaN, the vectors zero, and the state starts afresh.
-        state: Orthonormal bases `[n, block]`, to be passed to the next call.
+        is_finite: Whether the products stayed finite, `[weights]` bool. If not, `sigma`, `gap`
+            and `residual` are NaN, the vectors are zero, and the next call starts cold.
+        state: Orthonormal bases `[n, block]` for the next call.
     """
 
     sigma: Tensor
@@ -52,28 +52,28 @@ def top_singular(
     iterations: int | None = None,
     block: int = 4,
 ) -> TopSingular:
-    """Top singular triplets by block power iteration with a Rayleigh-Ritz step at the end.
+    """Compute top singular triplets by block power iteration with a final Rayleigh-Ritz step.
 
-    Weights of equal shape and dtype go together. Each iteration computes `Y = W V`, `Z = W' Y`
-    and orthonormalizes `Z`; the last one takes the triplet from the eigenvectors of `Y'Y`
-    (Halko, Martinsson and Tropp, 2011, section 5), and its residual costs no further product.
+    Weights of equal shape and dtype are processed together. Each iteration computes `Y = W V`,
+    `Z = W' Y` and orthonormalizes `Z`. The last one takes the triplet from the eigenvectors of
+    `Y'Y` (Halko, Martinsson and Tropp, 2011, section 5); its residual costs no further product.
 
     Args:
         weights: Matrices `[m, n]`, floating, on one device.
         state: The state of the previous call for the same weights; None starts cold.
-        iterations: Passes over each weight; None is 24 cold and 2 warm.
-        block: Vectors iterated together, 1 to 16, cut to the smaller dimension of a weight.
+        iterations: Passes over each weight; None means 24 cold and 2 warm.
+        block: Vectors iterated together, 1 to 16, at most the smaller dimension of a weight.
 
     Returns:
         The triplets and the state for the next call.
 
     Raises:
-        InputError: Not matrices, an empty one, not floating, or a state of other shapes.
+        InputError: A weight is not a matrix, empty or not floating, or the state does not match.
     """
     _check(weights, state, iterations, block)
     if not weights:
         return top_singular_reference(weights, state, iterations=iterations, block=block)
-    with torch.no_grad():  # weights that train are no obstacle: no gradient is ever returned
+    with torch.no_grad():  # trainable weights are fine: no gradient is ever returned
         choice = dispatch.choose("top_singular", *weights)
     if choice.implementation == "triton":
         return top_singular_triton(weights, state, iterations=iterations, block=block)
@@ -88,7 +88,7 @@ def top_singular_reference(
     iterations: int | None = None,
     block: int = 4,
 ) -> TopSingular:
-    """`top_singular` in plain torch, on any device; float64 weights are multiplied in float64."""
+    """Compute `top_singular` in plain torch, on any device; float64 weights stay in float64."""
     return _grouped(weights, state, iterations, block, _Stacked)
 
 
@@ -100,12 +100,12 @@ def top_singular_triton(
     iterations: int | None = None,
     block: int = 4,
 ) -> TopSingular:
-    """`top_singular` in Triton: one launch a group, weights read in place and in their dtype."""
+    """Compute `top_singular` in Triton: one launch per group; weights are read in place."""
     return _grouped(weights, state, iterations, block, _Addressed)
 
 
 class _Stacked:
-    """Products with a group of weights, copied together to float32."""
+    """Products with a group of weights that are copied to one float32 stack."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         double = weights[0].dtype == torch.float64
@@ -121,7 +121,7 @@ class _Stacked:
 
 
 class _Addressed:
-    """Products with a group of weights that stay where they are."""
+    """Products with a group of weights that stay in place."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         first = weights[0]
@@ -199,12 +199,12 @@ def _grouped(weights, state, iterations, block, products) -> TopSingular:
 
 
 def _iterate(product, basis: Tensor, passes: int) -> list[tuple[Tensor, ...]]:
-    """Runs `passes` products on `[group, n, block]` and splits the outcome by weight."""
+    """Run `passes` products on `[group, n, block]` and split the result by weight."""
     previous = basis[..., 0]
     for last in [False] * (passes - 1) + [True]:
         left, right = product(basis.float())
         is_finite = torch.isfinite(right).all(-1).all(-1) & torch.isfinite(left).all(-1).all(-1)
-        # The factorizations below refuse NaN; zeros keep the other weights of the group going.
+        # The factorizations below reject NaN; with zeros the other weights of the group go on.
         left = torch.where(is_finite[:, None, None], left, torch.zeros_like(left)).double()
         right = torch.where(is_finite[:, None, None], right, torch.zeros_like(right)).double()
         if not last:
@@ -238,7 +238,7 @@ def _iterate(product, basis: Tensor, passes: int) -> list[tuple[Tensor, ...]]:
 
 
 def _orthonormal(image: Tensor, fallback: Tensor) -> Tensor:
-    """Orthonormal columns that span `image`; `fallback` for a weight whose image is zero."""
+    """Return orthonormal columns that span `image`; `fallback` for a weight whose image is zero."""
     scale = image.abs().amax((-2, -1), keepdim=True)
     image = torch.where(scale > 0, image / torch.where(scale > 0, scale, 1.0), fallback.double())
     return torch.linalg.qr(image).Q
@@ -252,7 +252,7 @@ def _first_basis(group: list[Tensor], block: int) -> Tensor:
 
 
 def _groups(weights: Sequence[Tensor]) -> list[list[int]]:
-    """Indices of weights that go together: equal shape and dtype, within 64 MiB of float32."""
+    """Group the indices of weights of equal shape and dtype, within 64 MiB of float32."""
     open_groups: dict[tuple, list[int]] = {}
     groups: list[list[int]] = []
     for index, weight in enumerate(weights):

@@ -1,9 +1,9 @@
-"""The Triton programs. Only the launchers import this file, so that triton is loaded where used.
+"""Hold the Triton programs. Only the launchers import this file, so triton loads only where used.
 
-Two habits hold in all of them. Sums over many programs are written as partials and reduced by
-torch in float64, never by atomics, so the same input gives the same bytes. And where Triton's
-interpreter runs (`INTERPRET`), bfloat16 is widened first: the interpreter does arithmetic on its
-bits as if they were integers.
+Two rules hold in all programs. Sums over many programs are written as partial sums, and torch
+reduces them in float64, never with atomics; so the same input gives the same bytes. In Triton's
+interpreter (`INTERPRET`), bfloat16 is widened first, because the interpreter would compute with its
+bits as integers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rksp.kernels import dispatch
 
 
 def _tiles(*shapes: tuple[int, int, int, int, int]) -> list[triton.Config]:
-    """Configurations from `(rows, columns, depth, warps, stages)`.
+    """Make configurations from `(rows, columns, depth, warps, stages)`.
 
-    With no driver, or in the interpreter, a list of two would start a benchmark and fail.
+    Without a driver, or in the interpreter, two configurations would start a benchmark and fail.
     """
     if dispatch.interpreting() or not torch.cuda.is_available():
         return [triton.Config({"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}, num_warps=4)]
@@ -56,7 +56,7 @@ def covariance(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One tile of both sums over one split of the rows; columns of `x` are loaded once for both."""
+    """Compute one tile of both sums over one split of the rows; `x` is loaded once for both."""
     tiles = tl.cdiv(width, BLOCK_N)
     tile_m = tl.program_id(0) // tiles
     tile_n = tl.program_id(0) % tiles
@@ -84,8 +84,8 @@ def covariance(
         row = row.to(tl.int64)[:, None]
         mask_m = in_row & in_m[None, :]
         mask_n = in_row & in_n[None, :]
-        # Centered before the product: the mean may be far larger than the spread, and the
-        # padding rows must contribute zero, not minus the mean.
+        # Center before the product: the mean may be far larger than the spread, and the padding
+        # rows must contribute zero, not minus the mean.
         columns = tl.load(x + row * stride_xn + at_n64 * stride_xd, mask=mask_n, other=0.0)
         columns = tl.where(mask_n, columns.to(tl.float32) - shift_n[None, :], 0.0)
         if below:
@@ -133,7 +133,7 @@ def symmetric_product(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One tile on or below the diagonal of `alpha A + beta A A'`, stored with its mirror image."""
+    """Compute one tile of `alpha A + beta A A'` on or below the diagonal; store it mirrored too."""
     tiles_n = tl.cdiv(m, BLOCK_N)
     tiles = tl.cdiv(m, BLOCK_M) * tiles_n
     # int64: a stack of 320 matrices of 2560 x 3072 passes 2^31 elements.
@@ -190,9 +190,9 @@ def power_pass(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """`Y = W V` for a block of rows of one matrix, then that block's share of `W' Y`.
+    """Compute `Y = W V` for a block of rows of one matrix, then that block's share of `W' Y`.
 
-    The second loop reads the rows that the first has just brought into the L2 cache.
+    The second loop reads rows that the first loop has left in the L2 cache.
     """
     which = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks
@@ -251,7 +251,7 @@ def row_cosine(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Cosines of a block of rows with every unit vector: partial moments, counts, histogram."""
+    """Compute partial moments, counts and histogram of the cosines of rows with unit vectors."""
     program = tl.program_id(0).to(tl.int64)
     row = program * BLOCK_M + tl.arange(0, BLOCK_M)
     which = tl.arange(0, PAD)
@@ -288,7 +288,7 @@ def row_cosine(
     for vector in tl.static_range(VECTORS):
         own = tl.sum(tl.where(which[None, :] == vector, cosines, 0.0), axis=1)
         bins = tl.minimum(((own + 1.0) * 32.0).to(tl.int32), 63)
-        # Rows that do not count go to bin 64 of 128 and are dropped by the store below.
+        # Rows that are not valid go to bin 64 of 128; the store below drops it.
         tally = tl.histogram(tl.where(valid, bins, 64), 128)
         at = tl.arange(0, 128)
         tl.store(histogram + (program * VECTORS + vector) * 64 + at, tally, mask=at < 64)
@@ -310,7 +310,7 @@ def router_statistics(
     PAD: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Entropy, log-sum-exp, top probability and margin of a block of tokens; load, importance."""
+    """Compute entropy, log-sum-exp, top probability and margin per token; load and importance."""
     program = tl.program_id(0).to(tl.int64)
     token = program * BLOCK_M + tl.arange(0, BLOCK_M)
     expert = tl.arange(0, PAD)
@@ -321,8 +321,8 @@ def router_statistics(
         other=float("-inf"),
     ).to(tl.float32)
     if SIGMOID:
-        # log sigmoid; its softmax is the sigmoid divided by the sum of sigmoids. A masked expert
-        # (-inf) is kept apart, because |-inf| - inf is no number.
+        # The softmax of log sigmoid is the sigmoid divided by the sum of sigmoids. A masked expert
+        # (-inf) is handled apart, because |-inf| - inf is NaN.
         finite = tl.where(scores == float("-inf"), 0.0, scores)
         soft = tl.minimum(finite, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(finite)))
         scores = tl.where(scores == float("-inf"), scores, soft)
@@ -341,7 +341,7 @@ def router_statistics(
     remaining = scores
     chosen = tl.zeros((PAD,), tl.int32)
     second = tl.zeros((BLOCK_M,), tl.float32)
-    # A loop, not unrolled: eight copies of the argmax took ptxas half a minute.
+    # The loop is not unrolled: eight copies of the argmax took ptxas half a minute.
     for rank in range(0, RANKS):
         top = tl.max(remaining, axis=1)
         second = tl.where(rank == 1, tl.exp(top - largest) / total, second)
@@ -363,7 +363,7 @@ def router_statistics(
 
 @triton.jit(do_not_specialize=["first_block", "seed", "skip"])
 def normal_fill(out, count, first_block, skip, seed, mean, std, BLOCK: tl.constexpr):
-    """Four normals from each Philox block; block `first_block` starts `skip` before element 0."""
+    """Write four normals per Philox block; `first_block` starts `skip` elements too early."""
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     counter = index + first_block
     zero = (counter * 0).to(tl.uint32)
@@ -382,7 +382,7 @@ def normal_fill(out, count, first_block, skip, seed, mean, std, BLOCK: tl.conste
 
 @triton.jit
 def _box_muller(a, b):
-    """The two normals of two 32-bit words; see `rksp.kernels.normal_fill.box_muller`."""
+    """Compute two normals from two 32-bit words; see `rksp.kernels.normal_fill.box_muller`."""
     radius = tl.sqrt(-2.0 * tl.log(_unit(a)))
     angle = (_unit(b) - 0.5) * 6.283185307179586
     return radius * tl.cos(angle), radius * tl.sin(angle)

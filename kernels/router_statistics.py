@@ -1,4 +1,4 @@
-"""What a router's logits say about its health, from one reading of them."""
+"""Compute load, entropy and other statistics of a router from one read of its logits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class RouterStatistics:
     """Per-token and per-expert statistics of router probabilities over all experts.
 
     Attributes:
-        entropy: `-sum p ln p` in nats, `[...]` float32. Log-sum-exp and the two below likewise.
-        log_sum_exp: `ln sum exp(z)`, whose square is the z-loss; for a sigmoid router z is
-            `ln sigmoid(logit)`.
-        top_probability: The largest probability.
-        margin: The largest minus the second largest probability.
-        load: How many tokens chose each expert among their `top_k`, `[experts]` int64.
+        entropy: `-sum p ln p` in nats, `[...]` float32.
+        log_sum_exp: `ln sum exp(z)`, `[...]` float32; its square is the z-loss. For a sigmoid
+            router z is `ln sigmoid(logit)`.
+        top_probability: The largest probability, `[...]` float32.
+        margin: The largest minus the second largest probability, `[...]` float32.
+        load: Number of tokens that chose each expert among their `top_k`, `[experts]` int64.
         importance: Sum of the probabilities over tokens, `[experts]` float32.
     """
 
@@ -38,7 +38,7 @@ class RouterStatistics:
 def router_statistics(
     logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
 ) -> RouterStatistics:
-    """Entropy, load, log-sum-exp and importance of router logits.
+    """Compute entropy, load, log-sum-exp and importance of router logits.
 
     Args:
         logits: `[..., experts]`, floating, before any top-k; -inf masks an expert.
@@ -51,7 +51,7 @@ def router_statistics(
         adds nothing to load and importance.
 
     Raises:
-        InputError: No expert dimension, not floating, or `top_k` out of range.
+        InputError: There is no expert, the logits are not floating, or `top_k` is out of range.
     """
     if logits.ndim < 1 or not logits.is_floating_point() or logits.shape[-1] == 0:
         raise InputError(
@@ -72,7 +72,7 @@ def router_statistics(
 def router_statistics_reference(
     logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
 ) -> RouterStatistics:
-    """`router_statistics` in plain torch, on any device; differentiable."""
+    """Compute `router_statistics` in plain torch, on any device; differentiable."""
     experts = logits.shape[-1]
     scores = logits.reshape(-1, experts)
     if scores.dtype != torch.float64:
@@ -86,7 +86,7 @@ def router_statistics_reference(
     scores = torch.where(is_good[:, None], scores, torch.zeros_like(scores))
     log_sum_exp = torch.logsumexp(scores, -1)
     probabilities = torch.softmax(scores, -1)
-    # 0 times -inf is NaN, so a masked expert is replaced before the product.
+    # 0 times -inf is NaN, so the term of a masked expert is replaced before the product.
     shifted = torch.where(probabilities > 0, scores - log_sum_exp[:, None], 0.0)
     entropy = -(probabilities * shifted).sum(-1)
     ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
@@ -133,7 +133,7 @@ def _launch(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tenso
             experts,
             *logits.stride(),
             TOP_K=top_k,
-            RANKS=max(2, top_k),  # the margin needs two
+            RANKS=max(2, top_k),  # the margin needs the two largest
             SIGMOID=is_sigmoid,
             PAD=pad,
             BLOCK_M=rows,
@@ -141,7 +141,7 @@ def _launch(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tenso
     return per_token, load.sum(0), importance.sum(0, dtype=torch.float64).float()
 
 
-# A custom operator, so that a compiled training step keeps its one graph.
+# A custom operator lets a compiled training step keep its single graph.
 _operator = torch.library.custom_op(
     "rksp::router_statistics",
     _launch,
@@ -163,7 +163,7 @@ def _(logits: Tensor, top_k: int, is_sigmoid: bool) -> tuple[Tensor, Tensor, Ten
 def router_statistics_triton(
     logits: Tensor, top_k: int = 1, *, is_sigmoid: bool = False
 ) -> RouterStatistics:
-    """`router_statistics` in Triton: one read of the logits, at most 2048 experts."""
+    """Compute `router_statistics` in Triton with one read of the logits, for up to 2048 experts."""
     shape = logits.shape[:-1]
     per_token, load, importance = _operator(logits.reshape(-1, logits.shape[-1]), top_k, is_sigmoid)
     entropy, log_sum_exp, top, margin = (value.reshape(shape) for value in per_token)

@@ -1,4 +1,4 @@
-"""Cosines of many rows with a few vectors: signs, moments and a histogram in one pass."""
+"""Compute cosines of many rows with a few vectors: signs, moments, histogram, in one pass."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rksp.kernels import dispatch
 BINS = 64
 _MAX_VECTORS = 16  # the narrowest tile that a tensor core multiplies
 # Rows with a norm outside these limits are not counted: beyond them float32 squares overflow or
-# vanish, and the cosine of a zero row does not exist.
+# underflow, and a zero row has no cosine.
 _NORM_LIMITS = (1e-15, 1e15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCosine:
-    """How the rows of a matrix lie with respect to each of `k` vectors.
+    """Statistics of the cosines between the rows of a matrix and each of `k` vectors.
 
     Attributes:
-        rows: Rows counted: those with a finite norm in [1e-15, 1e15], `[k]` int64.
+        rows: Rows counted, those with a norm in [1e-15, 1e15], `[k]` int64.
         positive: Rows with a positive cosine, `[k]` int64.
         negative: Rows with a negative cosine, `[k]` int64.
         total: Sum of the cosines, `[k]` float32.
@@ -41,7 +41,9 @@ class RowCosine:
 
 
 def row_cosine(x: Tensor, vectors: Tensor) -> RowCosine:
-    """Statistics of `<x_t, v> / (|x_t| |v|)` over the rows t (Spectral Alignment, 2510.04202).
+    """Compute statistics of `<x_t, v> / (|x_t| |v|)` over the rows t.
+
+    Source: Spectral Alignment (arXiv 2510.04202).
 
     Args:
         x: Rows, `[..., width]`, floating, any strides.
@@ -52,7 +54,7 @@ def row_cosine(x: Tensor, vectors: Tensor) -> RowCosine:
         The statistics, each with a leading dimension k (1 for a single vector).
 
     Raises:
-        InputError: Shapes that do not fit, too many vectors, or not floating.
+        InputError: Shapes do not match, there are too many vectors, or a tensor is not floating.
     """
     rows = vectors[None] if vectors.ndim == 1 else vectors
     if (
@@ -74,7 +76,7 @@ def row_cosine(x: Tensor, vectors: Tensor) -> RowCosine:
 
 
 def row_cosine_reference(x: Tensor, vectors: Tensor) -> RowCosine:
-    """`row_cosine` in plain torch, on any device."""
+    """Compute `row_cosine` in plain torch, on any device."""
     rows = x.reshape(-1, x.shape[-1])
     if rows.dtype != torch.float64:
         rows = rows.float()
@@ -132,7 +134,7 @@ def _launch(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([sums, largest[None]]), counts.sum(0), histogram.sum(0)
 
 
-# A custom operator, so that a compiled training step keeps its one graph.
+# A custom operator lets a compiled training step keep its single graph.
 _operator = torch.library.custom_op(
     "rksp::row_cosine",
     _launch,
@@ -152,7 +154,7 @@ def _(x: Tensor, units: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def row_cosine_triton(x: Tensor, vectors: Tensor) -> RowCosine:
-    """`row_cosine` in Triton: one read of the rows for every vector and every statistic."""
+    """Compute `row_cosine` in Triton with one read of the rows for all vectors and statistics."""
     units = _units(vectors).float().contiguous()
     moments, counts, histogram = _operator(x.reshape(-1, x.shape[-1]), units)
     return RowCosine(

@@ -1,10 +1,10 @@
-"""The pre-flight check of a training run.
+"""Check a training run before it starts.
 
     import rksp
     result = rksp.score(model, (inputs, target), lr=1e-3)
     result.verdict, result.probability_failed
 
-Importing rksp is cheap: torch and transformers load with the first name that needs them.
+Importing rksp is cheap: torch and transformers load when a name that needs them is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m rksp` is `rksp`."""
+"""Run the command line: `python -m rksp` is the same as `rksp`."""
 
 from rksp.cli import main
 

@@ -1,4 +1,4 @@
-"""A batch: what a model is shown, and what judges its answer."""
+"""Define a batch: the inputs of a model and the labels or objective that judge its output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ IGNORED = -100  # the label of a position that does not count, as in torch's cro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What one forward pass over a batch gave.
+    """The result of one forward pass over a batch.
 
     Attributes:
-        output: What the model predicts, any shape; None where nothing but a loss is known.
+        output: The model's prediction, any shape; None if only a loss is known.
         loss: The loss of the output, a scalar.
-        aux: The routers' weighted auxiliary loss, where it is not in `loss`.
+        aux: The routers' weighted auxiliary loss, if it is not part of `loss`.
         logits: The output if it is logits over classes `[..., classes]`.
     """
 
@@ -29,14 +29,16 @@ class Pass:
 
     @property
     def total(self) -> Tensor:
-        """What training minimizes."""
+        """The quantity that training minimizes."""
         return self.loss if self.aux is None else self.loss + self.aux
 
 
 class Objective(Protocol):
-    """Run a model on a batch and judge the answer."""
+    """Runs a model on a batch and computes its loss."""
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Pass: ...
+    def __call__(self, model: nn.Module, batch: Batch) -> Pass:
+        """Return the result of one forward pass."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +48,10 @@ class Batch:
     Attributes:
         inputs: A tensor, positional arguments, or keyword arguments; the first dimension of every
             tensor counts the examples.
-        labels: Of the logits, already shifted for a language model; or, with an objective, whatever
-            the examples are to be answered with.
-        objective: How the model is run and judged; None is `rksp.objective.run_pass`'s own way.
+        labels: Labels of the logits, already shifted for a language model; with an objective,
+            whatever it compares the output with.
+        objective: How the model is run and judged; None means the default of
+            `rksp.objective.run_pass`.
         given: The batch as the user wrote it.
     """
 
@@ -59,12 +62,12 @@ class Batch:
 
     @property
     def is_judged(self) -> bool:
-        """Whether there is a loss."""
+        """Whether a loss can be computed."""
         return self.labels is not None or self.objective is not None
 
     @property
     def count(self) -> int:
-        """Return the number of examples."""
+        """The number of examples."""
         return next((len(t) for t in tensors(self.inputs) if t.dim()), 0)
 
     def rows(self, start: int, stop: int) -> Batch:
@@ -85,12 +88,12 @@ def tensors(value: object) -> list[Tensor]:
 
 
 def rows_of(value: object, size: int, start: int, stop: int) -> object:
-    """Return rows of every tensor that has `size` of them, in what holds it."""
+    """Slice every tensor that has `size` rows; keep the containers."""
     return mapped(value, lambda t: t[start:stop] if t.dim() and len(t) == size else t)
 
 
 def mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
-    """Return nested tuples, lists and mappings with every tensor changed."""
+    """Change every tensor in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

@@ -1,13 +1,15 @@
-"""A score from the configuration and the recipe alone: no model is built, nothing is run."""
+"""Score from the configuration and the recipe alone; no model is built and nothing is run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 
-from rksp.checks.coverage import not_covered
+from rksp.checks.coverage import uncovered
 from rksp.checks.registry import recipe_findings
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.documents.score import (
+    AlternativeReport,
     ForwardReport,
     NotRunReport,
     RiskAssessment,
@@ -32,14 +34,20 @@ def score_configuration(
     threshold: float = 0.5,
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
+    alternatives: Sequence[tuple[str, Recipe]] = (),
 ) -> ScoreReport:
-    """Return the report of a target whose model is not built.
+    """Score a target whose model is not built.
 
     Args:
         source: The target; a module or a factory has no configuration.
         recipe: How the model is to be trained.
-        threshold, risk: See `rksp.risk.assess`.
-        classifier: The model of the edge; default the shipped one.
+        threshold: See `rksp.risk.assess`.
+        risk: See `rksp.risk.assess`.
+        classifier: The model of the edge; default the bundled one.
+        alternatives: See `rksp.pipeline.evaluate`.
+
+    Returns:
+        The report.
 
     Raises:
         InputError: The target has no configuration.
@@ -49,7 +57,11 @@ def score_configuration(
             f"{source.target} has no configuration; leave out --evidence config to measure it."
         )
     checked = recipe_findings(recipe, source.config, is_pretrained=source.is_pretrained)
-    answer, missing = _assessed(source, recipe, classifier, threshold=threshold, risk=risk)
+    bars = {"threshold": threshold, "risk": risk}
+    answer, missing = _assessed(source, recipe, classifier, **bars)
+    others = [
+        (text, _assessed(source, other, classifier, **bars)[0]) for text, other in alternatives
+    ]
     unmeasured = {"forward": _WHY, "response": _WHY}
     empty = dict.fromkeys(ForwardReport.model_fields)
     return ScoreReport(
@@ -83,6 +95,9 @@ def score_configuration(
                 response=None,
                 risk=answer,
                 risk_missing=missing,
+                alternatives=[
+                    AlternativeReport.of(other, assumption=text) for text, other in others if other
+                ],
             )
         ],
         spread={},
@@ -99,16 +114,12 @@ def score_configuration(
 def _assessed(
     source: ModelSource, recipe: Recipe, classifier: EdgeModel | None, **bars: float
 ) -> tuple[RiskAssessment | None, str | None]:
-    """Return the answer, or the sentence that says why there is none."""
+    """Return the answer, or the reason why there is none."""
     rate = recipe.learning_rate
     try:
         inputs = configured_inputs(source.config, recipe)
-        features = extract(
-            recipe.model_copy(update={"learning_rate": rate or 1.0}), depth=inputs.depth
-        )
-        unseen = not_covered(recipe)
-        doubts = (f"the labelled runs hold no {', no '.join(unseen)}",) if unseen else ()
+        doubts = tuple(uncovered(recipe))
         model = classifier or load_edge_model()
-        return assess(features, inputs, model, learning_rate=rate, doubts=doubts, **bars), None
+        return assess(extract(), inputs, model, learning_rate=rate, doubts=doubts, **bars), None
     except (ArtifactError, InputError) as error:
         return None, str(error)

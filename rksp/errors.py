@@ -1,4 +1,4 @@
-"""What rksp raises. A message says what is wrong, what was given and what to do.
+"""Define the errors of rksp. A message says what is wrong, what was given and what to do.
 
 RkspError
 ├── InputError        the target, the recipe or an option cannot be used     (exit code 2)
@@ -20,7 +20,7 @@ class RkspError(Exception):
 
 
 class InputError(RkspError):
-    """What the user gave cannot be used as given."""
+    """The user's input cannot be used as given."""
 
     exit_code = 2
 
@@ -30,18 +30,18 @@ class NotCovered(InputError):
 
 
 class ArtifactError(RkspError):
-    """A file that rksp reads back is damaged, of another schema, or not what it says."""
+    """A stored file is damaged, of another schema, or of another kind."""
 
     exit_code = 2
 
 
 class Incomplete(RkspError):
-    """Some of the work is done and kept; the rest could not be done."""
+    """Part of the work is done and kept; the rest could not be done."""
 
     exit_code = 3
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> str:
-    """Returns `"; did you mean a, b?"` for the known names closest to `name`, or `""`."""
+    """Return `"; did you mean a, b?"` for the known names closest to `name`, or `""`."""
     close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
     return f"; did you mean {', '.join(close)}?" if close else ""

@@ -1,4 +1,4 @@
-"""Factories `package.module:callable`: the only targets that run a user's code."""
+"""Load factories `package.module:callable`, the only targets that run a user's code."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
 def is_factory(target: str) -> bool:
-    """Say whether a target has the form `package.module:callable`."""
+    """Tell whether a target has the form `package.module:callable`."""
     return _FACTORY.match(target) is not None
 
 
 def refuse_factory(target: str | None, source: object) -> None:
-    """Refuse a factory that a file names: only what is typed may run code.
+    """Refuse a factory that is named in a file: only a typed target may run code.
 
     Args:
-        target: A target that came out of a file.
+        target: A target that was read from a file.
         source: The file, for the message.
 
     Raises:
-        InputError: It has the form of a factory, whether or not there is such a module.
+        InputError: The target has the form of a factory, whether or not the module exists.
     """
     if target is not None and is_factory(target):
         raise InputError(
@@ -36,13 +36,16 @@ def refuse_factory(target: str | None, source: object) -> None:
 
 
 def load_factory(target: str) -> Callable[[], object]:
-    """Import a factory; one in the working folder is found, but never shadows a package.
+    """Import a factory. The working folder is searched last, so it cannot shadow a package.
+
+    Args:
+        target: `package.module:callable`.
 
     Returns:
-        The factory, whose failures to return are `InputError`s.
+        The factory. It raises `InputError` if the user's code tries to end the program.
 
     Raises:
-        InputError: It cannot be imported, or is not callable.
+        InputError: The factory cannot be imported or is not callable.
     """
     module_name, _, attribute = target.partition(":")
     here = str(Path.cwd())
@@ -51,7 +54,7 @@ def load_factory(target: str) -> Callable[[], object]:
         module = _guarded(target, lambda: importlib.import_module(module_name))
     except ImportError as error:
         raise InputError(f"{target}: {module_name} cannot be imported ({error}).") from error
-    except Exception as error:
+    except Exception as error:  # code of the user, which may raise anything
         raise InputError(
             f"{target}: importing {module_name} failed ({type(error).__name__}: {error})."
         ) from error
@@ -69,12 +72,12 @@ def load_factory(target: str) -> Callable[[], object]:
 
 
 def _guarded(target: str, action: Callable[[], object]) -> object:
-    """Call foreign code; its wish to end the program is its failure, not an exit code of ours."""
+    """Call foreign code; if it tries to end the program, raise an `InputError` instead."""
     try:
         return action()
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:
+    except BaseException as error:  # SystemExit and its relatives, which would end rksp
         raise InputError(
             f"{target} tried to end the program ({type(error).__name__}: {error}); "
             "a factory returns a torch.nn.Module."

@@ -1,4 +1,4 @@
-"""Files that rksp writes: whole or not at all, and folders of results that a run can resume."""
+"""Write files atomically, and keep folders of results that a run can resume."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ except ImportError:  # Windows
 
 _LOCK = ".lock"
 _PARTIAL = ".partial"
-_STALE = 24 * 3600.0  # seconds; another run may still be writing a younger partial file
+_STALE = 24 * 3600.0  # seconds; a younger partial file may belong to another run
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def digest(content: str | bytes, *, length: int = 16) -> str:
-    """Return the first `length` hexadecimal digits of the SHA-256 of a text or of bytes."""
+    """Return the first `length` hexadecimal digits of the SHA-256 of text or bytes."""
     data = content.encode() if isinstance(content, str) else content
     return hashlib.sha256(data).hexdigest()[:length]
 
@@ -35,11 +35,11 @@ def read_limited(path: Path, limit: int) -> bytes:
     """Read a regular file of at most `limit` bytes.
 
     Raises:
-        InputError: It is missing, cannot be read, is a folder or a device, or holds more.
+        InputError: It is missing, unreadable, a folder or a device, or too large.
     """
     shown = f"{path!s:.200}"
     try:
-        # Not blocking: opening a pipe that nobody writes to would wait without end.
+        # Non-blocking, because opening a pipe without a writer would wait forever.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -51,7 +51,7 @@ def read_limited(path: Path, limit: int) -> bytes:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{shown} cannot be read: {reason}.") from error
     if len(content) > limit:
-        raise InputError(f"{shown} is larger than {_size(limit)}, the most that is read.")
+        raise InputError(f"{shown} is larger than {_size(limit)}, the largest size that is read.")
     return content
 
 
@@ -59,7 +59,7 @@ def read_text(path: Path, limit: int) -> str:
     """Read a regular UTF-8 file of at most `limit` bytes; a byte-order mark is dropped.
 
     Raises:
-        InputError: As in `read_limited`, or it is not UTF-8 text.
+        InputError: As in `read_limited`, or the file is not UTF-8 text.
     """
     try:
         return read_limited(path, limit).decode("utf-8-sig")
@@ -68,25 +68,25 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def check_writable(path: Path, option: str = "-o") -> None:
-    """Check that a file can be written, before the work whose result goes there.
+    """Check that a file can be written, before computing the result that goes there.
 
     Args:
-        path: The file. It need not exist.
+        path: The file, which need not exist.
         option: The option that named it, for the message.
 
     Raises:
-        InputError: The path is a folder, its folder is missing, or it may not be written.
+        InputError: The path is a folder, its folder is missing, or permission is denied.
     """
     try:
         if path.is_dir():
             raise InputError(f"{option} {path} is a folder; give the name of a file.")
         folder = path.absolute().parent
         if not folder.is_dir():
-            raise InputError(f"{option} {path}: there is no folder {path.parent}; make it first.")
+            raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first.")
         may_not = not os.access(path if path.exists() else folder, os.W_OK)
         if may_not or (path.is_file() and not os.access(_real(path).parent, os.W_OK)):
             raise InputError(f"{option} {path} cannot be written: permission denied.")
-        path.stat()  # names that are too long exist nowhere
+        path.stat()  # raises for names that are too long
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
@@ -95,15 +95,15 @@ def check_writable(path: Path, option: str = "-o") -> None:
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a file so that a kill or a full disk leaves the old file or the new one.
+    """Write a file so that a kill or a full disk leaves either the old file or the new one.
 
     Args:
         path: The file. A link is followed; permissions of an existing file are kept.
         content: Text (UTF-8) or bytes.
 
     Raises:
-        InputError: The file cannot be written at this place.
-        Incomplete: The disk is full or failed; an old file is as it was.
+        InputError: The file cannot be written at this path.
+        Incomplete: The disk is full or failed; an old file is unchanged.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -122,11 +122,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it replaces `path` when the block succeeds.
 
     Raises:
-        InputError: The file cannot be written at this place.
-        Incomplete: The disk is full or failed; an old file is as it was.
+        InputError: The file cannot be written at this path.
+        Incomplete: The disk is full or failed; an old file is unchanged.
     """
     target = _real(path)
-    # Short: the name of the target may itself be as long as a name can be.
+    # A short name, because the target's own name may already have the maximum length.
     partial = target.with_name(f".{os.getpid()}-{secrets.token_hex(6)}{_PARTIAL}")
     try:
         if target.is_dir():
@@ -145,15 +145,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 class ResultFolder:
-    """A folder of JSON results by name, so that interrupted work can go on.
+    """A folder of JSON results by name, so that interrupted work can continue.
 
-    Every result is written whole or not at all, also when several processes share the folder.
+    Every result is written atomically, even if several processes share the folder.
 
     Args:
-        folder: Made if missing.
+        folder: The folder; it is created if missing.
 
     Raises:
-        InputError: The folder cannot be made.
+        InputError: The folder cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -164,7 +164,7 @@ class ResultFolder:
             raise InputError(f"{folder} cannot be used as a folder: {error.strerror}.") from None
 
     def path(self, name: str, suffix: str = ".json") -> Path:
-        """Return where a result stands, whether or not it exists."""
+        """Return the path of a result, whether or not it exists."""
         return self.folder / f"{name}{suffix}"
 
     def __contains__(self, name: str) -> bool:
@@ -184,10 +184,10 @@ class ResultFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder while the block runs; the hold ends with the process, however it ends.
+        """Lock the folder while the block runs; the lock also ends with the process.
 
         Raises:
-            InputError: Another process holds it.
+            InputError: Another process holds the lock.
         """
         try:
             file = (self.folder / _LOCK).open("ab")
@@ -199,7 +199,7 @@ class ResultFolder:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise InputError(
-                        f"Another run works in {self.folder}; wait for it, or give another folder."
+                        f"Another run is using {self.folder}; wait for it, or give another folder."
                     ) from None
                 except OSError:  # a file system without locks
                     pass

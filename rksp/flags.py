@@ -1,4 +1,4 @@
-"""How a field of a model is said on a command line, and what is said when it is wrong."""
+"""Declare the command-line flag of a model's field, and word the error for a wrong value."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Flag:
     The type, the default and the choices are those of the field.
 
     Attributes:
-        name: Such as `--clip`.
+        name: Name of the option, such as `--clip`.
         help: One sentence.
-        aliases: Other names that are accepted.
-        unit: What the value counts, shown in place of the value.
+        aliases: Other accepted names.
+        unit: What the value counts; the help shows it in place of the value.
         zero_is_off: Zero means None.
-        is_text: The command line takes text, which the field's own validator reads.
+        is_text: The command line takes text, which the field's own validator parses.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Flag:
 
 
 def flags_of(model: type[BaseModel]) -> dict[str, Flag]:
-    """Maps each field that has a flag to the flag, in the order of the fields."""
+    """Map each field that has a flag to the flag, in the order of the fields."""
     return {
         name: marker
         for name, field in model.model_fields.items()
@@ -53,17 +53,20 @@ def checked(
     noun: str,
     sources: Mapping[str, str] | None = None,
 ) -> Model:
-    """Builds a model from untrusted fields.
+    """Build a model from untrusted fields.
 
     Args:
         model: A pydantic model.
         fields: Values by name.
-        noun: What the model is called in a message: "recipe".
-        sources: How the user said a field, such as `--clip` or `run.yaml:3, max_grad_norm`;
+        noun: What a message calls the model: "recipe".
+        sources: Where the user gave a field, such as `--clip` or `run.yaml:3, max_grad_norm`;
             default the name of the field.
 
+    Returns:
+        The model.
+
     Raises:
-        InputError: A field is unknown (the nearest known one is named) or out of range.
+        InputError: A field is unknown (the message names the nearest known one) or out of range.
     """
     try:
         return model.model_validate(dict(fields))

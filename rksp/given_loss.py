@@ -1,4 +1,4 @@
-"""The loss of a model that a user brought along: named, the model's own, or read off the batch."""
+"""Compute the loss of a user's model: a named loss, the model's own, or one for the batch."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class GivenLoss:
-    """The objective of a given batch; the rules are those of `rksp.score`.
+    """The objective of a batch that the user gave; the rules are those of `rksp.score`.
 
     Attributes:
-        loss: What the user named; None chooses by the model, its output and the batch.
+        loss: The user's loss; None chooses by the model, its output and the batch.
     """
 
     loss: Loss | None = None
 
     def __call__(self, model: nn.Module, batch: Batch) -> Pass:
-        """Run the model and judge its answer.
+        """Run the model and compute its loss.
 
         Raises:
             InputError: There is no loss, or it cannot be computed.
@@ -59,7 +59,7 @@ class GivenLoss:
             loss = self.loss(output, judged_by)
         except RkspError:
             raise
-        except Exception as error:
+        except Exception as error:  # code of the user, which may raise anything
             raise InputError(
                 f"The loss cannot be computed ({_said(error)}); it is called with what the model "
                 "returns and with the batch (the target alone for a tuple of inputs and target)."
@@ -68,7 +68,7 @@ class GivenLoss:
 
 
 def is_lightning(model: nn.Module) -> bool:
-    """Say whether a model is a LightningModule, without importing Lightning."""
+    """Tell whether a model is a LightningModule, without importing Lightning."""
     return any(kind.__name__ == "LightningModule" for kind in type(model).__mro__)
 
 
@@ -83,7 +83,7 @@ def call(model: nn.Module, inputs: object) -> object:
 
 
 def main_output(output: object) -> Tensor | None:
-    """Return the logits, or else the first floating tensor that is no scalar."""
+    """Return the logits, or else the first floating tensor that is not a scalar."""
     found = output.get("logits") if isinstance(output, Mapping) else None
     found = getattr(output, "logits", None) if found is None else found
     if isinstance(found, Tensor):
@@ -92,13 +92,20 @@ def main_output(output: object) -> Tensor | None:
 
 
 def split_batch(model: nn.Module, given: object) -> tuple[object, Tensor | None]:
-    """Return what the model is called with, and the target.
+    """Split a batch into the model's inputs and the target.
 
-    A tuple's last entry is the target. A dict's is its `labels` (or `targets`, `y`, …), which the
-    model is given too if its `forward` takes it.
+    The target of a tuple is its last entry. The target of a dict is its `labels` (or `targets`,
+    `y`, …); the model also receives it if its `forward` takes it.
+
+    Args:
+        model: The model.
+        given: The batch as the user wrote it.
+
+    Returns:
+        The inputs, and the target or None.
 
     Raises:
-        InputError: The batch is none of a tensor, a tuple and a dict, or holds no tensor.
+        InputError: The batch is not a tensor, a tuple or a dict, or holds no tensor.
     """
     if not tensors(given):
         raise InputError(
@@ -129,14 +136,16 @@ def _own_loss(output: object) -> Tensor | None:
 
 
 def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
-    """Judge by the target, or by the next token."""
+    """Compute the loss from the target, or from the next token."""
     if output is None:
-        raise InputError(f"The model returns no floating tensor that could be judged; {_HOW}.")
+        raise InputError(f"The model returns no floating tensor to compute a loss from; {_HOW}.")
     target = batch.labels
     if target is None:
         tokens = _tokens(batch.inputs)
         if tokens is None or output.dim() != 3 or output.shape[:2] != tokens.shape:
-            raise InputError(f"The batch has no target and the model no loss of its own; {_HOW}.")
+            raise InputError(
+                f"The batch has no target and the model has no loss of its own; {_HOW}."
+            )
         return cross_entropy(output[:, :-1], tokens[:, 1:])
     shapes = f"the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}"
     if target.is_floating_point():
@@ -152,7 +161,7 @@ def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
 
 
 def _tokens(inputs: object) -> Tensor | None:
-    """Return token ids `[batch, length]`, if that is what the inputs are."""
+    """Return the token ids `[batch, length]` if the inputs are tokens."""
     if isinstance(inputs, Mapping):
         inputs = next((inputs[name] for name in _TOKENS if name in inputs), None)
     is_tokens = isinstance(inputs, Tensor) and not inputs.is_floating_point() and inputs.dim() == 2
@@ -160,7 +169,7 @@ def _tokens(inputs: object) -> Tensor | None:
 
 
 def _is_over_classes(output: Tensor | None, batch: Batch) -> bool:
-    """Say whether an output is logits: integer targets or tokens line up with its rows."""
+    """Tell whether an output is logits: integer targets or tokens line up with its rows."""
     if output is None or output.dim() < 2 or output.shape[-1] < 2:
         return False
     target = _tokens(batch.inputs) if batch.labels is None else batch.labels
@@ -187,7 +196,7 @@ def _training_step(model: nn.Module, batch: Batch) -> Pass:
             result = model.training_step(batch.given, 0)
         except RkspError:
             raise
-        except Exception as error:
+        except Exception as error:  # code of the user, which may raise anything
             raise InputError(
                 f"training_step of {type(model).__name__} failed ({_said(error)}); {_HOW}."
             ) from error

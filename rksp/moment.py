@@ -1,4 +1,4 @@
-"""One moment of a training step: what monitors, interventions and faults see."""
+"""Describe a moment of a training step for monitors, interventions and faults."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Phase(StrEnum):
     """The two moments of a training step at which something can be read.
 
     Attributes:
-        GRADIENT: After backward, unscaled and before clipping: gradients are whole, weights are
-            still those of the forward pass.
-        UPDATE: After the optimizer's step: weights have moved, gradients still stand.
+        GRADIENT: After backward, unscaled and before clipping. Gradients are complete, and weights
+            are still those of the forward pass.
+        UPDATE: After the optimizer's step. Weights have moved, and gradients are still there.
     """
 
     GRADIENT = "gradient"
@@ -38,17 +38,17 @@ class Repeat:
 
 @dataclass(slots=True, kw_only=True)
 class Moment:
-    """What a training step shows to monitors, interventions and faults.
+    """The state of a training step that monitors, interventions and faults can read.
 
     Attributes:
         step: Optimizer step, from zero.
         model: The trained module, unwrapped.
-        optimizer: Its optimizer; None in a loop that keeps it to itself.
+        optimizer: Its optimizer; None if the training loop does not pass it on.
         loss: Training loss in nats, mean over the step's micro-batches; None if unknown.
-        learning_rate: Of this step; None if unknown.
+        learning_rate: Learning rate of this step; None if unknown.
         repeat: Computes the step's gradients again from the same batches and random numbers, and
-            leaves those that stand; None in a loop that cannot.
-        shared: What a monitor computed that others of the same phase need too, by name.
+            leaves the step's own in place; None in a loop that cannot do so.
+        shared: Results of a monitor that others of the same phase need too, by name.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""The loss that a run minimizes, for the zoo's models and Hugging Face's alike."""
+"""Compute the loss that a run minimizes, for the zoo's models and Hugging Face's."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from rksp.batch import IGNORED, Batch, Pass
 
 
 def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Logits `[..., classes]` and the routers' weighted auxiliary loss, if there is one."""
+    """Compute logits `[..., classes]` and the routers' weighted auxiliary loss, or None."""
     inputs = batch.inputs
     output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
     aux = getattr(output, "aux_loss", None)
     if aux is not None and not isinstance(output, tuple):
-        # Hugging Face returns the bare balance loss; the zoo's is already weighted.
+        # Hugging Face returns the unweighted balance loss; the zoo's is already weighted.
         aux = getattr(model.config, "router_aux_loss_coef", 0.0) * aux
     return output.logits, aux
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy in nats over the labels that count."""
+    """Compute the mean cross-entropy in nats over the labels that count."""
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED)
 
 
 def run_pass(model: nn.Module, batch: Batch) -> Pass:
-    """Run a model on a batch and judge it by the batch's objective, or else by cross-entropy."""
+    """Run a model on a batch; the loss is the batch's objective, or else cross-entropy."""
     if batch.objective is not None:
         return batch.objective(model, batch)
     logits, aux = logits_of(model, batch)
@@ -33,5 +33,5 @@ def run_pass(model: nn.Module, batch: Batch) -> Pass:
 
 
 def task_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy plus the routers' own losses: what training minimizes."""
+    """Compute what training minimizes: mean cross-entropy plus the routers' own losses."""
     return run_pass(model, batch).total

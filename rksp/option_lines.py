@@ -1,4 +1,4 @@
-"""`name:key=value,…`: how monitors, interventions, faults and arms are written in a line."""
+"""Parse `name:key=value,…`, the form of monitors, interventions, faults and arms."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ T = TypeVar("T")
 
 
 def build(table: Mapping[str, type[T]], text: str, *, noun: str) -> T:
-    """The object that a line describes.
+    """Build the object that a line describes.
 
     A line is a name, a name with options (`kss:weight=0.1,every=4`), or a name with the value of
-    its first option (`clip=0.5`). Values are read as the types that the class's constructor
-    declares; those of a list are separated by `/`. Hyphens and underscores are the same.
+    its first option (`clip=0.5`). Values are parsed by the types that the class's constructor
+    declares; `/` separates the values of a list. Hyphens and underscores are equivalent.
 
     Args:
-        table: Name → class.
+        table: Class by name.
         text: The line.
-        noun: What the table holds, for messages.
+        noun: Noun for the table's entries, for messages.
+
+    Returns:
+        The object.
 
     Raises:
-        InputError: The name or a key is unknown (all known ones are named), or a value cannot be
-            read.
+        InputError: The name or a key is unknown (the message lists all known ones), or a value
+            cannot be parsed.
     """
     typed, options = split_line(text, noun=noun)
     name = known_name(table, typed, noun=noun)
@@ -44,10 +47,10 @@ def build(table: Mapping[str, type[T]], text: str, *, noun: str) -> T:
 
 
 def split_line(text: str, *, noun: str) -> tuple[str, dict[str, str]]:
-    """Name and options of a line; the key of the first option's bare value is empty.
+    """Split a line into name and options; the key of the first option's bare value is empty.
 
     Raises:
-        InputError: An option has no value, or stands twice.
+        InputError: An option has no value, or occurs twice.
     """
     name, colon, rest = text.partition(":")
     if not colon:
@@ -67,7 +70,7 @@ def split_line(text: str, *, noun: str) -> tuple[str, dict[str, str]]:
 
 
 def known_name(known: Collection[str], typed: str, *, noun: str, owner: str = "") -> str:
-    """The known name that was typed, with hyphens or underscores.
+    """Return the known name that was typed, with hyphens or underscores.
 
     Raises:
         InputError: There is none; the message names the nearest ones and all.

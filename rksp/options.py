@@ -1,4 +1,4 @@
-"""How a model is measured: one set of options for score, confirm, grid and Python."""
+"""Define how a model is measured: one set of options for score, confirm, grid and Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from rksp.flags import Flag
 from rksp.sizes import parse_size
 
-STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states a dimension
+STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states per dimension
 
 
 def _bytes(value: object) -> object:
@@ -18,38 +18,37 @@ def _bytes(value: object) -> object:
 
 
 class MeasureOptions(BaseModel):
-    """What is measured, on what, and with how much of the machine.
+    """What is measured, on which inputs, and with which resources.
 
     Attributes:
         evidence: How much may be spent. `forward`: one forward pass with its spectra. `response`:
-            also the reaction to the recipe's first update. `micro`: also forty steps at rising
-            rates. A model whose loss is not known stops at `forward`.
+            also the reaction to the recipe's first update. A model without a known loss stops at
+            `forward`.
         seed: Seed of the initialization.
-        probe: A text to show the model in place of the bundled one.
+        probe: A text to use as input in place of the bundled one.
         states: Token states per block.
-        blocks: Module path of the list of blocks, where rksp cannot find it.
+        blocks: Module path of the list of blocks, if rksp cannot find it.
         variant: Definition of the spectrum, a name in `rksp.spectra.spectrum.VARIANTS`.
         rank: Principal directions kept; None follows the variant.
-        kreiss: Compute Kreiss constants too, which is slow.
+        kreiss: Whether to compute Kreiss constants too, which is slow.
         streaming: `always` draws or reads weights as they are used and drops them after, `never`
-            holds the model in memory, `auto` streams what does not fit. The numbers are the same.
-        max_memory: Bytes, default what is free. The response holds three copies of the weights;
-            `auto` streams a model for which there is no room.
+            holds the model in memory, `auto` streams a model that does not fit. The numbers are the
+            same.
+        max_memory: Bytes, default the free memory. The response needs three copies of the weights;
+            `auto` streams a model if they do not fit.
         threads: Threads that fit spectra and draw weights; None is one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     evidence: Annotated[
-        Literal["config", "forward", "response", "micro"],
+        Literal["config", "forward", "response"],
         Flag("--evidence", "How much to spend; each includes the ones before it."),
     ] = "response"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(
         default=0, ge=0
     )
-    probe: Annotated[Path | None, Flag("--probe", "Text to show instead of the bundled one.")] = (
-        None
-    )
+    probe: Annotated[Path | None, Flag("--probe", "Text to use instead of the bundled one.")] = None
     states: Annotated[int, Flag("--snapshots", "Token states per block.", unit="states")] = Field(
         default=STATES, ge=2
     )
@@ -64,14 +63,14 @@ class MeasureOptions(BaseModel):
     kreiss: Annotated[bool, Flag("--kreiss", "Compute Kreiss constants too (slow).")] = False
     streaming: Annotated[
         Literal["auto", "always", "never"],
-        Flag("--stream", "Load and drop weights block by block; auto: what does not fit."),
+        Flag("--stream", "Load and drop weights block by block; auto: if the model does not fit."),
     ] = "auto"
     max_memory: Annotated[
         int | None,
         BeforeValidator(_bytes),
         Flag(
             "--max-memory",
-            "Refuse what needs more, such as 8GB; default what is free.",
+            "Refuse what needs more, such as 8GB; default the free memory.",
             unit="size",
             is_text=True,
         ),
@@ -82,5 +81,5 @@ class MeasureOptions(BaseModel):
 
     @property
     def workers(self) -> int:
-        """Return the number of threads."""
+        """The number of threads."""
         return self.threads or 1

@@ -1,4 +1,4 @@
-"""What became of a run: labels computed from its curves by a named, versioned policy."""
+"""Label a run from its curves by a named, versioned policy."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ class Outcome(StrEnum):
 
     @property
     def is_failure(self) -> bool:
+        """Whether the run failed."""
         return self in (Outcome.DIVERGED, Outcome.FAILED_PLATEAU)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """What a run leaves behind, one entry per step that was taken.
+    """The curves of a run, one entry per step that was taken.
 
     Attributes:
         loss: Raw training loss in nats before the step, `[steps]` float32.
         grad_norm: Global gradient norm before clipping, `[steps]` float32; a step whose loss was
             not finite has no gradient and holds NaN.
-        planned_steps: Steps the recipe asked for; fewer were taken if the run was stopped.
+        planned_steps: Steps that the recipe asked for; a stopped run took fewer.
     """
 
     loss: np.ndarray
@@ -45,16 +46,16 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomePolicy:
-    """How curves become labels. Change a number and the name must change with it.
+    """The rules that turn curves into labels; whoever changes a number must change the name.
 
-    A run *diverged* if a loss or gradient norm was not finite, or passed `max_loss` or
+    A run *diverged* if a loss or gradient norm was not finite, or exceeded `max_loss` or
     `max_grad_norm` (the thresholds of arXiv 2602.22988). The *final* loss is the mean over the
     last `final_share` of the planned steps. A run above the best rate of its ladder *failed* if
-    its final loss is more than `margin` nats above the best; so did a run below the best rate that
-    is worse by as much because of a spike: it left the running minimum of its smoothed loss by
-    `spike_height` and ended more than `margin` above that minimum. The loss is smoothed over
-    as many steps as the final loss is taken over: with a shorter window the noise of small
-    batches alone looked like spikes.
+    its final loss is more than `margin` nats above the best. A run below the best rate failed if it
+    is worse by as much because of a spike: its smoothed loss rose above its running minimum by
+    `spike_height` and ended more than `margin` above that minimum. The loss is smoothed over as
+    many steps as the final loss averages, because with a shorter window the noise of small batches
+    alone looked like spikes.
     """
 
     name: str = "ladder-1"
@@ -65,21 +66,21 @@ class OutcomePolicy:
     spike_height: float = 0.5
 
     def has_diverged(self, curves: Curves) -> bool:
-        """Whether the published label holds, non-finite values included."""
+        """Tell whether the published label holds, or a value is not finite."""
         loss, norm = curves.loss, curves.grad_norm
         if not (np.isfinite(loss).all() and np.isfinite(norm).all()):
             return True
         return bool((loss > self.max_loss).any() or (norm > self.max_grad_norm).any())
 
     def final_loss(self, curves: Curves) -> float:
-        """Mean loss over the last tenth of the run; infinite if the run never got there."""
+        """Return the mean loss over the last tenth of the run; infinite if it stopped before."""
         tail = max(1, round(self.final_share * curves.planned_steps))
         if len(curves.loss) < curves.planned_steps or not np.isfinite(curves.loss[-tail:]).all():
             return math.inf
         return float(curves.loss[-tail:].mean(dtype=np.float64))
 
     def spike(self, curves: Curves) -> tuple[bool, bool]:
-        """(the smoothed loss left its running minimum by the spike height, and never came back)."""
+        """Tell whether the smoothed loss rose by the spike height, and whether it stayed high."""
         loss = curves.loss[np.isfinite(curves.loss)].astype(np.float64)
         window = max(1, round(self.final_share * curves.planned_steps))
         if len(loss) < 2 * window:
@@ -90,11 +91,14 @@ class OutcomePolicy:
         return left, left and self.final_loss(curves) > lowest[-1] + self.margin
 
     def judge(self, rates: Sequence[float], runs: Sequence[Curves]) -> Ladder:
-        """Labels the runs of one ladder.
+        """Label the runs of one ladder.
 
         Args:
             rates: Learning rate of each run, distinct, in any order.
-            runs: The runs' curves in the same order; everything but the rate is shared.
+            runs: The runs' curves in the same order; they share everything but the rate.
+
+        Returns:
+            The labels.
         """
         diverged = [self.has_diverged(run) for run in runs]
         finals = [self.final_loss(run) for run in runs]
@@ -136,10 +140,10 @@ class Ladder:
     Attributes:
         policy: Name of the policy that made them.
         outcomes: One per run, in the order given.
-        excess: Final loss minus the ladder's best, in nats; infinite where there is none.
+        excess: Final loss minus the ladder's best, in nats; infinite without a final loss.
         best_rate: The rate of the lowest final loss, or None if every run diverged.
         edge: (largest rate before the first failure at or above the best rate, that failure's
-            rate); the second is None when nothing failed, the pair when everything diverged.
+            rate). The second is None if nothing failed; the pair is None if everything diverged.
     """
 
     policy: str

@@ -1,4 +1,4 @@
-"""Worker processes: they import no file of the working folder and end with their coordinator."""
+"""Keep worker processes safe: they import nothing from the working folder and end in time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import threading
 import time
 
-# Environment of a worker. Without it Python puts the working folder first on the path, and a file
-# of the repository under test would be imported in place of an installed package.
+# Environment of a worker. Without it Python puts the working folder first on the path, and would
+# import a file of the repository under test in place of an installed package.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 _INTERVAL = 0.5  # seconds
 
 
 def end_with(coordinator: int) -> None:
-    """End this process soon after its parent is gone: nobody would take its results.
+    """End this process soon after its parent ends, because nobody would take its results.
 
     Args:
         coordinator: Process id of the parent, as the parent gave it. A parent that died before

@@ -1,4 +1,4 @@
-"""The recipe: everything about a training run that is not the model or the data."""
+"""Define the recipe: everything about a training run that is not the model or the data."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Objective = Literal[
 
 
 def _entries(value: object) -> object:
-    """Split `a,b` as a command line or a file says a tuple."""
+    """Split the text `a,b` into a tuple."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return () if value is None else value
 
 
 def _ramp(value: object) -> object:
-    """Split `0:16,1000:32` into (first step, sequences)."""
+    """Split the text `0:16,1000:32` into pairs of first step and sequences."""
     if isinstance(value, str):
         return tuple(tuple(part.split(":", 1)) for part in _entries(value))
     return () if value is None else value
@@ -67,13 +67,13 @@ Objective = Literal[
 
 
 class Recipe(BaseModel):
-    """One point of a sweep, in the words of Hugging Face's `TrainingArguments`.
+    """One point of a sweep; names follow Hugging Face's `TrainingArguments`.
 
-    `learning_rate` is the peak rate and may be absent: then rksp answers which rate is safe.
-    Rates are per optimizer step; `warmup_steps` and `max_steps` count optimizer steps;
-    `batch_size` counts sequences per optimizer step over all devices, `sequence_length` tokens.
-    `precision` names the arithmetic of the forward and backward pass; with `-pure` the trainable
-    parameters themselves are kept in that type. Every field carries the option that sets it.
+    `learning_rate` is the peak rate. It may be absent; then rksp answers which rate is safe. Rates
+    are per optimizer step. `warmup_steps` and `max_steps` count optimizer steps. `batch_size`
+    counts sequences per optimizer step over all devices, and `sequence_length` counts tokens.
+    `precision` is the arithmetic of the forward and backward pass; with `-pure` the trainable
+    parameters themselves have that type. Every field carries the option that sets it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -115,7 +115,7 @@ class Recipe(BaseModel):
         default=0.9, ge=0, lt=1
     )
     weight_decay: Annotated[
-        float, Flag("--weight-decay", "Decoupled where the optimizer has it.", unit="decay")
+        float, Flag("--weight-decay", "Decoupled if the optimizer supports it.", unit="decay")
     ] = Field(default=0.0, ge=0)
     max_grad_norm: Annotated[
         float | None,
@@ -138,13 +138,13 @@ class Recipe(BaseModel):
         int | None,
         Flag(
             "--decay-steps",
-            "Steps of the fall: the last ones of wsd, else those after the warm-up; the time "
+            "Steps of the decay: the last ones of wsd, else those after the warm-up; the time "
             "scale of inverse_sqrt.",
             unit="steps",
         ),
     ] = Field(default=None, ge=1)
     decay_shape: Annotated[
-        DecayShape, Flag("--decay-shape", "Shape of the fall at the end of a wsd schedule.")
+        DecayShape, Flag("--decay-shape", "Shape of the decay at the end of a wsd schedule.")
     ] = "linear"
     decay_power: Annotated[
         float,
@@ -168,12 +168,12 @@ class Recipe(BaseModel):
         BeforeValidator(_ramp),
         Flag(
             "--batch-ramp",
-            "A ramp of the batch, first step:sequences, the full one last: 0:16,1000:32.",
+            "Batch ramp as first step:sequences, with the full batch last: 0:16,1000:32.",
             unit="ramp",
             is_text=True,
         ),
     ] = ()
-    peft: Annotated[Peft, Flag("--peft", "Adapters that are trained in place of the weights.")] = (
+    peft: Annotated[Peft, Flag("--peft", "Adapters that are trained instead of the weights.")] = (
         "none"
     )
     lora_rank: Annotated[
@@ -207,18 +207,21 @@ class Recipe(BaseModel):
 
         Args:
             fields: Values by name.
-            sources: How the user said a field, for messages: `--clip`, or `run.yaml:3, clip`.
+            sources: Where the user gave a field, for messages: `--clip`, or `run.yaml:3, clip`.
+
+        Returns:
+            The recipe.
 
         Raises:
-            InputError: A field is unknown (the nearest known one is named) or out of range.
+            InputError: A field is unknown (the message names the nearest) or out of range.
         """
         return checked(cls, fields, noun="recipe", sources=sources)
 
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of optimizer step `step`, counted from zero.
+        """Return the learning rate of optimizer step `step`, counted from zero.
 
-        Warm-up is linear and reaches the peak at step `warmup_steps`; the first step of a
-        warm-up of n steps trains at 1/n of the peak, never at zero. What follows is
+        Warm-up is linear and reaches the peak at step `warmup_steps`. The first step of a warm-up
+        of n steps trains at 1/n of the peak, never at zero. Later steps follow
         `share_after_warmup`.
         """
         assert self.learning_rate is not None, "a recipe without a rate has no schedule"
@@ -227,17 +230,17 @@ class Recipe(BaseModel):
         return self.learning_rate * self.share_after_warmup(step)
 
     def share_after_warmup(self, step: int) -> float:
-        """The rate of a step after the warm-up, as a share of the peak.
+        """Return the rate of a step after the warm-up, as a share of the peak.
 
         With r = `min_lr_ratio`, w = `warmup_steps`, T = `max_steps`, D = `decay_steps` and
-        x the finished share of the fall, from 0 to 1:
+        x the finished share of the decay, from 0 to 1:
 
         - linear, cosine: r + (1-r)(1-x) and r + (1-r)(1+cos πx)/2 over D steps (default T-w);
-        - polynomial: r + (1-r)(1-x)^p; exponential: r^x, or e^(-x) where r is zero;
+        - polynomial: r + (1-r)(1-x)^p; exponential: r^x, or e^(-x) if r is zero;
         - wsd (Hu et al., 2024): the peak until T-D (default T/10), then `decay_shape` down to r;
           its `sqrt` is r + (1-r)(1-√x) (Hägele et al., 2024);
         - inverse_sqrt (Vaswani et al., 2017): √(τ/(τ+step-w)), not below r; τ is D (default w);
-        - step: `decay_factor` to the power of the milestones passed, not below r.
+        - step: `decay_factor` to the power of the number of passed milestones, not below r.
         """
         least, elapsed = self.min_lr_ratio, step - self.warmup_steps
         if self.schedule == "constant":
@@ -267,10 +270,5 @@ class Recipe(BaseModel):
 
     @property
     def final_share(self) -> float:
-        """The rate of the last step as a share of the peak."""
+        """Rate of the last step as a share of the peak."""
         return self.share_after_warmup(max(self.warmup_steps, self.max_steps))
-
-    def batch_size_at(self, step: int) -> int:
-        """Sequences of optimizer step `step`, counted from zero, with the ramp."""
-        current = [size for start, size in self.batch_ramp if start <= step]
-        return current[-1] if current else self.batch_size

@@ -1,4 +1,4 @@
-"""The result of a score in Python: one flat object over the report."""
+"""Define the result of a score in Python: one flat object over the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rksp.report.issues import deciding
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# What a name means where two parts have it: the first part's.
+# If two parts have the same name, it means the first part's field.
 _PARTS: tuple[tuple[str, type[Part]], ...] = (
     ("risk", RiskAssessment),
     ("response", ResponseReport),
@@ -38,10 +38,10 @@ _MOST_FINDINGS = 3
 class Result:
     """The answer for one model and recipe.
 
-    Its fields are those of the report, and beside them those of the deciding seed's `risk`,
-    `response`, `forward` and `spectra`, and of the `target`, by the names of the JSON:
-    `result.verdict`, `result.probability_failed`, `result.grad_norm`, `result.published_score`. A
-    field of a part that was not measured is None.
+    Its fields are those of the report, and those of the deciding seed's `risk`, `response`,
+    `forward` and `spectra` and of the `target`. The names are those of the JSON: `result.verdict`,
+    `result.probability_failed`, `result.grad_norm`, `result.published_score`. A field of a part
+    that was not measured is None.
 
     Attributes:
         report: The document that `rksp score` writes.
@@ -68,7 +68,7 @@ class Result:
         return fields
 
     def rates(self) -> dict[str, float]:
-        """Return the learning rates that the answer names, by their field's name."""
+        """Return the learning rates in the answer, by field name."""
         fields = self.to_dict()
         return {name: fields[name] for name in _RATES if fields.get(name) is not None}
 
@@ -81,7 +81,7 @@ class Result:
             lines += [f"  {reason}" for reason in seed.risk.reasons[:1]]
             lines.append(f"  {words.answer(self.report, seed.risk)}")
             named = (f"{name} {rate:.2g}" for name, rate in self.rates().items())
-            lines.append(f"  {', '.join(named) or 'no rate looked at is safe'}")
+            lines.append(f"  {', '.join(named) or 'no rate is known to be safe'}")
         findings = self.report.findings
         lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
         if len(findings) > _MOST_FINDINGS:
@@ -95,7 +95,7 @@ class Result:
         """Draw P(failed) against the learning rate, with its interval and the named rates.
 
         Args:
-            axes: Of matplotlib; default new ones.
+            axes: Axes of matplotlib; default new ones.
 
         Returns:
             The axes.

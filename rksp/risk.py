@@ -1,4 +1,4 @@
-"""From evidence to an answer: three rates, how likely failure is, why, and what it costs."""
+"""Turn evidence into an answer: three rates, the risk of failure, its causes and its cost."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from rksp.classifiers.edge_inputs import (
 from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
 from rksp.errors import InputError
-from rksp.features import FEATURE_NAMES, FeatureVector, Tier, at_unit_rate
+from rksp.features import FEATURES, Features, Tier
 from rksp.recipe import Recipe
 
-# Rates looked at; a twentieth of a decade is 12 %.
+# Rates to evaluate; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
 _POST_NORM_TYPES = ("bert", "roberta", "electra", "distilbert", "openai-gpt", "xlm-roberta")
-_FAR = 0.7  # decades (or units of a flag) beyond the data from which rksp cannot tell
-_COSTLY = 0.05  # nats more than at the start from which a low rate is told what it costs
-_LONG_STEPS = 1000  # of a run without normalization, of which the public sources have one
+_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
+_STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
+_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
+_LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
 
 def edge_inputs(
     recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm
 ) -> EdgeInputs:
-    """Return what the model of the edge reads of a recipe and a model."""
+    """Return the inputs of the edge model for a recipe and a model."""
     return EdgeInputs(
         width=width,
         depth=depth,
@@ -50,15 +51,15 @@ def edge_inputs(
 
 
 def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
-    """Return the same from a configuration alone, without building the model.
+    """Return the inputs of the edge model from a configuration, without building the model.
 
     Raises:
-        InputError: The configuration does not say its width, depth and vocabulary.
+        InputError: The configuration does not state its width, depth and vocabulary.
     """
     sizes = [getattr(config, name, None) for name in _SIZES]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(
-            "The configuration does not say its width, depth and vocabulary; give a language "
+            "The configuration does not state its width, depth and vocabulary; give a language "
             "model of Hugging Face."
         )
     width, depth, vocabulary = sizes
@@ -69,32 +70,32 @@ def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
 
 
 def assess(
-    features: FeatureVector,
+    features: Features,
     inputs: EdgeInputs,
     model: EdgeModel,
     *,
     learning_rate: float | None,
-    diverged: float | None = None,
     threshold: float = 0.5,
     risk: float = 0.05,
     doubts: tuple[str, ...] = (),
 ) -> RiskAssessment:
-    """Read the three rates, and the risk at every rate and at the recipe's own if it has one.
+    """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
 
     Args:
-        features: At any rate; only what was measured of the model is read.
+        features: Measurements of the model.
         inputs: The configuration.
         model: The model of the edge.
         learning_rate: The recipe's peak rate; None asks only for the three rates.
-        diverged: P(diverged) at that rate, where another model has one.
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
+
+    Returns:
+        The answer.
     """
-    measured = zip(FEATURE_NAMES, at_unit_rate(features.values).tolist(), strict=True)
-    estimate = model.predict(inputs, dict(measured))
+    estimate = model.predict(inputs, features.values)
     ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
-    reasons = [*doubts, *_beyond(estimate, inputs)]
+    reasons = [*doubts, *_strange(model, features), *_beyond(estimate, inputs)]
     failed = low = high = excess = None
     verdict = Verdict.CANNOT_TELL if reasons else Verdict.OK
     if learning_rate is not None:
@@ -111,9 +112,6 @@ def assess(
         probability_failed=failed,
         probability_failed_low=low,
         probability_failed_high=high,
-        probability_diverged=diverged
-        if failed is None or diverged is None
-        else min(failed, diverged),
         start_here=_shown(start),
         start_excess=estimate.expected_excess(start),
         start_failed=estimate.failed(start),
@@ -143,14 +141,18 @@ def certain_failure(
     threshold: float = 0.5,
     risk: float = 0.05,
 ) -> RiskAssessment:
-    """Return the answer where no model is needed: values are not finite before the first step.
+    """Return the answer that needs no model: values are not finite before the first step.
 
     Args:
         cause: What is not finite, a clause.
         tier: How much evidence was gathered.
-        steps: Of the run.
+        steps: Steps of the run.
         learning_rate: The recipe's rate, if it has one.
-        threshold, risk: See `assess`.
+        threshold: See `assess`.
+        risk: See `assess`.
+
+    Returns:
+        The answer.
     """
     here = None if learning_rate is None else 1.0
     return RiskAssessment(
@@ -161,7 +163,6 @@ def certain_failure(
         probability_failed=here,
         probability_failed_low=here,
         probability_failed_high=here,
-        probability_diverged=here,
         start_here=None,
         start_excess=None,
         start_failed=None,
@@ -181,14 +182,26 @@ def certain_failure(
 
 
 def _verdict(failed: float, high: float, is_above: bool, threshold: float) -> Verdict:
-    """Risk at the bar; caution where the interval reaches it, or the rate is above the ceiling."""
+    """Return risk at the threshold; caution if the interval reaches it or the rate is too high."""
     if failed >= threshold:
         return Verdict.RISK
     return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
 
 
+def _strange(model: EdgeModel, features: Features) -> list[str]:
+    """Say which measured feature is the least like those of the labelled runs, if one is far."""
+    far = [
+        (by, FEATURES[name])
+        for name, by in model.strangeness(features.values).items()
+        if by > _STRANGE
+    ]
+    return [
+        f"{what} lies {by:.1f} ranges outside the labelled runs" for by, what in sorted(far)[-1:]
+    ]
+
+
 def _beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
-    """Why the data do not reach this model and recipe, if they do not."""
+    """Return the reasons why the data do not cover this model and recipe."""
     found = [
         f"{_MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
         for name, over in estimate.outside.items()
@@ -198,14 +211,14 @@ def _beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
         found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
     if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
         found.append(
-            "the blocks normalize nothing, and labelled runs without normalization are "
-            f"shorter than {_LONG_STEPS} steps but for one ladder"
+            "the blocks have no normalization, and all labelled runs without it but one ladder are "
+            f"shorter than {_LONG_STEPS} steps"
         )
     return found
 
 
 def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
-    """What moves the edge from that of the average run, largest first."""
+    """Return what moves the edge away from that of the average run, largest first."""
     parts = [
         Contribution(meaning=_MEANINGS[name], decades=decades, feature=name)
         for name, decades in estimate.contributions.items()
@@ -214,7 +227,7 @@ def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
 
 
 def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str | None:
-    """The rate to start with instead, and what it saves; None where the recipe's is as good."""
+    """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
     if rate is None:
         return None
     start = estimate.start_here
@@ -235,5 +248,5 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
 
 
 def _shown(rate: float) -> float:
-    """Three digits: far more than is known."""
+    """Round to three digits, which is more than the accuracy."""
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate

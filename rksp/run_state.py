@@ -1,4 +1,4 @@
-"""A run's state in host memory: weights, buffers and what the optimizer keeps."""
+"""Copy a run's state to host memory: weights, buffers and the optimizer's state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rksp.models.anatomy.groups import local
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunState:
-    """A copy of everything that training changes; of sharded tensors the part of this rank.
+    """A copy of everything that training changes; for sharded tensors, this rank's part.
 
     Attributes:
-        step: The first step that has not been taken in it.
+        step: The first step that the state has not taken.
         model: Parameters and buffers by name.
-        optimizer: What the optimizer keeps of each parameter; tensors and plain numbers.
+        optimizer: The optimizer's state of each parameter: tensors and plain numbers.
     """
 
     step: int
@@ -28,7 +28,7 @@ class RunState:
     @classmethod
     @torch.no_grad()
     def of(cls, step: int, model: nn.Module, optimizer: Optimizer | None) -> RunState:
-        """Copies the state of a run before `step`."""
+        """Copy the state of a run before `step`."""
         return cls(
             step=step,
             model={name: _copied(tensor) for name, tensor in _tensors(model).items()},
@@ -41,14 +41,14 @@ class RunState:
 
     @torch.no_grad()
     def restore(self, model: nn.Module, optimizer: Optimizer | None) -> None:
-        """Puts the state back in place, bit for bit; rates and other options stay as they are."""
+        """Restore the state, bit for bit; rates and other options are not changed."""
         for name, tensor in _tensors(model).items():
             local(tensor).copy_(self.model[name])
         for part in _parts(optimizer):
             for parameter in list(part.state):
                 state = part.state[parameter]
                 kept = self.optimizer.get(parameter)
-                if kept is None:  # it had not moved yet
+                if kept is None:  # the parameter had no state yet
                     del part.state[parameter]
                     continue
                 for key, value in kept.items():
@@ -59,12 +59,12 @@ class RunState:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, those left out of checkpoints too."""
+    """Return parameters and buffers, including those that checkpoints leave out."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _parts(optimizer: Optimizer | None) -> tuple[Optimizer, ...]:
-    """The optimizers that hold state: two where one stands for a pair."""
+    """Return the optimizers that hold state: two if the optimizer is a pair."""
     return () if optimizer is None else tuple(getattr(optimizer, "parts", (optimizer,)))
 
 

@@ -1,10 +1,10 @@
-"""The document of a score: from the evaluations of one target to `ScoreReport`."""
+"""Write the document of a score: turn the evaluations of one target into a `ScoreReport`."""
 
 from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 import torch
@@ -14,6 +14,7 @@ from rksp.documents.score import (
     KernelReport,
     LayerReport,
     NotRunReport,
+    OriginReport,
     ScoredTarget,
     ScoreReport,
     SeedReport,
@@ -23,6 +24,9 @@ from rksp.kernels import dispatch
 from rksp.models.source import ModelSource
 from rksp.pipeline import Evaluation
 from rksp.recipe import Recipe
+from rksp.recipe_files.assumptions import assumed_line
+from rksp.recipe_files.origin import Origin
+from rksp.recipe_files.table_text import in_full
 
 _CONCERN = ("risk", "cannot tell", "not assessed", "caution", "ok")  # worst first
 
@@ -30,7 +34,7 @@ _CONCERN = ("risk", "cannot tell", "not assessed", "caution", "ok")  # worst fir
 def score_report(
     source: ModelSource, recipe: Recipe, evaluations: Sequence[Evaluation], probe: str
 ) -> ScoreReport:
-    """The report of one or more seeds of the same target and recipe, with finite numbers only."""
+    """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
     first = evaluations[0]
     verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
     seeds = [_seed(evaluation) for evaluation in evaluations]
@@ -73,13 +77,30 @@ def score_report(
     ).finite()
 
 
+def with_origins(report: ScoreReport, origins: Mapping[str, Origin]) -> ScoreReport:
+    """Return the report with where each field of its recipe comes from, and what was assumed."""
+    return report.model_copy(
+        update={
+            "recipe_places": {
+                name: (origin.file, origin.line)
+                for name, origin in origins.items()
+                if origin.file is not None and origin.line is not None and not origin.assumes
+            },
+            "recipe_origins": {
+                name: OriginReport.of(in_full(origin)) for name, origin in origins.items()
+            },
+            "assumed": assumed_line(report.recipe, origins),
+        }
+    )
+
+
 def prevailing(verdicts: Sequence[str]) -> str:
-    """The most frequent verdict over the seeds; of equally frequent ones the worst."""
+    """Return the most frequent verdict over the seeds; for ties, the worst of them."""
     return min(statistics.multimode(verdicts), key=_CONCERN.index)
 
 
 def _seed(evaluation: Evaluation) -> SeedReport:
-    """One seed; a block's scales come from the forward pass, the rest from its spectrum."""
+    """Report one seed; a block's scales come from the forward pass, the rest from its spectrum."""
     spectra, forward = evaluation.profile.spectra, evaluation.profile.forward
     scales = {block.name: block for block in forward.blocks}
     layers = [

@@ -1,4 +1,4 @@
-"""`rksp score` from Python: a model type, a file or any module in, one flat result out."""
+"""Score from Python: take a model type, a file or any module, and return one flat result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
+from rksp.recipe_files.assumptions import alternatives, origins_of_flags
 from rksp.result import Result
-from rksp.score_report import score_report
+from rksp.score_report import score_report, with_origins
 
 
 def score(
@@ -32,32 +33,35 @@ def score(
     options: MeasureOptions | None = None,
     **measure: object,
 ) -> Result:
-    """Say how likely a run is to fail, why, and which learning rate to use.
+    """Predict how likely a run is to fail, why, and which learning rate to use.
 
     Args:
         target: A module, a model type, a path to a configuration or checkpoint,
-            `package.module:factory`, or what `rksp.resolve` returns. A module is left bitwise as
-            found.
-        batch: What a module is shown; a model of Hugging Face needs none. The first dimension of
-            every tensor counts the examples, two at least. (inputs, …, target); a dict of keyword
+            `package.module:factory`, or the result of `rksp.resolve`. A module is left bitwise
+            unchanged.
+        batch: Input for a module; a model of Hugging Face needs none. The first dimension of every
+            tensor counts the examples, at least two. It is (inputs, …, target); a dict of keyword
             arguments with `labels`; or a tensor, such as token ids `[batch, length]` int64.
-        recipe: How the model is to be trained, fields of `rksp.Recipe`; default its defaults.
-        loss: Returns a scalar tensor. It is called with what the model returns, and with the target
-            for a tuple or the whole batch otherwise. By default the loss is: a Lightning module's
-            own `training_step`; the loss that the model returns; cross-entropy for integer targets;
-            the mean squared error for floating ones; next-token cross-entropy for token ids.
+        recipe: How the model is to be trained: fields of `rksp.Recipe`; default its defaults.
+        loss: Returns a scalar tensor. It is called with the model's output, and with the target for
+            a tuple or the whole batch otherwise. The default loss is: a Lightning module's own
+            `training_step`; the loss that the model returns; cross-entropy for integer targets;
+            the mean squared error for floating targets; next-token cross-entropy for token ids.
         lr: The learning rate, in place of the recipe's.
-        is_pretrained: The module holds trained weights, which checks of initializations pass over.
-        options: How it is measured; or give fields of `MeasureOptions` by name.
+        is_pretrained: The module holds trained weights, so checks of the initialization are
+            skipped.
+        options: How it is measured.
+        **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
     Returns:
-        The answer; its fields bear the names of the JSON report.
+        The answer; its fields have the names of the JSON report.
 
     Raises:
-        InputError: Something cannot be used; the message says what to do.
+        InputError: Some input cannot be used; the message says what to do.
         NotCovered: A target without a batch has no residual stream of constant width.
     """
     recipe = _recipe(recipe, lr)
+    origins = origins_of_flags(recipe, dict.fromkeys(recipe.model_fields_set, "given"))
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
     if options is None:
@@ -65,15 +69,20 @@ def score(
     if isinstance(target, nn.Module):
         source = module_source(target, batch, loss, is_pretrained=is_pretrained, seed=options.seed)
     elif batch is not None or loss is not None:
-        raise InputError(f"A batch and a loss go with a module; {target!r} brings its own.")
+        raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
     else:
         source = target if isinstance(target, ModelSource) else resolve(str(target))
         source = source.at(options.seed)
     with nullcontext() if source.model is None else left_as_found(source.model):
-        evaluation, probe = evaluate(source, recipe, options)
-    return Result(score_report(source, recipe, [evaluation], probe.description))
+        evaluation, probe = evaluate(
+            source, recipe, options, alternatives=alternatives(recipe, origins)
+        )
+    report = score_report(source, recipe, [evaluation], probe.description)
+    return Result(with_origins(report, origins))
 
 
 def _recipe(recipe: Recipe | Mapping[str, object] | None, lr: float | None) -> Recipe:
-    fields = recipe.model_dump() if isinstance(recipe, Recipe) else dict(recipe or {})
+    fields = (
+        recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else dict(recipe or {})
+    )
     return Recipe.parse(fields if lr is None else fields | {"learning_rate": lr})

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Parse sizes of memory as people write them."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.match(text)
     if not match or not float(match[1]) > 0:
-        raise InputError(f"--max-memory {text!r} is no size; give one such as 8GB.")
+        raise InputError(f"--max-memory {text!r} is not a size; give one such as 8GB.")
     return int(float(match[1]) * _UNITS[match[2]])

@@ -1,17 +1,17 @@
-"""Text that came from outside, made safe to print."""
+"""Make text from outside safe to print."""
 
 from __future__ import annotations
 
 import re
 
 # C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text, and surrogates:
-# what moves a cursor, starts a line, forges a log command, or shows another text than there is.
+# these move the cursor, start a line, forge a log command, or hide the real text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""Return text with control characters as `\u001b` and the like; newlines and tabs stay.
+    r"""Escape control characters in a text as `\u001b` and the like; newlines and tabs stay.
 
     Inside a JSON string the escape means the same character, so JSON may be passed too.
     """
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, limit: int = 1000) -> str:
-    """Return text on one line, control characters escaped, cut in the middle beyond `limit`."""
+    """Put a text on one line, escape control characters, and cut the middle beyond `limit`."""
     escaped = printable(text.replace("\n", "\\n").replace("\t", " "))
     if len(escaped) <= limit:
         return escaped
@@ -30,12 +30,12 @@ def one_line(text: str, limit: int = 1000) -> str:
 
 
 def has_control(text: str) -> bool:
-    """Say whether a text holds a control character, newlines and tabs included."""
+    """Tell whether a text holds a control character, including newlines and tabs."""
     return one_line(text, limit=len(text) * 6 + 1) != text
 
 
 def safe_strings(value: object) -> object:
-    """Return JSON data with every string on one line and printable, keys included."""
+    """Make every string in JSON data printable and one line long, keys included."""
     if isinstance(value, str):
         return one_line(value, limit=10**7)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A folder with a stranger's files, commands run in it, and how they must be refused."""
+"""Commands in a folder with a stranger's files, and the checks that rksp refuses them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answer = tuple[int, str, str]  # exit code, stdout, stderr
 def commands_in(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[[str], Answer]]:
-    """Yield what runs a command in this process, beside a file that leaves marks when it runs."""
+    """Yield a function that runs a command beside a file that leaves marks when it is executed."""
     monkeypatch.chdir(folder)
     Path("evil.py").write_text(EVIL)
     Path("t.yaml").write_text(AXOLOTL)

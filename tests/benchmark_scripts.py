@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/, loaded by their path: they belong to no package."""
+"""Load the scripts of benchmarks/ by their path, because they belong to no package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
 def script(name: str) -> ModuleType:
-    """Return a script as a module; its `main` is not run."""
+    """Return a script as a module without running its `main`."""
     known = f"benchmarks_{name}"
     if known not in sys.modules:
         spec = importlib.util.spec_from_file_location(known, FOLDER / f"{name}.py")

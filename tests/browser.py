@@ -1,4 +1,4 @@
-"""Headless Chromium over its debugging pipe: no driver, no package, no port."""
+"""Headless Chromium through its debugging pipe, without a driver, a package or a port."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 
 
 def find() -> str | None:
-    """The browser's command, or None."""
+    """Return the browser's command, or None."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
 def opened() -> Iterator[Browser]:
-    """A browser for a fixture; its tests are skipped, aloud, where there is none."""
+    """Yield a browser for a fixture; skip its tests with a message if there is no browser."""
     command = find()
     if command is None:
         pytest.skip("no Chromium on this machine: apt install chromium to open the page")
@@ -31,7 +31,7 @@ def opened() -> Iterator[Browser]:
 
 
 class Browser:
-    """One page of one browser; `events` holds everything it reported."""
+    """One page of one browser; `events` holds all of its events."""
 
     def __init__(self, command: str) -> None:
         self.events: list[dict] = []
@@ -62,7 +62,7 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **parameters: object) -> dict:
-        """Sends a command and waits for its answer."""
+        """Send a command and wait for its answer."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session:
@@ -76,7 +76,7 @@ class Browser:
             self.events.append(answer)
 
     def open(self, page: Path, *, width: int, dark: bool = False, height: int = 900) -> None:
-        """Loads a file at a screen size and in a theme."""
+        """Load a file at a screen size and in a theme."""
         self.events.clear()
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
@@ -92,29 +92,29 @@ class Browser:
             self.events.append(self._read())
 
     def evaluate(self, expression: str) -> object:
-        """The value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def complaints(self) -> list[str]:
-        """Console messages, log entries and exceptions since the page was opened."""
+        """Return the console messages, log entries and exceptions since the page was opened."""
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [json.dumps(e["params"]) for e in self.events if e.get("method") in kinds]
 
     def requests(self) -> list[str]:
-        """Addresses that the page asked for, but for files' own and data in place."""
+        """Return the addresses that the page requested, except `file:` and `data:` ones."""
         asked = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         addresses = [event["params"]["request"]["url"] for event in asked]
         return [a for a in addresses if not a.startswith("data:")][1:]
 
     def screenshot(self, file: Path) -> None:
-        """The whole page as PNG."""
+        """Return the whole page as PNG."""
         shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
-        """Ends the browser and removes its profile."""
+        """Stop the browser and remove its profile."""
         self._process.terminate()
         self._process.wait(timeout=20)
         os.close(self._out)

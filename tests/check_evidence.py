@@ -1,4 +1,4 @@
-"""Evidence for the checks: a healthy run whose parts can be exchanged, and measured models."""
+"""Evidence for the checks: a healthy run with replaceable parts, and measured models."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ FACTS = ModelFacts(
     embedding_std=0.02,
     ties_embeddings=True,
 )
-ATTENTION = AttentionStats(
-    logit_std=0.3, max_logit=1.5, entropy=0.98, min_head_entropy=0.97, collapsed_heads=0, block=0
-)
+ATTENTION = AttentionStats(logit_std=0.3, max_logit=1.5, entropy=0.98, collapsed_heads=0, block=0)
 ROUTER = RouterStats(
     name="mlp.gate", entropy=0.99, logit_std=0.2, max_violation=0.9, dead_experts=0
 )
@@ -50,14 +48,12 @@ FORWARD = ForwardStats(
     loss=10.9,
     uniform_loss=10.8,
     logit_std=0.55,
-    log_z=10.9,
     blocks=(BLOCK,) * 12,
     attention=(ATTENTION,),
     routers=(ROUTER,),
     activation_absmax=5.0,
     activation_name="h.0.mlp",
     aligned_response=50.0,
-    aligned_worst=(),
     not_measured={},
 )
 RESPONSE = ResponseProfile(
@@ -84,7 +80,7 @@ def healthy(
     config: dict[str, object] | None = None,
     **more: object,
 ) -> CheckEvidence:
-    """A run without findings, with some of its parts exchanged."""
+    """Return a run without findings, with some of its parts replaced."""
     return CheckEvidence(
         recipe=RECIPE.model_copy(update=recipe or {}),
         facts=replace(FACTS, **facts or {}),
@@ -103,7 +99,7 @@ def measured(
     config: object = None,
     **recipe: object,
 ) -> CheckEvidence:
-    """What a small model really shows, under a healthy recipe with some fields exchanged."""
+    """Measure a small model under a healthy recipe with some fields replaced."""
     chosen = RECIPE.model_copy(update=recipe)
     seen = collect(model, batch, consume=lambda transition: None)
     return CheckEvidence(
@@ -116,18 +112,18 @@ def measured(
 
 
 def on_meta(build, config: object, chains: tuple[tuple[str, int], ...], width: int) -> ModelFacts:
-    """Facts of a model too large to hold, from its skeleton."""
+    """Return the facts of a model too large for memory, from its skeleton."""
     with torch.device("meta"):
         return read_facts(build(config), chains, width)
 
 
 def token_batch(vocabulary: int, *, sequences: int = 2, length: int = 32, seed: int = 0) -> Batch:
-    """Random tokens with the next one as label."""
+    """Return random tokens with the next token as label."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(vocabulary, (sequences, length + 1), generator=generator)
     return Batch(inputs=tokens[:, :-1].contiguous(), labels=tokens[:, 1:].contiguous())
 
 
 def found(evidence: CheckEvidence) -> dict[str, Finding]:
-    """Findings by name."""
+    """Return the findings by name."""
     return {finding.name: finding for finding in run_checks(evidence)}

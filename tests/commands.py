@@ -1,4 +1,4 @@
-"""Running a command of rksp in this process."""
+"""Run a command of rksp in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rksp.cli import main
 
 
 def left_with(arguments: list[str]) -> int:
-    """The exit code of a command."""
+    """Return the exit code of a command."""
     with pytest.raises(SystemExit) as left:
         main(arguments)
     return left.value.code

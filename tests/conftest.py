@@ -1,4 +1,4 @@
-"""What every test runs under."""
+"""The settings and fixtures of all tests."""
 
 from __future__ import annotations
 

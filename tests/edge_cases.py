@@ -1,4 +1,4 @@
-"""Ladders with a known edge, for tests of the model of the edge."""
+"""Ladders with a known edge, to test the edge model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def inputs(width: int = 256, **more: object) -> EdgeInputs:
 
 
 def ladder(number: int, edge: float, *, source: str = LAB, **more: object) -> EdgeLadder:
-    """Half a decade between rates; failed runs lose 2 nats, slow ones 0.2 a decade."""
+    """Make a ladder with two rates a decade; failed runs lose 2 nats, slow ones 0.2 a decade."""
     rates = np.arange(-5, 1.01, 0.5) + 0.01 * (number % 7)
     failed = rates > edge
     excess = np.where(failed, 2.0, 0.2 * np.abs(rates - (edge - GAP)))
@@ -38,7 +38,7 @@ def ladder(number: int, edge: float, *, source: str = LAB, **more: object) -> Ed
 
 
 def ladders(count: int = 60, noise: float = 0.1) -> list[EdgeLadder]:
-    """log10 edge = 1 - log10 width + noise, over widths of 32 to 2048."""
+    """Make ladders of widths 32 to 2048 with log10 edge = 1 - log10 width + noise."""
     rng = np.random.default_rng(0)
     found = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Models that are nobody's but the user's, and factories of them, as users write them."""
+"""Models and model factories as users write them in their own files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HandGPT(nn.Module):
 
 
 class NanoGPT(HandGPT):
-    """The same as nanoGPT has it: (logits, loss) if targets are given."""
+    """The same model with nanoGPT's return value: (logits, loss) if targets are given."""
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         logits = super().forward(idx)
@@ -65,7 +65,7 @@ class NanoGPT(HandGPT):
 
 
 class SmallViT(nn.Module):
-    """Image classifier in the manner of timm: patches, blocks in a Sequential, a head."""
+    """An image classifier in the style of timm: patches, blocks in a Sequential, a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Recurrent(nn.Module):
 
 
 def tokens(count: int = 4, length: int = 32) -> Tensor:
-    """Sequences that can be learned: each token is followed by the next number."""
+    """Return sequences that can be learned: each token is followed by the next number."""
     return (7 * torch.arange(count)[:, None] + torch.arange(length)) % TOKENS
 
 

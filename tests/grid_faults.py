@@ -1,8 +1,8 @@
-"""An evaluator that measures nothing and fails as told: for tests of engines and of the store.
+"""An evaluator for tests of engines and stores: it measures nothing and fails on request.
 
-Told by the target's overrides: `die_in_profile`, `die_at` (index of a cell), `die_once` (a file
-that marks the first death), `raise_at`, `hang_at`, `invalid`, `seconds` (a profile), `pause` (a
-cell).
+The target's overrides request the failures: `die_in_profile`, `die_at` (index of a cell),
+`die_once` (a file that marks the first death), `raise_at`, `hang_at`, `invalid`, `seconds` (of a
+profile), `pause` (per cell).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 
 
-def evaluate(task: Task) -> Iterator[Event]:
-    """One profile event, then a result for each cell that is a function of the cell alone."""
-    told = task["overrides"]
+def evaluate(group: CellGroup) -> Iterator[Event]:
+    """Yield one profile event, then a result for each cell that is a function of the cell alone."""
+    told = group["overrides"]
     if told.get("invalid"):
         yield {"kind": "failed", "failure": "invalid", "message": "there is no such model."}
         return
@@ -27,7 +27,7 @@ def evaluate(task: Task) -> Iterator[Event]:
         _die()
     yield {"kind": "profile", "seconds": float(told.get("seconds", 0))}
     marker = Path(told["die_once"]) if "die_once" in told else None
-    for key, recipe in task["cells"]:
+    for key, recipe in group["cells"]:
         if told.get("die_at") == recipe["max_steps"]:
             _die()
         if told.get("raise_at") == recipe["max_steps"]:

@@ -1,4 +1,4 @@
-"""Ways to work a grid off, and to be rude to whoever does: for tests of grids."""
+"""Ways to run a grid and to kill its processes, for tests of grids."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rksp.grid.evaluate import evaluate_task
+from rksp.grid.evaluate import evaluate_group
 from rksp.grid.store import GridStore
 
 
 def run_here(store: GridStore) -> None:
-    """Works a store off in this process, without an engine."""
+    """Work through a store in this process, without an engine."""
     while task := store.claim(600.0):
-        for event in evaluate_task(task):
+        for event in evaluate_group(task):
             if event["kind"] == "profile":
                 store.profiled(task["cells"][0][0], event["seconds"])
             elif event["kind"] == "result":
@@ -39,13 +39,13 @@ with GridStore(Path(sys.argv[1])) as store:
 
 
 def coordinator(path: Path, evaluator: str, workers: int = 2) -> subprocess.Popen:
-    """A process that works a store off."""
+    """Start a process that works through a store."""
     command = [sys.executable, "-c", _COORDINATOR, str(path), evaluator, str(workers)]
     return subprocess.Popen(command)
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process has started."""
+    """Return the child processes of a process."""
     listing = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
     )
@@ -53,7 +53,7 @@ def children(pid: int) -> list[int]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Looks every 20 ms."""
+    """Wait until a condition holds; test it every 20 ms."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "nothing happened"
@@ -63,8 +63,11 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 def kill_a_worker_then_the_coordinator(
     path: Path, evaluator: str, *, first: int, second: int
 ) -> list[int]:
-    """Starts a coordinator; a worker of it ends by SIGKILL once `first` cells are done, and it
-    itself once `second` are. Returns the workers that it leaves behind."""
+    """Kill a worker once `first` cells are done, and its coordinator once `second` are.
+
+    Returns:
+        The workers that the coordinator leaves behind.
+    """
     with GridStore(path, owner="reader") as store:
         process = coordinator(path, evaluator)
         wait_until(lambda: store.counts()["done"] >= first, seconds=60)

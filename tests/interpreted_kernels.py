@@ -1,5 +1,8 @@
-"""Triton programs in its interpreter. Not collected: test_kernels_interpreter.py runs this file
-in a process of its own, because TRITON_INTERPRET counts only before triton is imported."""
+"""Triton programs in Triton's interpreter.
+
+pytest does not collect this file. test_kernels_interpreter.py runs it in a process of its own,
+because TRITON_INTERPRET must be set before triton is imported.
+"""
 
 from __future__ import annotations
 

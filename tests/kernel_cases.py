@@ -1,7 +1,7 @@
 """Checks of the Triton launchers against float64, shared by the interpreter and the GPU.
 
-A launcher may err at most twice as much as the library call of the same precision, plus a floor
-of a few float32 roundings for results where the library happens to be exact.
+A launcher's error may be at most twice that of the library call of the same precision, plus a
+floor of a few float32 roundings for results where the library happens to be exact.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ by_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: str(dtype)
 
 
 def states(*shape: int, seed: int = 0, device: str = "cpu", dtype=torch.float32) -> Tensor:
-    """Gaussian values that do not depend on the generator of any device."""
+    """Return Gaussian values that are the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator).to(device=device, dtype=dtype)
 
 
 def strided(x: Tensor, layout: str) -> Tensor:
-    """The same values in another memory layout of the last two dimensions."""
+    """Return the same values in another memory layout of the last two dimensions."""
     if layout == "transposed":
         return x.mT.contiguous().mT
     if layout == "sliced":
@@ -48,10 +48,10 @@ def strided(x: Tensor, layout: str) -> Tensor:
 def assert_as_good(
     result: Tensor, library: Tensor, truth: Tensor, scale: Tensor | None = None
 ) -> None:
-    """At most twice the library's Frobenius error against float64, relative to `scale`.
+    """Check that the error is at most twice the library's Frobenius error against float64.
 
-    The scale is the norm of the truth, except for sums of both signs, where terms that cancel
-    leave an error out of proportion to what is left.
+    Errors are relative to `scale`. The scale is the norm of the true result, except for sums of
+    both signs, where canceling terms leave an error that is large compared with the sum.
     """
     assert torch.isfinite(result).all()
     norm = (truth.norm() if scale is None else scale.double().norm()).clamp_min(1e-300)

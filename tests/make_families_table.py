@@ -1,10 +1,10 @@
-"""Writes tests/families.md: which model types rksp reads, found out by running each.
+"""Write tests/families.md: the model types that rksp reads, tested by running each.
 
     python tests/make_families_table.py [--jobs 2] [--configs FOLDER] [--only TYPE ...]
 
-Every type of transformers' four auto classes is built at tiny size from its default
-configuration and read end to end, each in its own process with a time limit; then every
-configuration file of a folder, shrunk likewise.
+Every type of transformers' four auto classes is built at tiny size from its default configuration
+and read end to end, each in its own process with a time limit. Every configuration file of a
+folder follows, shrunk in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLES = {
 
 
 def read_one(name: str, task: str | None) -> dict[str, object]:
-    """Reads one type or configuration file at the first rung of the ladder that works."""
+    """Read one type or configuration file at the first rung of the ladder that works."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""Writes rksp/recipe_files/README.md: what is read from real run files, and what of it is right.
+"""Write rksp/recipe_files/README.md: the settings read from real run files, and their accuracy.
 
 python tests/make_recipe_files_table.py
 
-Exits with 1 if a field differs from `tests/run_configs/checked.yaml`, where the recipes stand that
-were read off the files by eye.
+The exit code is 1 if a field differs from `tests/run_configs/checked.yaml`, which holds the recipes
+that were read off the files by eye.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ CONFIGS = ROOT / "tests" / "run_configs"
 PAGE = ROOT / "rksp" / "recipe_files" / "README.md"
 _HEAD = """# Recipes from trainers' own files
 
-`rksp explain-config FILE` shows every field of the recipe that a file means, where it comes from,
-and what was assumed; `rksp score TARGET --recipe FILE` and `rksp grid` read the same way. A reader
-is one table of fields here and one line in `registry.py`; `--as NAME` names one.
+`rksp explain-config FILE` shows every field of the recipe in a file, its origin, and what was
+assumed. `rksp score TARGET --recipe FILE` and `rksp grid` read files in the same way. A reader is
+one table of fields in this folder and one line in `registry.py`; `--as NAME` chooses a reader.
 
-Files are parsed, never executed: YAML by the rules of YAML 1.2 (`3e-4` is a number), Python as a
-syntax tree of literal assignments, shell scripts as words, `!include` and unknown references as
-"stands elsewhere".
+Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
+read as a syntax tree of literal assignments, and shell scripts as words. A value behind `!include`
+or an unknown reference counts as "set elsewhere".
 
 ## Readers
 
-Names and defaults were read in these sources, but for what the last column says.
+Names and defaults were read in these sources. The last column lists the exceptions.
 
 | `--as` | trainer | version | source | from knowledge |
 |---|---|---|---|---|
 {readers}
-## What is read from {count} real runs of {formats} formats
+## {count} real runs of {formats} formats
 
-{read} were read and {refused} refused in one sentence; {checked} were checked by hand against file
-and source: {right} fields right, {wrong} wrong. Of the fields that matter, {silent} were assumed
-without a word. Of the {described} that describe their model, {scored} need no other argument.
-The trainer's version is where its defaults were read. This page is written by
-`tests/make_recipe_files_table.py`, and a test compares it.
+rksp reads {read} of the runs and refuses {refused} with one sentence. {checked} runs were checked
+by hand against file and source: {right} fields are right, {wrong} are wrong. {silent} assumed
+fields are missing from the printed assumptions. {described} runs describe their model, and {scored}
+of these need no other argument. The version is the one whose defaults were read.
+`tests/make_recipe_files_table.py` writes this page, and a test compares it.
 
 | run | read as | settings read | right | wrong | assumed | model |
 |---|---|--:|--:|--:|---|---|
@@ -57,7 +57,7 @@ The trainer's version is where its defaults were read. This page is written by
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: what was read, and the fields that agree and differ with what was checked."""
+    """One run: the settings read, and the fields that agree with the checked ones or differ."""
 
     name: str
     read: RecipeFile | None
@@ -68,7 +68,7 @@ class Row:
 
 
 def names() -> list[str]:
-    """Every run, by its path under `run_configs`; a registry counts once for each of its runs."""
+    """Return every run's path under `run_configs`; a registry has one entry per run."""
     found = []
     for path in sorted(CONFIGS.rglob("*")):
         if not path.is_file() or path.parent == CONFIGS:
@@ -84,12 +84,12 @@ def names() -> list[str]:
 
 @cache
 def checked() -> dict[str, dict[str, object]]:
-    """Run → field → value, as read by eye."""
+    """Return run → field → value, as read by eye."""
     return parse_yaml((CONFIGS / "checked.yaml").read_text(encoding="utf-8"))
 
 
 def row(name: str) -> Row:
-    """Reads one run and compares it."""
+    """Read one run and compare it."""
     wanted = dict(checked().get(name, {}))
     try:
         read = read_recipe_file(CONFIGS / name)
@@ -121,7 +121,7 @@ def _same(found: object, wanted: object) -> bool:
 
 
 def silent(read: RecipeFile) -> list[str]:
-    """Fields that were assumed and are missing from the line that says so."""
+    """Return the assumed fields that are missing from the line of assumptions."""
     line = assumed_line(read.recipe(), read.origins())
     roots = {root for f in read.fields for root in f.origin.assumes}
     return [root for root in sorted(roots) if f"--{root}".replace("_", "-") not in _long(line)]
@@ -136,11 +136,11 @@ def _long(line: str) -> str:
 
 
 def page(rows: list[Row] | None = None) -> str:
-    """The page as it should be."""
+    """Return the page as it should be."""
     rows = rows if rows is not None else [row(name) for name in names()]
     read = [r for r in rows if r.read is not None]
     titles = Counter(r.read.trainer for r in read)
-    described = [r for r in read if r.read.target is not None or "describes no" not in _missing(r)]
+    described = [r for r in read if r.read.target is not None or "not describe" not in _missing(r)]
     scored = [r for r in described if r.read.target is not None]
     head = _HEAD.format(
         readers="".join(
@@ -164,7 +164,7 @@ def page(rows: list[Row] | None = None) -> str:
 
 def _missing(r: Row) -> str:
     text = r.read.target_missing
-    return "describes no" if "gives no depth" in text else text
+    return "does not describe" if "does not give depth" in text else text
 
 
 def _line(r: Row) -> str:

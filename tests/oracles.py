@@ -1,4 +1,4 @@
-"""Systems whose spectra are known, and slow textbook forms to compare with."""
+"""Systems with known spectra, and slow textbook formulas to compare with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def real_blocks(eigenvalues: list[complex]) -> np.ndarray:
-    """Block-diagonal real operator; each non-real entry stands for itself and its conjugate."""
+    """Return a block-diagonal real operator; each non-real entry adds its conjugate."""
     blocks = []
     for value in eigenvalues:
         a, b = complex(value).real, complex(value).imag
@@ -21,18 +21,18 @@ def real_blocks(eigenvalues: list[complex]) -> np.ndarray:
 
 
 def spectrum_of(eigenvalues: list[complex]) -> np.ndarray:
-    """All eigenvalues of `real_blocks`, with the conjugates."""
+    """Return all eigenvalues of `real_blocks`, with the conjugates."""
     both = [v for e in eigenvalues for v in ({complex(e), complex(e).conjugate()})]
     return np.array(both)
 
 
 def rotation(n: int, seed: int) -> np.ndarray:
-    """Orthogonal `[n, n]`."""
+    """Return an orthogonal `[n, n]` matrix."""
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((n, n)))[0]
 
 
 def similar(core: np.ndarray, *, condition: float, seed: int) -> np.ndarray:
-    """`T core T^-1` with kappa(T) = condition; normal if the core is and the condition is 1."""
+    """Return `T core T^-1` with kappa(T) = condition; a normal core stays normal at condition 1."""
     n = len(core)
     stretch = np.geomspace(1.0, condition, n)
     transform = rotation(n, seed) * stretch @ rotation(n, seed + 1)
@@ -52,9 +52,9 @@ def states_under(
     rank: int | None = None,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Pairs with `y = A x + b + noise`, `[states, width]` float64, neither centered.
+    """Return pairs with `y = A x + b + noise`, `[states, width]` float64, neither centered.
 
-    With `rank`, the inputs span only the first coordinates' subspace of that dimension.
+    With `rank`, the inputs span only the subspace of the first `rank` coordinates.
     """
     rng = np.random.default_rng(seed)
     width = len(operator)
@@ -66,7 +66,7 @@ def states_under(
 
 
 def noisy_pair(states: int, width: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A block-like pair: identity plus a random linear branch, a nonlinear one and noise."""
+    """Return a block-like pair: identity plus a random linear branch, a nonlinear one and noise."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((states, width)) * np.geomspace(1.0, 0.2, width)
     mix = 0.4 * rng.standard_normal((width, width)) / np.sqrt(width)
@@ -80,7 +80,7 @@ def centered(x: Tensor) -> np.ndarray:
 
 
 def whitened_eigenvalues(x: Tensor, y: Tensor, epsilon: float) -> np.ndarray:
-    """The published definition word by word: W = (C + eps I)^-1/2, A = Yw pinv(Xw)."""
+    """Compute the published definition literally: W = (C + eps I)^-1/2, A = Yw pinv(Xw)."""
     xc, yc = centered(x).T, centered(y).T
     width, states = xc.shape
     w, u = np.linalg.eigh(xc @ xc.T / (states - 1) + epsilon * np.eye(width))
@@ -89,7 +89,7 @@ def whitened_eigenvalues(x: Tensor, y: Tensor, epsilon: float) -> np.ndarray:
 
 
 def ridge_eigenvalues(x: Tensor, y: Tensor, epsilon: float) -> np.ndarray:
-    """Spectrum of `C_yx (C + eps I)^-1`, the shortcut's estimator."""
+    """Return the spectrum of `C_yx (C + eps I)^-1`, the ridge estimator."""
     xc, yc = centered(x).T, centered(y).T
     width, states = xc.shape
     n = states - 1
@@ -98,7 +98,7 @@ def ridge_eigenvalues(x: Tensor, y: Tensor, epsilon: float) -> np.ndarray:
 
 
 def pydmd_eigenvalues(x: Tensor, y: Tensor) -> np.ndarray:
-    """PyDMD's exact DMD on the centered pair, full rank."""
+    """Return the eigenvalues of PyDMD's exact DMD on the centered pair, full rank."""
     from pydmd import DMD
 
     with warnings.catch_warnings():
@@ -107,7 +107,7 @@ def pydmd_eigenvalues(x: Tensor, y: Tensor) -> np.ndarray:
 
 
 def distance(found: np.ndarray, expected: np.ndarray) -> float:
-    """Largest gap of the best one-to-one matching; infinite if the counts differ."""
+    """Return the largest gap of the best one-to-one matching; infinite if the counts differ."""
     if len(found) != len(expected):
         return float("inf")
     gaps = np.abs(np.asarray(found)[:, None] - np.asarray(expected)[None, :])
@@ -116,7 +116,7 @@ def distance(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def brute_force_kreiss(operator: np.ndarray) -> float:
-    """Dense search with an SVD a point, for an operator already scaled to rho < 1."""
+    """Search densely, one SVD a point, for an operator already scaled to rho < 1."""
     best = 1.0
     eye = np.eye(len(operator))
     for excess in np.geomspace(1e-3, 30.0, 60):
@@ -128,7 +128,7 @@ def brute_force_kreiss(operator: np.ndarray) -> float:
 
 
 def same_bits(first: object, second: object) -> bool:
-    """Whether two spectra agree in every field, to the last bit."""
+    """Return whether two spectra agree in every field, to the last bit."""
     for name in first.__dataclass_fields__:
         a, b = getattr(first, name), getattr(second, name)
         equal = np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b

@@ -1,4 +1,4 @@
-"""What an HTML page says: its numbers with where they stand in the document, and its addresses."""
+"""Read an HTML page: its numbers, their places in the document, and its addresses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Checks nesting, and collects `data` elements, every address and the viewport.
+    """Checks nesting, and collects `data` elements, all addresses and the viewport.
 
     Attributes:
         numbers: (path in the document, exact value, text shown) of each `data` element.
-        addresses: Of `src`, `href` and `action` anywhere.
+        addresses: Values of every `src`, `href` and `action`.
         viewport: Content of the meta element, or None.
     """
 
@@ -55,19 +55,19 @@ class Page(HTMLParser):
 
 
 def embedded(text: str) -> str:
-    """The document that the page holds for machines."""
+    """Return the JSON document in the page."""
     return re.search(r'<script type="application/json" id="report">(.*?)</script>', text)[1]
 
 
 def look_up(document: object, path: str) -> float:
-    """A number of the document."""
+    """Return a number of the document."""
     for part in path.split("/"):
         document = document[int(part)] if isinstance(document, list) else document[part]
     return document
 
 
 def wrong_numbers(text: str, document: object) -> list[str]:
-    """Paths whose exact value is another one, or whose text is not that value, rounded."""
+    """Return the paths whose exact value differs, or whose text is not the rounded value."""
     return [
         path
         for path, value, shown in Page(text).numbers
@@ -76,7 +76,7 @@ def wrong_numbers(text: str, document: object) -> list[str]:
 
 
 def check_self_contained(text: str) -> None:
-    """No address but the empty icon, no foreign host, a viewport, and a policy against loading."""
+    """Check that the page loads nothing from elsewhere and has a viewport."""
     page = Page(text)
     assert page.addresses == ["data:,"]
     assert page.viewport == "width=device-width, initial-scale=1"
@@ -88,7 +88,7 @@ def check_self_contained(text: str) -> None:
 
 
 def _rounds(exact: float, shown: str) -> bool:
-    """Whether the text is within half a unit of its last digit of the number."""
+    """Return whether the text is within half a unit of its last digit of the number."""
     percent = shown.endswith("%")
     written = Decimal(shown.rstrip("%").replace(",", ""))
     unit = 10.0 ** written.as_tuple().exponent

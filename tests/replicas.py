@@ -21,7 +21,7 @@ STEPS, CORRUPTED = 6, 3
 
 
 def train_replica(rank: int, world: int, folder: str) -> None:
-    """Rank 1 has the lowest bit of one weight flipped at step 3."""
+    """Train one rank; on rank 1 the lowest bit of one weight flips at step 3."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world

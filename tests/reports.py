@@ -1,4 +1,4 @@
-"""Reports to render: one real one of a tiny model, and variations of it."""
+"""Reports to render: a real one of a tiny model, and variations of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTILE = '</script><b x="1">&|`%0A::error::*a*\n\x00'
 
 @functools.cache
 def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> ScoreReport:
-    """A tiny GPT-2 at a rate."""
+    """Score a tiny GPT-2 at a rate."""
     tiny = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 512}
     tiny |= {"initializer_range": initial_std}
     source = resolve("gpt2", overrides={key: str(value) for key, value in tiny.items()})
@@ -27,7 +27,7 @@ def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> ScoreReport:
 
 
 def finding(code: str = "RKSP101", level: str = "warning", layer: str = "", **more) -> Finding:
-    """A finding with no words of its own but those given."""
+    """Return a finding whose only words are the given ones."""
     words = {
         "message": f"{code} is off.",
         "healthy": "less",
@@ -39,12 +39,12 @@ def finding(code: str = "RKSP101", level: str = "warning", layer: str = "", **mo
 
 
 def with_findings(*findings: Finding, rate: float | None = 6e-4) -> ScoreReport:
-    """The real report with these findings in place of its own."""
+    """Return the real report with these findings instead of its own."""
     return scored(rate).model_copy(update={"findings": list(findings)})
 
 
 def with_risk(report: ScoreReport, **risk: object) -> ScoreReport:
-    """The same report with other fields of the answer; the verdict follows."""
+    """Return the same report with other fields of the answer; the verdict follows from them."""
     seed = report.seeds[0]
     changed = RiskAssessment.model_validate(seed.risk.model_dump() | risk)
     seeds = [seed.model_copy(update={"risk": changed}), *report.seeds[1:]]
@@ -52,7 +52,7 @@ def with_risk(report: ScoreReport, **risk: object) -> ScoreReport:
 
 
 def hostile() -> ScoreReport:
-    """Every text that comes from outside tries to break out of its place."""
+    """Return a report in which every outside text tries to break out of its place."""
     report = with_findings(finding(message=HOSTILE, layer=HOSTILE, fix=HOSTILE), rate=3.0)
     target = report.target.model_copy(update={"name": f"a{HOSTILE}", "kind": "config"})
     return report.model_copy(update={"target": target})

@@ -1,4 +1,4 @@
-"""Members of the zoo at the smallest size that still has heads, depth and an output of its own."""
+"""Zoo members at the smallest size that still has heads, depth and an output of its own."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_a_terminal_shows_six_findings_and_counts_the_rest():
     assert findings[0].code in lines[0]
     assert findings[0].message in lines[0]
     assert findings[0].fix in lines[0]
-    assert lines[-1].strip() == f"and {len(findings) - 6} more, see the JSON"
+    assert lines[-1].strip() == f"and {len(findings) - 6} more in the JSON report"
     console.print(_findings(findings[:6]))
     assert "more" not in console.file.getvalue().splitlines()[-1]
 
@@ -227,7 +227,7 @@ def test_rksp_explain_teaches_each(check, capsys):
     assert leaves_with(["explain", check.name]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(f"{check.code} {check.name}")
-    for title in ("Measures", "Why", "Healthy", "Fix", "Trips it", "Does not", "Source"):
+    for title in ("Measures", "Why", "Healthy", "Fix", "Fails", "Passes", "Source"):
         assert title in said
     assert check.why.split()[0] in said
 

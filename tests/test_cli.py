@@ -98,7 +98,7 @@ def test_a_rate_far_too_high_exits_with_one_unless_told_otherwise():
 def test_without_a_rate_it_says_which_is_right():
     done = rksp("score", "gpt2", *SMALL)
     assert done.returncode == 0
-    assert "at which rate to start" in done.stdout
+    assert "no learning rate was given" in done.stdout
     assert "start here" in done.stdout
 
 
@@ -123,14 +123,14 @@ BAD = {
     "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "optimizer"),
     "unknown evidence": (
         ["score", "gpt2", "--evidence", "guess"],
-        "'forward', 'response', 'micro'",
+        "'config', 'forward' or 'response'",
     ),
     "unknown format": (["score", "gpt2", "--format", "xml"], "'text', 'full', 'json'"),
     "unknown option": (["score", "gpt2", "--learn-rate", "1"], "--learning-rate"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (
         ["score", "llama", "--stream", "never", "--max-memory", "1GB"],
-        "to be held in memory, more than 1.0 GB; use --stream auto",
+        "of memory if held whole, more than 1.0 GB; use --stream auto",
     ),
     "missing probe": (["score", "gpt2", *SMALL, "--probe", "absent.txt"], "absent.txt"),
     "unknown check": (["explain", "RKSP109"], "did you mean RKSP10"),

@@ -41,3 +41,21 @@ def test_a_module_has_no_configuration_to_read(capsys):
 def test_the_rate_decides(capsys, rate):
     code, report = scored(capsys, "gpt2", "--lr", rate, "--warmup-steps", "100")
     assert (code == 1) == (rate == "10") == (report["verdict"] == "risk")
+
+
+def test_a_verdict_that_an_assumption_decides_says_so(capsys):
+    _, report = scored(capsys, "gpt2", "--lr", "4e-3", "--exit-zero")
+    others = {a["assumption"]: a["verdict"] for a in report["seeds"][0]["alternatives"]}
+    assert report["verdict"] == "risk" and others["100 steps of warm-up"] == "caution"
+    assert others["a batch of 2048"] == "risk"
+    assert left_with(["score", "gpt2", "--lr", "4e-3", "--evidence", "config", "--exit-zero"]) == 0
+    said = "the verdict depends on assumptions: caution with 100 steps of warm-up"
+    assert said in capsys.readouterr().out
+
+
+def test_what_was_given_has_no_alternative(capsys):
+    _, report = scored(
+        capsys, "gpt2", "--lr", "4e-3", "--warmup-steps", "0", "--max-steps", "1000", "--exit-zero"
+    )
+    said = [a["assumption"] for a in report["seeds"][0]["alternatives"]]
+    assert said and not any("warm-up" in text or " steps" in text for text in said)

@@ -291,7 +291,7 @@ def report() -> ConfirmReport:
         steps=20,
         seeds=(0,),
         monitors=("loss", "gradient-norm", "non-finite"),
-        say=lambda what, done, total: said.append(f"{what} ({done}/{total})"),
+        progress=lambda what, done, total: said.append(f"{what} ({done}/{total})"),
     )
     assert any("run 2 of 2, rate=0.001 seed 0: step 20/20" in line for line in said)
     assert said[-1].endswith("healthy (40/40)")
@@ -327,7 +327,7 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
             options=MeasureOptions(evidence="forward"),
             monitors=("loss",),
             folder=folder,
-            say=listen,
+            progress=listen,
         )
 
     stop_at = "run 2 of 2, rate=0.3 seed 0: step 3"
@@ -335,14 +335,15 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
         again(tmp_path / "kept")
     stop_at = "never"
     continued = again(tmp_path / "kept")
-    assert said[0] == "run 1 of 2, baseline seed 0: healthy, finished before"
+    assert said[0] == "run 1 of 2, baseline seed 0: healthy, already finished"
     assert not any("predicting" in line for line in said)
     log = read_log(tmp_path / "kept" / "rate-0.3-seed-0.jsonl")[0]
     steps = [reading.step for reading in log if reading.quantity == "loss"]
     assert steps == sorted(set(steps))  # without what the interrupted run wrote
     assert _untimed(continued) == _untimed(again(None))
     again(tmp_path / "kept", recipe.model_copy(update={"learning_rate": 2e-3}))
-    assert not any(line.endswith("before") for line in said)  # another recipe's runs do not count
+    # The runs of another recipe do not count.
+    assert not any(line.endswith("already finished") for line in said)
 
 
 def test_progress_is_sparse_and_says_how_long_it_will_take(capsys) -> None:

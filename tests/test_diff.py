@@ -70,8 +70,8 @@ def test_spectra_of_unequal_modes_a_state_are_not_compared():
     assert compare(reduced(16), reduced(16)).notes == []
     assert compare(full, full).notes == []
     (note,) = compare(reduced(16), reduced(32)).notes
-    assert "one mode per 16 states in the one and one mode per 32 states" in note
-    with pytest.raises(InputError, match="every direction in the one and one mode per 16 states"):
+    assert "one mode per 16 states in the old report and one mode per 32 states" in note
+    with pytest.raises(InputError, match="every direction in the old report and one mode per 16"):
         compare(full, reduced(16), strict=True)
 
 

@@ -107,7 +107,7 @@ def _grid(name: str, probabilities: list[float | None]) -> str:
             answer |= {"probability_failed": probability, "do_not_exceed": 1e-3}
             answer |= {"expected_excess": 0.1}
             answer |= {"probability_failed_low": 0.0, "probability_failed_high": probability}
-            assert store.finish(key, answer | {"probability_diverged": 0.0})
+            assert store.finish(key, answer)
     return name
 
 
@@ -186,11 +186,11 @@ def test_a_diff_exits_by_what_is_new_or_worse(run):
         ("report absent.json", "absent.json cannot be read"),
         ("report broken.json", "broken.json is not a report"),
         ("diff good.json broken.json", "broken.json is not a report"),
-        ("diff good.json good.json --format sarif", "none of text, json and markdown"),
-        ("diff good.json good.json --fail-on 0.5", "none of error, warning and never"),
+        ("diff good.json good.json --format sarif", "use text, json or markdown"),
+        ("diff good.json good.json --fail-on 0.5", "use error, warning or never"),
         ("score gpt2 --baseline absent.json", "absent.json cannot be read"),
         ("score gpt2 --fail-on high", "neither a probability"),
-        ("score gpt2 -o absent/x.html", "there is no folder absent"),
+        ("score gpt2 -o absent/x.html", "the folder absent does not exist"),
         ("schema soup", "no report of 'soup'"),
     ],
 )

@@ -14,7 +14,7 @@ import rksp.confirm
 from rksp.cli.reproduce import NAMES
 from rksp.confirm.experiments import catalog, cost, run, table_1, tables, trials
 from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
-from rksp.confirm.experiments.rows import Cost, Row, shipped_rows, to_rows, write_rows
+from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
 from rksp.confirm.experiments.trials import Stored, Trial, read_trials, run_trials, store
 from rksp.monitors.rules import Rules
 from rksp.recipe import Recipe
@@ -49,7 +49,7 @@ def test_a_trial_depends_on_nothing_but_itself_and_is_not_run_twice(tmp_path) ->
     assert file.stat().st_mtime_ns == written
     write_rows(tmp_path / "rows.json", to_rows([stored]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())
-    assert Row.model_validate(row) == to_rows([stored])[0]
+    assert TrialRow.model_validate(row) == to_rows([stored])[0]
 
 
 def test_alarms_are_judged_anew_from_stored_readings(tmp_path, monkeypatch) -> None:
@@ -68,11 +68,11 @@ def test_alarms_are_judged_anew_from_stored_readings(tmp_path, monkeypatch) -> N
     assert read_trials([_small(seed=1)], tmp_path) == []
 
 
-def _row(arm: str, seed: int, outcome: str, rate: float = 0.005, **fields: object) -> Row:
+def _row(arm: str, seed: int, outcome: str, rate: float = 0.005, **fields: object) -> TrialRow:
     given = {"faults": (), "final_loss": 1.0, "steps": 300, "onset": None, "fault_step": 0}
     given |= {"first_alarms": {}, "alarms": {}, "silent": {}, "seconds": 1.0}
     given |= {"action_seconds": 0.0, "monitor_seconds": 0.0}
-    return Row(arm=arm, seed=seed, outcome=outcome, rate=rate, **given | fields)
+    return TrialRow(arm=arm, seed=seed, outcome=outcome, rate=rate, **given | fields)
 
 
 def test_the_kss_table_counts_pairs_and_finds_the_largest_stable_rate() -> None:
@@ -163,7 +163,7 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
         (["kss"], "--folder"),
         (["ksss"], "did you mean kss"),
         (["kss", "--stored", "--folder", "."], "holds no trial"),
-        (["cost", "--folder", "."], "trains nothing"),
+        (["cost", "--folder", "."], "has no trials"),
         (["table-1", "--stored"], "not stored"),
         (["kss", "--stored", "-o", "nowhere/rows.json"], "no folder nowhere"),
     ],

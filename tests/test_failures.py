@@ -7,7 +7,7 @@ import torch
 
 from rksp.batch import IGNORED, Batch
 from rksp.confirm.experiments.failures import FAILURES, Failures, has_failed
-from rksp.confirm.experiments.rows import Row
+from rksp.confirm.experiments.rows import TrialRow
 from rksp.confirm.onset import departure
 from rksp.errors import InputError, NotCovered
 from rksp.faults.bad_batches import BadBatches
@@ -35,11 +35,11 @@ def test_a_run_departs_from_its_twin_where_it_stays_above_by_the_margin() -> Non
     assert departure([2.0, None], twin, planned_steps=40) is None
 
 
-def _row(seed: int, case: str, **fields: object) -> Row:
+def _row(seed: int, case: str, **fields: object) -> TrialRow:
     given = {"arm": "baseline", "rate": 0.1, "faults": (), "outcome": "healthy", "steps": 160}
     given |= {"final_loss": 2.0, "onset": None, "fault_step": 0, "first_alarms": {}, "alarms": {}}
     given |= {"silent": {}, "seconds": 1.0, "action_seconds": 0.0, "monitor_seconds": 0.0}
-    return Row(seed=seed, case=case, **given | fields)
+    return TrialRow(seed=seed, case=case, **given | fields)
 
 
 def test_the_tables_count_failures_leads_rescues_and_false_alarms() -> None:

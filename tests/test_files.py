@@ -160,7 +160,7 @@ def test_a_folder_is_held_by_one(tmp_path):
     results = ResultFolder(tmp_path)
     with (
         results.alone(),
-        pytest.raises(InputError, match="Another run works in"),
+        pytest.raises(InputError, match="Another run is using"),
         ResultFolder(tmp_path).alone(),
     ):
         pass

@@ -97,7 +97,7 @@ def test_a_model_is_left_bitwise_as_found():
     gradients = [p.grad for p in model.parameters()]
     kept = [g.clone() for g in gradients]
     state = torch.get_rng_state()
-    rksp.score(model, (x, y), lr=1e-2, evidence="micro", **FAST)
+    rksp.score(model, (x, y), lr=1e-2, **FAST)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
     assert all(torch.equal(g, k) for g, k in zip(gradients, kept, strict=True))
@@ -185,7 +185,7 @@ def test_a_factory_is_drawn_anew_at_another_seed(monkeypatch):
 @pytest.mark.parametrize(
     ("factory", "sentence"),
     {
-        "no_loss": "The batch has no target and the model no loss of its own; give loss=",
+        "no_loss": "The batch has no target and the model has no loss of its own; give loss=",
         "no_batch": "comes without a batch",
         "raises": "given_models:raises failed (LookupError: the weights are elsewhere)",
         "rubbish": "returned list, not a torch.nn.Module, (model, batch)",
@@ -203,7 +203,7 @@ def test_what_a_factory_lacks_is_said_in_one_sentence(factory, sentence, capsys,
 def test_confirm_says_what_it_cannot_train(capsys, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
     assert left_with(["confirm", "given_models:vit", "--lr", "1e-3", "--format", "json"]) == 2
-    assert "is no model of transformers" in capsys.readouterr().err
+    assert "is not a transformers model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_what_is_no_model_to_train_is_said():
             module_source(model, torch.zeros(2, 2))
     with pytest.raises(InputError, match="a loss but no batch"):
         rksp.score(HandGPT(), loss=F.cross_entropy)
-    with pytest.raises(InputError, match="go with a module"):
+    with pytest.raises(InputError, match="Only a module takes"):
         rksp.score("gpt2", tokens())
     with pytest.raises(InputError, match="no field 'sates'; did you mean states"):
         rksp.score(HandGPT(), tokens(), sates=3)

@@ -111,7 +111,7 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
                     and other["probability_failed"] < one["probability_failed"]
                 )
                 assert not is_better
-    with pytest.raises(InputError, match="no such column"):
+    with pytest.raises(InputError, match="names no column"):
         table.where(found, ["learning=3"])
     with pytest.raises(InputError, match="is not NAME<VALUE"):
         table.where(found, ["lr"])
@@ -158,7 +158,7 @@ def test_the_terminal_shows_it_all(worked):
     assert re.search(r"1 · 0 · adamw  ·[·░▒▓█]{2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
     fast = [row for row in rows if row.labels["lr"] == 1.0]
-    assert "gpt2 n_layer=1: none of these rates; do not exceed " in shown(fast)
+    assert "gpt2 n_layer=1: none of these learning rates is safe; do not exceed " in shown(fast)
     assert "gpt2: no answer" in shown(worked[0][-1:])
 
 
@@ -221,7 +221,7 @@ def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
     assert document["profiles_made"] == 1
     assert run(*told, "--top", "1", "--where", "lr=1") == 3
     said = capsys.readouterr()
-    assert "resumes: 2 of 4 cells are done" in said.err
+    assert "resuming: 2 of 4 cells are done" in said.err
     assert said.out.splitlines()[1].split()[4] == "risk"
     with pytest.raises(InputError, match="holds another grid"):
         run(*told, "--risk", "0.1")
@@ -237,7 +237,7 @@ def test_the_command_is_installed_and_lists_before_it_works(tmp_path):
     )  # fmt: skip
     assert listed.returncode == 0, listed.stderr
     assert [json.loads(line)["lr"] for line in listed.stdout.splitlines()] == [1, 2]
-    assert "2 cells of 1 distinct initializations" in listed.stderr
+    assert "cells: 2; distinct initializations: 1" in listed.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -306,7 +306,7 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
     assert [record["verdict"] for record in result.records(bar=0.9)] == ["ok", "ok"]
     assert {record["warmup_steps"] for record in result.records()} == {3}
     assert result.axes() == ["lr"]
-    assert result.unfinished() == []
+    assert {row.state for row in result.rows} == {"done"}
     assert len(result.profiles) == 1
     assert result.made_by["classifier"]
 

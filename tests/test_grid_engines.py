@@ -160,7 +160,7 @@ def test_reading_a_store_leaves_the_work_of_this_process_alone(tmp_path):
     with GridStore(path) as store:
         store.fill(cells("m", 2), Options())
         task = store.claim(60.0)
-        assert read_grid(path).unfinished()
+        assert any(row.state != "done" for row in read_grid(path).rows)
         assert store.counts()["running"] == 2
         assert store.finish(task["cells"][0][0], {"verdict": "ok"})
 
@@ -308,7 +308,7 @@ def test_submitit_judges_its_parameters(tmp_path):
 def test_without_slurm_that_is_said(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="Slurm cannot be used here"):
+    with pytest.raises(InputError, match="Slurm is not available"):
         SlurmEngine(tmp_path / "jobs", 1)
     assert list(tmp_path.iterdir()) == []
 

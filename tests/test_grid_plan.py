@@ -167,7 +167,7 @@ def test_draws_choose_among_conditional_blocks(tmp_path):
     kinds = [cell.recipe.optimizer for cell in plan.cells]
     assert {"adamw", "sgd"} == set(kinds)
     assert len(kinds) == 3  # sixty draws of three different cells
-    assert "57 cells repeat" in plan.notes[-1]
+    assert "57 cells are left out" in plan.notes[-1]
     assert all(c.recipe.momentum == 0.9 for c in plan.cells if c.recipe.optimizer == "adamw")
     with pytest.raises(InputError, match="60 cells"):
         make_plan(grid, target="gpt2", samples=60, max_cells=59)
@@ -241,7 +241,7 @@ def test_rows_of_an_export(tmp_path):
     assert plan.cells[1].recipe.warmup_steps == 0
     assert plan.cells[0].overrides == {"n_layer": 2}
     assert "Name, val_loss" in plan.notes[0]
-    assert "1 cells repeat" in plan.notes[1]
+    assert "1 cells are left out" in plan.notes[1]
     lines = '{"lr": 1e-3, "target": "gpt2"}\n\n{"lr": 1e-2, "target": "llama"}\n'
     assert len(read_plan(write(tmp_path, "runs.jsonl", lines)).cells) == 2
 
@@ -258,13 +258,13 @@ def test_only_the_initialization_decides_what_shares_a_profile():
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("a.yaml", "method: grid\nparameters: [1]\n", "no mapping"),
+        ("a.yaml", "method: grid\nparameters: [1]\n", "not a mapping"),
         ("a.yaml", "method: grid\nparameters: {lr: {}}\n", "neither values nor a range"),
         ("a.yaml", "method: grid\nparameters: {lr: {min: 0.1, max: 1.0}}\n", "--samples"),
-        ("a.yaml", "grid: {lr: [1]}\ncolour: red\n", "'colour' is no part of a grid"),
-        ("a.yaml", "grid: {}\nzip: {a: [1], b: [1, 2]}\n", "equally long"),
+        ("a.yaml", "grid: {lr: [1]}\ncolour: red\n", "a grid has no entry 'colour'"),
+        ("a.yaml", "grid: {}\nzip: {a: [1], b: [1, 2]}\n", "of the same length"),
         ("a.yaml", "lr: [1e-3]\noptimizer: [came]\n", "'optimizer'"),
-        ("a.yaml", "grid: {}\nzip: {a: 1}\n", "equally long"),
+        ("a.yaml", "grid: {}\nzip: {a: 1}\n", "of the same length"),
         ("a.yaml", "grid: {seed: [x]}\n", "A seed is 'x'"),
         ("a.yaml", "parameters: {lr: {values: [1, 2], probabilities: [1]}}\n", "probabilities"),
         (
@@ -272,9 +272,13 @@ def test_only_the_initialization_decides_what_shares_a_profile():
             "parameters: {lr: {distribution: log_uniform_values, min: 0, max: 1}}\n",
             "no log_uniform_values from 0 to 1",
         ),
-        ("a.yaml", "parameters: {lr: {distribution: beta, min: 0, max: 1}}\n", "'beta' is none"),
+        (
+            "a.yaml",
+            "parameters: {lr: {distribution: beta, min: 0, max: 1}}\n",
+            "does not know distribution 'beta'",
+        ),
         ("a.csv", "lr\n", "no rows"),
-        ("a.jsonl", "[1]\n", "a row is a JSON object"),
+        ("a.jsonl", "[1]\n", "a row must be a JSON object"),
         ("a.yaml", "grid: [1, 2]\n", "a mapping of lists"),
     ],
 )

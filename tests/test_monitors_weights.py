@@ -132,7 +132,8 @@ def test_stable_rank_is_that_of_the_singular_values():
 def _dense_factors(layer):
     """`W_q` and `W_k` of every query head, `[width, head_dim]` each, written out."""
     queries, keys = layer.query_factor(), layer.key_factor()
-    return [(queries[h].T.clone(), keys[layer.key_head(h)].T.clone()) for h in range(layer.heads)]
+    group = layer.heads // layer.kv_heads
+    return [(queries[h].T.clone(), keys[h // group].T.clone()) for h in range(layer.heads)]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "phi3", "deepseek_v3"])

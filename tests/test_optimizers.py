@@ -12,7 +12,6 @@ from torch import nn
 
 from rksp.errors import InputError
 from rksp.evidence import first_step
-from rksp.features import FEATURE_NAMES, extract
 from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named
 from rksp.recipe import Recipe
 
@@ -70,25 +69,6 @@ def test_the_first_step_depends_on_fields_of_the_table_alone(name):
 def test_names_of_trainers(said, name, loss):
     spec, lost = optimizer_named(said)
     assert (None if spec is None else spec.name, lost) == (name, loss)
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("adamw", None),
-        ("sgd", "is_sgd"),
-        ("lion", "is_lion"),
-        ("adafactor", "is_adafactor"),
-        ("muon", "is_muon"),
-        ("soap", None),
-        ("scion", "is_muon"),
-    ],
-)
-def test_the_features_see_what_the_classifier_was_fitted_on(name, column):
-    vector = extract(Recipe(optimizer=name, learning_rate=1e-3), depth=2)
-    found = [n for n in FEATURE_NAMES if n.startswith("is_") and vector[n] == 1.0]
-    assert found == ([column] if column else [])
-    assert (vector["adam_memory"] == pytest.approx(3.0)) == (name in ("adamw", "muon"))
 
 
 def test_the_table_needs_no_torch():

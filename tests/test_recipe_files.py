@@ -271,11 +271,11 @@ def test_references_are_followed_and_cycles_end(tmp_path):
         ("a.toml", "a = ", "not valid TOML"),
         ("a.py", "a = (", "not valid Python"),
         ("a.yaml", "- 1\n- 2\n", "holds a list"),
-        ("a.yaml", "color: red\n", "no trainer that rksp reads"),
+        ("a.yaml", "color: red\n", "does not match any trainer"),
         ("a.yaml", "method: grid\nparameters: {lr: {values: [1]}}\n", "rksp grid"),
         ("a.pkl", "", "a pickle.*to_json_string"),
         ("training_args.bin", "", "a pickle.*to_json_string"),
-        ("a.txt", "", "not a kind of file"),
+        ("a.txt", "", "a format that rksp cannot read"),
         ("a.yaml", "learning_rate: fast\nnum_train_epochs: 1\n", "'fast', not a number"),
         ("a.yaml", "learning_rate: -1\nnum_train_epochs: 1\n", "learning_rate.*greater than 0"),
     ],
@@ -290,7 +290,7 @@ def test_bad_files_are_one_sentence(tmp_path, name, text, complaint):
 def test_aliases_cannot_unfold_without_end(tmp_path):
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
-    with pytest.raises(InputError, match="more settings than any"):
+    with pytest.raises(InputError, match="too many settings"):
         load_document(write(tmp_path, "bomb.yaml", "\n".join(rows)))
 
 

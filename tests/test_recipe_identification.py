@@ -24,7 +24,7 @@ FOREIGN = {
     "a tokenizer": {"tokenizer_class": "LlamaTokenizer", "model_max_length": 4096},
     "generation settings": {"_from_model_config": True, "eos_token_id": 2,
                             "transformers_version": "5.0"},
-    "an index of weights": {"metadata": {"total_size": 1}, "weight_map": {"a": "b"}},
+    "a weight index": {"metadata": {"total_size": 1}, "weight_map": {"a": "b"}},
     "Node.js": {"name": "x", "version": "1", "scripts": {"test": "x"}},
     "GitHub": {"on": "push", "jobs": {"a": {"steps": []}}},
     "pre-commit": {"repos": [{"repo": "x", "rev": "1"}]},
@@ -54,11 +54,11 @@ FOREIGN = {
                          "batch_size": 64},
     "Jupyter": {"cells": [], "nbformat": 4},
     "Python": {"build-system": {"requires": ["setuptools"]}, "tool": {"ruff": {"x": 1}}},
-    "a sweep of W&B": {"method": "bayes", "parameters": {"lr": {"min": 1e-5, "max": 1e-2}}},
-    "no trainer": {"color": "red", "batch_size": 4},
-    "no trainer (a loop of one's own)": {"lr": 1e-3, "epochs": 10, "batch_size": 32,
+    "a W&B sweep": {"method": "bayes", "parameters": {"lr": {"min": 1e-5, "max": 1e-2}}},
+    "any trainer": {"color": "red", "batch_size": 4},
+    "any trainer (a loop of one's own)": {"lr": 1e-3, "epochs": 10, "batch_size": 32,
                                          "hidden_size": 256, "num_layers": 4},
-    "no trainer (a DreamBooth run)": {"learning_rate": 1e-4, "resolution": 512, "prior": 1.0},
+    "any trainer (a DreamBooth run)": {"learning_rate": 1e-4, "resolution": 512, "prior": 1.0},
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import pytest
 import typer
+from reports import scored
 from typer.testing import CliRunner
 
 from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
@@ -13,7 +14,9 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.assumptions import alternatives, assumed_line, flag_of, origins_of_flags
 from rksp.recipe_files.origin import OriginKind
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.table_text import recipe_table
+from rksp.recipe_files.table_text import in_full, recipe_table
+from rksp.report.formats import render
+from rksp.score_report import with_origins
 
 CONFIGS = Path(__file__).parent / "run_configs"
 PYTHIA = CONFIGS / "pythia" / "pythia-1b.yml"
@@ -102,14 +105,13 @@ def test_alternatives_vary_one_assumption_at_a_time():
 
 def test_the_table_has_one_row_for_every_field_that_somebody_decided():
     read = read_recipe_file(DOLLY)
-    rows = list(recipe_table({f.name: f.value for f in read.fields}, read.origins()))
+    origins = {f.name: in_full(f.origin) for f in read.fields}
+    rows = list(recipe_table({f.name: f.value for f in read.fields}, origins))
     assert rows[0].split() == ["field", "value", "from"]
     by_name = {row.split()[0]: row for row in rows[1:]}
     assert "optimizer.lr (line" in by_name["learning_rate"]
     assert "assumed: max_duration (line 85): 1 epochs" in by_name["max_steps"]
     assert "peft" not in by_name
-    assert len(list(recipe_table({f.name: f.value for f in read.fields}, read.origins(),
-                                 all_fields=True))) == 1 + len(Recipe.model_fields)  # fmt: skip
 
 
 def asked(arguments: list[str]) -> tuple[str, object]:
@@ -135,10 +137,21 @@ def test_a_score_says_what_was_assumed():
     _, found = asked([str(PYTHIA)])
     assert "assumed: one replica, so a batch of 16; pass --devices" in found.assumed
     assert found.target == "gpt_neox"
-    assert "batch_size" not in found.places  # no line of the file says 16
-    assert found.places["learning_rate"][0] == PYTHIA.as_posix()
+    report = with_origins(scored(), found.origins)
+    assert "batch_size" not in report.recipe_places  # no line of the file says 16
+    assert report.recipe_places["learning_rate"][0] == PYTHIA.as_posix()
+    assert report.recipe_origins["learning_rate"].text.startswith("optimizer.params.lr (line")
+    assert report.recipe_origins["batch_size"].text.startswith("assumed: ")
     _, found = asked([str(PYTHIA), "--devices", "64"])
     assert found.assumed == ""
+
+
+def test_every_page_shows_origins_and_assumptions():
+    recipe = scored().recipe
+    report = with_origins(scored(), origins_of_flags(recipe, {"learning_rate": "--lr"}))
+    for form in ("html", "markdown", "full"):
+        page = render(report, form)
+        assert "--lr" in page and "assumed: default of rksp; give --beta2" in page
 
 
 def test_a_score_without_a_file_says_what_its_flags_left_open():

@@ -112,14 +112,6 @@ def test_the_last_share_is_that_of_the_last_step():
     assert Recipe(schedule="constant").final_share == 1.0
 
 
-def test_a_batch_ramp_grows_to_the_full_batch():
-    recipe = Recipe(batch_size=64, batch_ramp=((0, 16), (10, 32), (20, 64)))
-    assert [recipe.batch_size_at(step) for step in (0, 9, 10, 19, 20, 500)] == [
-        16, 16, 32, 32, 64, 64,
-    ]  # fmt: skip
-    assert Recipe(batch_size=8).batch_size_at(0) == 8
-
-
 def test_unknown_words_are_refused():
     with pytest.raises(InputError, match="schedule"):
         Recipe.parse({"schedule": "zigzag"})

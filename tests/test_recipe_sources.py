@@ -84,7 +84,7 @@ def test_hostile_scripts_end(text):
 def test_a_script_without_a_trainer_is_named_so(tmp_path):
     path = tmp_path / "x.sh"
     path.write_text("echo hello\nls -la\n", encoding="utf-8")
-    with pytest.raises(InputError, match="no command of a trainer"):
+    with pytest.raises(InputError, match="does not hold a command of a trainer"):
         read_recipe_file(path)
 
 

@@ -154,7 +154,7 @@ def test_github_annotations_are_one_line_each_and_never_more_than_ten_of_a_kind(
 
 
 def test_github_says_how_many_it_leaves_out(cases):
-    assert "and 15 more" in render(cases["many"], "github")
+    assert "15 more findings of this level" in render(cases["many"], "github")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -295,8 +295,8 @@ def test_the_format_of_a_file(text, name, tmp_path, monkeypatch):
     [
         ("r.pdf", "FORMAT=FILE"),
         ("sarf=r", "did you mean sarif"),
-        ("json=", "names no file"),
-        ("absent/r.json", "no folder absent"),
+        ("json=", "does not name a file"),
+        ("absent/r.json", "the folder absent does not exist"),
     ],
 )
 def test_a_file_without_a_format_is_refused(text, hint, tmp_path, monkeypatch):

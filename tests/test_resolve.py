@@ -251,7 +251,7 @@ def write(tmp_path, **settings) -> str:
         ({"model_type": "llama", "hidden_size": 10**6}, "hidden_size"),
         ({"model_type": "mixtral", "num_local_experts": 10**5}, "num_local_experts"),
         ({"model_type": "lama"}, "did you mean llama"),
-        ({"hidden_size": 64}, "names no model_type"),
+        ({"hidden_size": 64}, "has no model_type"),
         ({"model_type": "llama", "hidden_size": "wide"}, "cannot be built"),
         ({"model_type": "llama", "num_hidden_layers": "4"}, "cannot be built"),
         ({"model_type": "baichuan", "auto_map": {"AutoConfig": "x.Y"}}, "--trust-remote-code"),

@@ -7,19 +7,17 @@ import dataclasses
 import pytest
 from edge_cases import inputs
 
-from rksp.classifiers.classifier import load_classifier
+from rksp.classifiers.edge_ladder import LAB
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.features import Tier, extract
-from rksp.lab.collection import read_collection
-from rksp.lab.training_table import training_table, unpack_measurements
-from rksp.recipe import Recipe
+from rksp.features import FEATURES, Features, Tier, extract
+from rksp.lab.edge_ladders import edge_ladders
 from rksp.risk import Verdict, assess
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
 
 
 def _assess(rate: float | None, given=REAL, **more):
-    features = extract(Recipe(learning_rate=rate or 1.0), depth=given.depth)
+    features = more.pop("features", extract())
     return assess(features, given, load_edge_model(), learning_rate=rate, **more)
 
 
@@ -62,7 +60,7 @@ def test_contributions_say_what_moves_the_edge():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"norm": "none"}, "normalize nothing"),
+        ({"norm": "none"}, "have no normalization"),
         ({"optimizer": "lamb"}, "'lamb'"),
         ({"width": 200_000}, "the width lies a factor of"),
     ],
@@ -88,11 +86,24 @@ def test_the_recipe_alone_gives_an_answer_and_no_rate_gives_the_three():
     assert answer.start_failed < 0.1
 
 
-def test_the_shipped_classifier_was_fitted_on_the_shipped_data():
+@pytest.mark.parametrize("name", ["nonlinearity", "grad_norm"])
+def test_a_feature_like_that_of_no_labelled_run_makes_it_doubt(name):
+    low, high = load_edge_model().measured_ranges[name]
+    answers = [
+        _assess(3e-4, features=_measured({name: high + widths * (high - low)}))
+        for widths in (-0.5, 2.9, 3.1)
+    ]
+    assert [answer.verdict is Verdict.CANNOT_TELL for answer in answers] == [False, False, True]
+    assert answers[2].reasons == [f"{FEATURES[name]} lies 3.1 ranges outside the labelled runs"]
+
+
+def _measured(values: dict[str, float]) -> Features:
+    return Features(values=extract().values | values, tier=Tier.RESPONSE)
+
+
+def test_the_shipped_model_was_fitted_on_the_shipped_lab():
     pytest.importorskip("pyarrow")
-    measured = unpack_measurements()
-    ladders = [run for run in read_collection() if run.spec.id in measured]
-    table = training_table(ladders, measured)
-    card = load_classifier().card
-    assert card["data"] == table.digest
-    assert card["runs"] == len(table)
+    lab = [x for x in edge_ladders() if x.source == LAB]
+    model = load_edge_model()
+    assert model.card["ladders"][LAB] == len(lab)
+    assert set(model.measured_ranges) == set(FEATURES)

@@ -253,16 +253,6 @@ def test_a_change_of_phase_starts_the_baseline_anew() -> None:
     assert replay(_readings(x), _rules(rearm_at=(150,))) == []
 
 
-def test_a_slow_drift_is_for_the_cusum() -> None:
-    drift = Rule(direction="up", is_drift=True)
-    x = _ar(500, 0.0, seed=13)
-    assert replay(_readings(x), _rules(drift)) == []
-    x[300:] += 1.5
-    (alarm,) = replay(_readings(x), _rules(drift))[:1]
-    assert "CUSUM" in alarm.rule and 300 < alarm.step < 330
-    assert replay(_readings(x), _rules()) == []
-
-
 def test_the_worst_layer_speaks_for_all() -> None:
     rows = [_readings(_ar(200, 0.0, seed=s), layer=f"layer.{s}") for s in range(6)]
     clean = _together(*rows)

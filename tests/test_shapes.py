@@ -57,7 +57,7 @@ def test_trained_weights_under_a_head_for_classes_are_scored_without_it(tmp_path
     transformers.BertForSequenceClassification(made).save_pretrained(tmp_path)
     source = resolve(str(tmp_path))
     assert source.model_class == "BertModel" and source.task == "other"
-    assert "the model below the head is scored" in source.notes[0]
+    assert "Only the model below" in source.notes[0]
     source.build()  # no weight is missing
 
 
@@ -65,7 +65,7 @@ def test_without_weights_a_head_for_classes_gives_way_to_one_with_a_loss(tmp_pat
     settings = SMALL | {"model_type": "bert", "architectures": ["BertForTokenClassification"]}
     source = resolve(config(tmp_path, settings))
     assert source.model_class == "BertForMaskedLM"
-    assert "BertForTokenClassification is scored with the head for masked-lm" in source.notes[0]
+    assert "BertForTokenClassification is scored with a head for masked-lm" in source.notes[0]
 
 
 def test_the_depth_of_an_encoder_says_that_the_decoder_keeps_its_own():

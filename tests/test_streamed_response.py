@@ -102,11 +102,11 @@ def test_where_epsilon_matters_it_counts():
 def test_features_are_those_of_the_model_in_memory():
     source, recipe = resolve_tiny("llama"), Recipe(learning_rate=1e-3)
     vectors = [
-        extract(recipe, depth=2, response=response)
+        list(extract(response=response).values.values())
         for response in (streamed(source, recipe), in_memory(source, recipe))
     ]
     torch.testing.assert_close(
-        *(torch.tensor(v.values) for v in vectors), rtol=1e-3, atol=1e-3, equal_nan=True
+        *(torch.tensor(v) for v in vectors), rtol=1e-3, atol=1e-3, equal_nan=True
     )
 
 

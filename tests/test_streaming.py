@@ -317,7 +317,9 @@ def test_large_matrices_come_by_rows(monkeypatch):
         # Parts of 64 outputs round differently from the whole.
         torch.testing.assert_close(other, y, rtol=1e-4, atol=1e-5, msg=name)
     assert streamed.forward.loss == pytest.approx(whole.forward.loss, rel=1e-5)
-    assert streamed.forward.aligned_worst[0][0] == whole.forward.aligned_worst[0][0]
+    assert streamed.forward.aligned_response == pytest.approx(
+        whole.forward.aligned_response, rel=1e-4
+    )
 
 
 def test_parts_of_a_matrix_are_even_and_cover_it():
@@ -553,15 +555,6 @@ def test_a_score_is_the_same_streamed():
     assert part.response.critical_rate == pytest.approx(whole.response.critical_rate, rel=1e-3)
     left, right = whole.risk.probability_failed, part.risk.probability_failed
     assert right == pytest.approx(left, abs=1e-3)
-
-
-def test_a_streamed_model_is_not_trained():
-    source = resolve_tiny("llama")
-    found, _ = evaluate(
-        source, Recipe(), MeasureOptions(states=256, evidence="micro", streaming="always")
-    )
-    assert found.range_test is None and found.response is not None
-    assert "trains the model" in found.profile.forward.not_measured["range test"]
 
 
 def test_in_memory_without_room_for_the_response_the_evidence_is_forward(monkeypatch):

@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from rksp.cli import lab as cli
+from rksp.errors import ArtifactError
 from rksp.lab.collection import build_collection, collection_ids, read_collection
 from rksp.lab.ladder import run_ladder
+from rksp.lab.measure import measure_ladder
+from rksp.lab.measurements import pack_measurements, unpack_measurements, write_measurement
 from rksp.lab.plan import LadderSpec, Plan
 from rksp.lab.run import run_plan
 from rksp.lab.together import groups, run_group, shape_key
-from rksp.lab.training_table import pack_measurements, unpack_measurements
 
 RECIPE = {"max_steps": 8, "batch_size": 2, "sequence_length": 8, "warmup_steps": 2}
 
@@ -131,3 +134,21 @@ def test_packed_measurements_are_carried_along(tmp_path: Path) -> None:
     (folder / f"{other}.json").write_text(json.dumps(shipped[other]), encoding="utf-8")
     assert pack_measurements(folder, output, base=base) == 2
     assert unpack_measurements(output) == {name: changed, other: shipped[other]}
+
+
+def test_a_shipped_measurement_is_what_its_ladder_measures(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    name = "01e86f2dd8838b83"
+    (spec,) = (run.spec for run in read_collection() if run.spec.id == name)
+    write_measurement(tmp_path, name, measure_ladder(spec))
+    assert pack_measurements(tmp_path, tmp_path / "one.xz") == 1
+    found = unpack_measurements(tmp_path / "one.xz")[name]["features"]
+    stored = unpack_measurements()[name]["features"]  # with columns that are not measured any more
+    assert set(found) < set(stored)
+    assert found == pytest.approx({key: stored[key] for key in found}, rel=1e-3, abs=1e-3)
+
+
+def test_measurements_of_another_schema_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"schema": "features-0", "features": {}}')
+    with pytest.raises(ArtifactError, match="features-0"):
+        pack_measurements(tmp_path, tmp_path / "one.xz")

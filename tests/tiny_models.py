@@ -1,4 +1,4 @@
-"""Tiny Hugging Face and zoo models, with biases and gains that are not their neutral start."""
+"""Tiny Hugging Face and zoo models whose biases and gains differ from their neutral start."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ TOKENS = torch.arange(24).reshape(2, 12) * 7 % 61
 
 
 def tiny(name: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, **fields) -> nn.Module:
-    """The model of a name in `HUGGING_FACE` or `ZOO`, with every parameter disturbed."""
+    """Build the model of a name in `HUGGING_FACE` or `ZOO`, with every parameter disturbed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if name in ZOO:
@@ -117,7 +117,7 @@ def _hugging_face(name: str, fields: dict[str, object]) -> nn.Module:
 
 
 def batch(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Inputs for the model of a name, as its first argument."""
+    """Return inputs for the model of a name, as its first argument."""
     if "vit" in name:
         channels = 3 if name == "vit" else 1
         pixels = torch.randn(2, channels, 8, 8, generator=torch.Generator().manual_seed(5))
@@ -126,13 +126,13 @@ def batch(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def loss_of(output: object) -> Tensor:
-    """A scalar that every output has a gradient in."""
+    """Return a scalar that depends on every output."""
     logits = output.logits if hasattr(output, "logits") else output
     return logits.logsumexp(-1).mean() + 0.1 * logits.square().mean()
 
 
 class Attended(TorchFunctionMode):
-    """Keeps what every fused attention call inside was given: (query, key, value, arguments)."""
+    """Records the arguments of every fused attention call: (query, key, value, arguments)."""
 
     def __init__(self) -> None:
         super().__init__()

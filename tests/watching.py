@@ -1,4 +1,4 @@
-"""One watched step of a tiny model, and alarms of made-up series."""
+"""One watched step of a tiny model, and alarms of artificial series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rksp.monitors.watch import Watch
 def observe(
     model: nn.Module, monitor: Monitor, inputs: Tensor, *, step: int = 0, watch: Watch | None = None
 ) -> list[Reading]:
-    """Readings of one step's forward pass, backward pass and (absent) update."""
+    """Return the readings of one step's forward pass, backward pass and (absent) update."""
     if watch is None:
         watch = Watch([monitor])
         assert watch.bind(model) == {}
@@ -33,12 +33,12 @@ def observe(
 
 
 def values_of(readings: Sequence[Reading], quantity: str) -> dict[str, float]:
-    """Layer → value of one quantity."""
+    """Return layer → value of one quantity."""
     return {r.layer: r.value for r in readings if r.quantity == quantity}
 
 
 def alarms_of(quantity: str, rows: Mapping[str, Sequence[float]]) -> list[Alarm]:
-    """Alarms of the default rules on series of one quantity, layer by layer."""
+    """Return the alarms of the default rules on series of one quantity, layer by layer."""
     count = len(next(iter(rows.values())))
     readings = [
         Reading(monitor="m", quantity=quantity, step=step, layer=layer, value=float(values[step]))
@@ -49,5 +49,5 @@ def alarms_of(quantity: str, rows: Mapping[str, Sequence[float]]) -> list[Alarm]
 
 
 def noise(count: int, seed: int = 0) -> np.ndarray:
-    """Standard normal samples."""
+    """Return standard normal samples."""
     return np.random.default_rng(seed).standard_normal(count)

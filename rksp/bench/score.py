@@ -17,7 +17,7 @@ from rksp.recipe import Recipe
 def score_cost(
     target: str = "gpt2", *, overrides: Mapping[str, str] | None = None, rounds: int = 3
 ) -> list[dict[str, object]]:
-    """Times every stage of a score and divides by one forward pass of the bare model.
+    """Time every stage of a score and divide by one forward pass of the bare model.
 
     Returns:
         A row a stage and one for all of them: `stage`, `seconds` (median over rounds) and

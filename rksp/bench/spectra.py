@@ -20,18 +20,19 @@ ROUNDS = 3
 
 
 def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> dict[str, object]:
-    """Times `rksp.spectra.dmd.fit` and PyDMD's exact DMD at full rank on one snapshot pair.
+    """Time `rksp.spectra.dmd.fit` and PyDMD's exact DMD at full rank on one snapshot pair.
 
-    Process-CPU seconds of one thread, the least of alternating rounds: neighbors on a shared
-    machine can only add to it. PyDMD is given the centered pair in float64, its own way:
-    `DMD(svd_rank=-1, exact=True).fit(X, Y)`. It yields eigenvalues and modes; the condition of the
-    eigenvectors and the left residuals, which ours includes, are then computed from its result in
-    a few lines of numpy and counted apart.
+    The time is the process-CPU seconds of one thread, the least of alternating rounds, because
+    neighbors on a shared machine can only add to it. PyDMD gets the centered pair in float64 and
+    runs `DMD(svd_rank=-1, exact=True).fit(X, Y)`. It returns eigenvalues and modes. Our fit also
+    returns the condition of the eigenvectors and the left residuals. A few lines of numpy compute
+    these from PyDMD's result, and their time is counted apart.
 
     Args:
-        width: Of the residual stream.
-        states: Snapshot pairs; at least 1.5 times the width, so that the fit is at full rank.
-        seed: Of the synthetic block.
+        width: Width of the residual stream.
+        states: Number of snapshot pairs; at least 1.5 times the width, so that the fit has full
+            rank.
+        seed: Seed of the synthetic block.
 
     Returns:
         `seconds` and `pydmd_seconds` of the whole fits; `seconds_with_extras`, ours with growth
@@ -107,7 +108,7 @@ def compare_with_pydmd(width: int = 768, states: int = 2048, seed: int = 0) -> d
 
 
 def _block(width: int, states: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A residual block's worth of states in float32: identity, a linear and a saturating branch."""
+    """Draw float32 states before and after a block: identity, a linear and a saturating branch."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(states, width, generator=generator)
     mix = torch.randn(width, width, generator=generator) * (0.5 / width**0.5)
@@ -126,7 +127,7 @@ def _timed(call: Callable[[], object]) -> tuple[object, float]:
 
 
 def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-    """The parts of a fit, one after the other; what is left of the total is bookkeeping."""
+    """Time the parts of a fit, one after the other; the rest of the total is bookkeeping."""
     seconds: dict[str, float] = {}
     states, seconds["distinct states, float64, centering"] = _timed(lambda: distinct_states(x, y))
     subspace, seconds["covariance and principal directions"] = _timed(
@@ -147,7 +148,7 @@ def _own_stages(x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
 
 
 def _project(x: np.ndarray, y: np.ndarray, subspace: Subspace) -> tuple[np.ndarray, ...]:
-    """The products that `rksp.spectra.dmd` makes of the states."""
+    """Compute the products that `rksp.spectra.dmd` makes of the states."""
     inner = subspace.basis / np.sqrt(subspace.variances)
     white, outputs = x @ inner, y @ inner
     operator = outputs.T @ white / (len(x) - 1)
@@ -158,9 +159,9 @@ def _project(x: np.ndarray, y: np.ndarray, subspace: Subspace) -> tuple[np.ndarr
 def _peer_stages(
     inputs: np.ndarray, outputs: np.ndarray, compute_svd: Callable[..., tuple]
 ) -> dict[str, float]:
-    """What PyDMD's fit is made of, by its own SVD and its numpy calls, and the diagnostics after.
+    """Time the parts of PyDMD's fit, with its own SVD and numpy calls, and the diagnostics after.
 
-    The total has more in it: amplitudes of the modes and checks of its input.
+    The total also includes the amplitudes of the modes and the checks of the input.
     """
     seconds: dict[str, float] = {}
     (u, s, v), seconds["SVD"] = _timed(lambda: compute_svd(inputs, svd_rank=-1))
@@ -180,6 +181,6 @@ def _peer_stages(
 
 
 def _gap(first: np.ndarray, second: np.ndarray) -> float:
-    """Largest distance from an eigenvalue to the nearest of the other set, both ways."""
+    """Return the largest distance from an eigenvalue to the nearest of the other set, both ways."""
     gaps = np.abs(first[:, None] - second[None, :])
     return float(max(gaps.min(axis=0).max(), gaps.min(axis=1).max()))

@@ -1,1 +1,1 @@
-"""Checks: named findings about a configuration, each with its number and the smallest fix."""
+"""Named checks of a configuration; each finding has a number and the smallest fix."""

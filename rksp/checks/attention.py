@@ -1,4 +1,4 @@
-"""Checks of attention before the first step, and of what keeps its logits from growing."""
+"""Checks of attention before the first step, and of what bounds its logits."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
         if worst.max_logit > _CLIPPED_LOGIT:
             yield Observation(
                 level=Level.WARNING,
-                message=f"An attention logit reaches {worst.max_logit:.3g}{_where(worst.block)}.",
+                message=(
+                    f"The largest attention logit is {worst.max_logit:.3g}{_where(worst.block)}."
+                ),
                 value=worst.max_logit,
-                fix="Train on with QK-clip at 100, or with a lower learning rate.",
+                fix="Continue training with QK-clip at 100, or lower the learning rate.",
             )
         return
     worst = max(attention, key=lambda a: a.logit_std)
@@ -54,8 +56,8 @@ def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.ERROR if worst.entropy < _COLLAPSED_ENTROPY else Level.WARNING,
             message=(
-                f"Attention has {worst.entropy:.1%} of its largest entropy before training"
-                f"{_where(worst.block)}."
+                f"Attention has {worst.entropy:.1%} of its maximum entropy before "
+                f"training{_where(worst.block)}."
             ),
             value=worst.entropy,
         )
@@ -74,11 +76,12 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"Nothing bounds the attention logits of {size / 1e9:,.4g}B active parameters, "
-                f"trained at {rate / edge:.2g} of the rate where public runs of this size failed."
+                f"Nothing bounds the attention logits of this model ({size / 1e9:,.4g}B active "
+                f"parameters). Its learning rate is {rate / edge:.2g} of the one at which public "
+                "runs of this size failed."
             ),
             value=rate / edge,
-            fix="Normalize queries and keys per head (the qwen3 or olmo2 type)",
+            fix="Normalize queries and keys per head (the qwen3 or olmo2 model type)",
             rate=_OF_EDGE * edge,
         )
 
@@ -92,13 +95,15 @@ def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
     if size % _TILE:
         yield Observation(
             level=Level.NOTE,
-            message=f"Heads of {size:g} dimensions are no multiple of {_TILE}.",
+            message=f"The heads have {size:g} dimensions, which is not a multiple of {_TILE}.",
             value=size,
         )
     elif not _HEAD[0] <= size <= _HEAD[1]:
         yield Observation(
             level=Level.NOTE,
-            message=f"Heads have {size:g} dimensions, where {_HEAD[0]} to {_HEAD[1]} are usual.",
+            message=(
+                f"The heads have {size:g} dimensions. Usual heads have {_HEAD[0]} to {_HEAD[1]}."
+            ),
             value=size,
         )
 
@@ -114,14 +119,15 @@ CHECKS = (
         level=Level.ERROR,
         title="Attention logits are too large",
         measures=(
-            "Standard deviation of scaled query–key products over visible keys, of the worst "
-            f"layer; in trained weights the largest logit, against {_CLIPPED_LOGIT:g}."
+            "The standard deviation of the scaled query–key products over visible keys, in the "
+            f"worst layer. In trained weights: the largest logit, against {_CLIPPED_LOGIT:g}."
         ),
         why=(
-            "Softmax over logits of standard deviation 4 keeps 2.2 of 7 bits of entropy at 128 "
-            "keys, of 16 half a bit: every query looks at one key, chosen at random, and hardly "
-            "any gradient reaches the others. The usual cause is QK-norm together with a scale of "
-            "1 instead of 1/√head_dim, which gives exactly √head_dim."
+            "With 128 keys a softmax has at most 7 bits of entropy. Logits of standard deviation "
+            "4 leave 2.2 bits, and logits of standard deviation 16 leave half a bit: every query "
+            "attends to one random key, and almost no gradient reaches the others. The usual "
+            "cause is QK-norm together with an attention scale of 1 instead of 1/√head_dim, which "
+            "gives a standard deviation of exactly √head_dim."
         ),
         source=(
             "Automodel #3443 and transformers #45676 (scale 1.0 at head_dim 256: 16); our own "
@@ -138,17 +144,21 @@ CHECKS = (
         code="RKSP202",
         name="attention-entropy",
         level=Level.ERROR,
-        title="Attention has made up its mind before training",
+        title="Attention is concentrated before training",
         measures=(
-            "Entropy of attention over ln(visible keys), averaged over heads; the lowest layer's."
+            "The entropy of attention divided by ln(visible keys), averaged over heads, in the "
+            "layer where it is lowest."
         ),
         why=(
-            "Untrained attention should look at everything. In trained models near-zero entropy "
-            "goes with divergence; at initialization it cannot be specialization."
+            "Untrained attention should be spread over all keys. In trained models an entropy "
+            "near zero accompanies divergence. At initialization it cannot be specialization."
         ),
-        source="Zhai et al., 2023 (arXiv 2303.06296); levels from logit deviations of 4 and 10",
+        source=(
+            "Zhai et al., 2023 (arXiv 2303.06296); levels from logit standard deviations of 4 and "
+            "10"
+        ),
         healthy=f"at least {_ENTROPY:g}; an error below {_COLLAPSED_ENTROPY:g}",
-        fix="Scale attention by 1/√head_dim, or initialize queries and keys smaller.",
+        fix="Scale attention by 1/√head_dim, or initialize queries and keys with smaller weights.",
         failing="QK-norm, attention scale 1.0, head_dim 256: 0.06",
         stable="QK-norm, attention scale 1/16, head_dim 256: 0.9",
         look=_entropy,
@@ -158,26 +168,27 @@ CHECKS = (
         code="RKSP203",
         name="missing-qk-norm",
         level=Level.WARNING,
-        title="A high rate for a large model without QK-norm",
+        title="A large model without QK-norm has a high learning rate",
         measures=(
-            f"Normalization of queries and keys, or a soft cap, from {_LARGE / 1e9:g}B active "
-            "parameters, where the rate is above a third of the public edge for the size (see "
-            "RKSP502)."
+            "Normalization of queries and keys, or a soft cap on attention logits. The check "
+            f"applies from {_LARGE / 1e9:g}B active parameters, where the learning rate is above a "
+            "third of the public edge for the size (see RKSP502)."
         ),
         why=(
-            "Attention logits grow with the learning rate, and the highest trainable rate falls "
-            "with size where nothing bounds them: 4.8B parameters broke at 1e-2, as was foretold "
-            "from smaller ones, and a size alone breaks nothing. Marin's 32B spiked from 70,000 "
-            "steps on, "
-            "whatever was done to the optimizer, until it was moved to QK-norm; its 8B had been "
-            "stable. This failure comes late: no short run and no measurement at initialization "
-            "shows it."
+            "Attention logits grow with the learning rate. Where nothing bounds them, the highest "
+            "learning rate that trains falls with model size. A model of 4.8B parameters failed "
+            "at 1e-2, as smaller models had predicted. Size alone causes no failure. Marin's 32B "
+            "spiked from step 70,000 on, whatever was changed in the optimizer, until it was "
+            "moved to QK-norm; its 8B had been stable. This failure comes late, so no short run "
+            "and no measurement at initialization shows it."
         ),
         source="Marin 32B retrospective; Wortsman et al., 2023 (arXiv 2309.14322)",
-        healthy="QK-norm or a soft cap, or a rate under a third of the public edge",
-        fix="Normalize queries and keys per head (in Hugging Face, the qwen3 or olmo2 type).",
+        healthy="QK-norm or a soft cap, or a learning rate under a third of the public edge",
+        fix=(
+            "Normalize queries and keys per head (in Hugging Face: the qwen3 or olmo2 model type)."
+        ),
         failing="32B Llama, learning rate 7e-4, no QK-norm",
-        stable="32B Qwen3, whose heads normalize queries and keys",
+        stable="32B Qwen3, which normalizes queries and keys per head",
         look=_qk_norm,
         needs=(Need.SIZE,),
         field="learning_rate",
@@ -187,18 +198,19 @@ CHECKS = (
         code="RKSP204",
         name="head-dimension",
         level=Level.NOTE,
-        title="Attention heads of an odd size",
-        measures=f"Dimensions per head, at width {_WIDE} and above.",
+        title="Attention heads have an unusual size",
+        measures=f"The dimensions of each head, at width {_WIDE} and above.",
         why=(
-            f"Kernels work in units of {_TILE} elements and pad or refuse the rest; very small "
-            "heads cannot tell keys apart, and very large ones are not covered by fused "
-            "attention. BigScience's 104B had heads of 145. Harmless to the loss by itself."
+            f"Kernels work in units of {_TILE} elements: they pad other sizes or refuse them. Very "
+            "small heads cannot distinguish keys. Fused attention does not support very large "
+            "heads. BigScience's 104B had heads of 145 dimensions. An unusual size alone does not "
+            "harm the loss."
         ),
         source=(
             "BigScience tr8-104B chronicle (11600 over 80 heads); published models use 64 to 512"
         ),
         healthy=f"a multiple of {_TILE} from {_HEAD[0]} to {_HEAD[1]}",
-        fix="Choose the number of heads so that the width over it is 64 or 128.",
+        fix="Choose the number of heads so that each head has 64 or 128 dimensions.",
         failing="hidden_size=11600, num_attention_heads=80: 145",
         stable="hidden_size=11264, num_attention_heads=88: 128",
         look=_head_dimension,

@@ -1,4 +1,4 @@
-"""The audit: every check against public runs that failed and public runs that did not."""
+"""The audit: all checks against public runs that failed and public runs that succeeded."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SEEN = (Level.ERROR, Level.WARNING)
 
 
 class PublicRun(BaseModel):
-    """One published run, as far as its source tells.
+    """One published run, as its source describes it.
 
     Attributes:
-        source: Where the facts stand.
+        source: Where the facts come from.
         config: The model's settings under Hugging Face's names.
         recipe: Fields of `Recipe`.
         measured: Numbers that the source reports and rksp would measure.
-        is_pretrained: Trained weights were trained further.
-        inferred: Settings that the source does not state, by name.
-        cause: What its source says went wrong; empty for runs that succeeded.
-        expected: Codes of which one must be found, at warning or above.
-        unseen: Why a tool that looks before training cannot name the cause; empty if it can.
+        is_pretrained: True if trained weights were trained further.
+        inferred: Names of settings that the source does not state.
+        cause: The cause of failure that the source states; empty for successes.
+        expected: Codes; one of them must be found, at warning or above.
+        unseen: Why no check before training can name the cause; empty if one can.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +55,7 @@ class PublicRun(BaseModel):
     unseen: str = ""
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the checks say of it."""
+        """Return what the checks find in this run."""
         return run_checks(
             CheckEvidence(
                 recipe=Recipe.parse(self.recipe),
@@ -68,12 +68,12 @@ class PublicRun(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """One check over the corpus.
+    """The results of one check over the corpus.
 
     Attributes:
         hits: Failures whose documented cause it names.
-        misses: Failures whose cause it should name, alone or with others, and nothing names.
-        false_alarms: Successes that it warns of.
+        misses: Failures whose cause it, or another check, should name, and none does.
+        false_alarms: Successes with a warning or error of this check.
     """
 
     code: str
@@ -104,21 +104,21 @@ class Audit:
 
 @cache
 def corpus(kind: Literal["healthy", "failures"]) -> tuple[PublicRun, ...]:
-    """The published runs of a kind.
+    """Read the published runs of a kind.
 
     Raises:
-        InputError: A row of the file is not a run.
+        InputError: A row of the file is invalid.
     """
     path = CORPUS / f"{kind}.yaml"
     rows = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
         return tuple(PublicRun.model_validate(row) for row in rows)
     except ValueError as error:
-        raise InputError(f"{path.name} holds a row that is no run: {error}") from None
+        raise InputError(f"{path.name} holds an invalid row: {error}") from None
 
 
 def audit() -> Audit:
-    """Runs all checks over the corpus; measures nothing."""
+    """Run all checks over the corpus; measure nothing."""
     hits, misses, alarms = Counter(), Counter(), Counter()
     warned, in_error, named, missed, unseen = [], [], [], [], []
     for run in corpus("healthy"):
@@ -162,7 +162,7 @@ def audit() -> Audit:
 
 
 def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
-    """The statistics of a forward pass of which a source reports some."""
+    """Build forward statistics from the few numbers that a source reports."""
     from rksp.measure.attention_stats import AttentionStats  # loads torch
     from rksp.measure.forward import ForwardStats, RouterStats
 
@@ -173,7 +173,6 @@ def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
                 logit_std=measured["attention_logit_std"],
                 max_logit=measured["attention_logit_std"] * 4,
                 entropy=measured.get("attention_entropy", 1.0),
-                min_head_entropy=measured.get("attention_entropy", 1.0),
                 collapsed_heads=0,
                 block=0,
             ),
@@ -192,14 +191,12 @@ def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
         loss=measured.get("loss"),
         uniform_loss=measured.get("uniform_loss"),
         logit_std=measured.get("logit_std"),
-        log_z=None,
         blocks=(),
         attention=attention,
         routers=routers,
         activation_absmax=measured.get("activation_absmax"),
         activation_name=measured.get("activation_name"),
         aligned_response=None,
-        aligned_worst=(),
         not_measured={},
         non_finite=measured.get("non_finite"),
     )

@@ -1,4 +1,4 @@
-"""Checks of what keeps experts in use: the balance loss, and the router's own."""
+"""Checks of what balances the load of experts: the balance loss and the router's z-loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Z_LOSS = ("router_z_loss_coef", "moe_z_loss_coef", "z_loss_coef")
 
 
 def balance_is_off(evidence: CheckEvidence) -> str | None:
-    """Why no loss balances the experts; None where one does, or where it cannot be told."""
+    """Say why no loss balances the experts; None if one does, or if it is unknown."""
     settings = evidence.settings
     if (settings.experts or 0) <= 1 or settings.family in _BIAS_BALANCED:
         return None
@@ -34,7 +34,7 @@ def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
     if reason is not None:
         yield Observation(
             level=Level.WARNING,
-            message=f"Nothing balances {evidence.experts:g} experts: {reason}.",
+            message=f"Nothing balances the load of {evidence.experts:g} experts: {reason}.",
             value=evidence.experts,
         )
 
@@ -70,21 +70,21 @@ CHECKS = (
         code="RKSP804",
         name="balance-loss-off",
         level=Level.WARNING,
-        title="Nothing balances the experts",
+        title="Nothing balances the load of the experts",
         measures=(
-            "The coefficient of the balance loss, and output_router_logits, which turns it on in "
-            "Hugging Face; silent where a bias balances."
+            "The coefficient of the balance loss, and output_router_logits, which turns that loss "
+            "on in Hugging Face. The check is silent where a bias balances the load."
         ),
         why=(
-            "The expert that is asked more learns more and is asked more. Mixtral's and its "
-            "relatives' balance loss is added only if output_router_logits is True, and its "
-            "default is False: training runs without it in silence, whatever the coefficient. "
-            "Trainers other than Hugging Face's may add it themselves."
+            "An expert that gets more tokens learns more and then gets still more. Mixtral and "
+            "related models add the balance loss only if output_router_logits is True, and the "
+            "default is False: whatever the coefficient, training runs without the loss and gives "
+            "no warning. Trainers other than Hugging Face's may add the loss themselves."
         ),
         source=(
             "transformers #44242 and PR 44586; LlamaFactory PR 3276; axolotl PR 995; trl PR 6085"
         ),
-        healthy="output_router_logits=True with a coefficient above 0, or bias balancing",
+        healthy="output_router_logits=True with a coefficient above 0, or balancing by a bias",
         fix="Set output_router_logits=True and router_aux_loss_coef to 0.01.",
         failing="mixtral with output_router_logits=False",
         stable="mixtral with output_router_logits=True, router_aux_loss_coef=0.02",
@@ -97,14 +97,17 @@ CHECKS = (
         name="router-stability",
         level=Level.WARNING,
         title="Nothing keeps the router's logits small",
-        measures="The router's z-loss, if each token goes to one expert; its precision.",
+        measures=(
+            "The router's z-loss, if each token goes to one expert, and the router's precision."
+        ),
         why=(
-            "Router logits grow, and the softmax over them rounds: in ST-MoE a router in bfloat16 "
-            "made runs diverge, and the z-loss was the one remedy that cost no quality. A 410M "
-            "top-1 mixture without it went to a log-sum-exp of 24 and one expert."
+            "Router logits grow, and the softmax over large logits has large rounding errors. In "
+            "ST-MoE a router in bfloat16 made runs diverge, and the z-loss was the only remedy "
+            "that did not reduce quality. A 410M top-1 mixture without z-loss reached a "
+            "log-sum-exp of 24 and used one expert."
         ),
         source="Zoph et al., 2022 (arXiv 2202.08906); KempnerForge #117 and PR 119",
-        healthy="a z-loss of 1e-3, or two experts or more a token; the router in float32",
+        healthy="a z-loss of 1e-3, or at least two experts per token; the router in float32",
         fix="Set the router's z-loss to 1e-3.",
         failing="num_experts_per_tok=1, router_z_loss_coef=0",
         stable="num_experts_per_tok=1, router_z_loss_coef=0.001",

@@ -1,4 +1,4 @@
-"""The contract of a check: what it teaches, and what it sees."""
+"""The contract of a check: its texts and its function."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rksp.documents.finding import Finding, Level
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a check saw, before its code and teaching are added.
+    """What a check saw, before its code and texts are added.
 
     Attributes:
-        level: How bad it is at this value.
+        level: The severity at this value.
         message: One sentence with the number.
-        value: The number that tripped it; None for a missing part.
-        fix: Where the numbers allow a more exact advice than the check's own.
+        value: The number that caused it; None for a missing part.
+        fix: More exact advice than the check's own, where the numbers allow it.
         layer: Path of the module; empty for the whole model.
-        rate: Highest learning rate that would silence it, where lowering the rate does; all such
-            findings of a report then give the same advice.
+        rate: Highest learning rate without the finding, if a lower rate removes it. All such
+            findings of a report give the same advice.
     """
 
     level: Level
@@ -36,22 +36,22 @@ Look = Callable[[CheckEvidence], Iterator[Observation]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that rksp looks for.
+    """One check.
 
     Attributes:
-        code: Stable: RKSP and three digits, by hundreds of a kind.
+        code: Stable: RKSP and three digits; each hundred is one topic.
         name: Stable: lower-case words joined by hyphens.
-        level: The worst level it can give.
-        title: A line for the list.
-        measures: What is compared with what.
+        level: Its worst level.
+        title: Its line in the list of checks.
+        measures: What it compares.
         why: Why it matters.
         source: Where the threshold comes from.
-        healthy: The silent range, in words.
-        fix: The smallest change that would silence it, one sentence.
-        failing, stable: A minimal setting that trips it, and one that does not.
-        look: Yields what it sees; nothing where the evidence does not reach.
-        needs: What must be known besides the recipe; without any of it the check does not run.
-        field: The recipe's field to blame; empty where it is none.
+        healthy: The range without a finding, in words.
+        fix: The smallest change that would remove the finding, one sentence.
+        failing, stable: A minimal setting with the finding, and one without.
+        look: The function that yields observations; it yields none without evidence.
+        needs: What must be known besides the recipe; if any is missing, the check does not run.
+        field: The recipe's field to blame; empty if there is none.
         settings: Names of the configuration's settings to blame, the usual one first.
     """
 
@@ -72,11 +72,11 @@ class Check:
     settings: tuple[str, ...] = ()
 
     def missing(self, evidence: CheckEvidence) -> tuple[Need, ...]:
-        """What the evidence lacks for this check to run."""
+        """Return what the evidence lacks for this check to run."""
         return tuple(need for need in self.needs if not evidence.has(need))
 
     def report(self, seen: Observation, fix: str | None = None) -> Finding:
-        """The finding of an observation, with another fix if one is given."""
+        """Return the finding of an observation, with another fix if one is given."""
         return Finding(
             code=self.code,
             name=self.name,

@@ -1,4 +1,4 @@
-"""The check of the clipping bound: neither so small that nothing moves, nor without effect."""
+"""The check of the clipping bound, which may be too small or too large."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _bound(evidence: CheckEvidence) -> Iterator[Observation]:
     if bound < _SMALL:
         yield Observation(
             level=Level.ERROR if bound < _TINY else Level.WARNING,
-            message=f"Gradients are clipped at {bound:g}, far below any published bound.",
+            message=f"Gradients are clipped at {bound:g}, which is far below any published bound.",
             value=bound,
         )
     elif bound > _LARGE:
@@ -38,13 +38,13 @@ CHECKS = (
         title="The clipping bound is out of range",
         measures=f"The bound on the gradient's norm against {_SMALL:g} and {_LARGE:g}.",
         why=(
-            "A bound of 1e-6 over a hundred million parameters leaves entries of 1e-10, which are "
-            "below Adam's epsilon, and nothing trains. A bound of 10,000 is no bound: gradients "
-            "that large are those of a run that has failed."
+            "Over a hundred million parameters a bound of 1e-6 leaves entries of 1e-10, which are "
+            "below Adam's epsilon, so nothing trains. A bound of 10,000 has no effect: only a run "
+            "that has already failed has gradients that large."
         ),
         source="arithmetic; GPT-3, LLaMA and BLOOM clip at 1, Marin's 32B at 0.2, OPT at 0.3 to 1",
         healthy=f"{_SMALL:g} to {_LARGE:g} (1 is usual); an error below {_TINY:g}",
-        fix="Clip gradients at 1 (--clip 1), or say that you do not (--clip 0).",
+        fix="Clip gradients at 1 (--clip 1), or switch clipping off (--clip 0).",
         failing="--clip 1e-6",
         stable="--clip 1",
         look=_bound,

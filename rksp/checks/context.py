@@ -1,4 +1,4 @@
-"""Checks of positions: their limit, the base of rotary ones, and their rounding."""
+"""Checks of positions: their limit, the rotary base, and their rounding."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.ERROR,
             message=(
-                f"Sequences of {asked} tokens do not fit the {limit:g} positions of "
-                f"{settings.family}: step 0 ends with an index error."
+                f"Sequences of {asked} tokens exceed the {limit:g} positions of {settings.family}, "
+                "so step 0 ends with an index error."
             ),
             value=float(asked),
         )
@@ -58,8 +58,8 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"Sequences of {asked} tokens are longer than the {limit:g} that these weights "
-                "were trained on."
+                f"Sequences of {asked} tokens are longer than the {limit:g} tokens that these "
+                "weights were trained on."
             ),
             value=float(asked),
         )
@@ -78,7 +78,7 @@ def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"A rotary base of {base:g} repeats after {longest:,.0f} positions, and the "
+                f"A rotary base of {base:g} repeats after {longest:,.0f} positions, but the "
                 f"context has {context:,.0f}."
             ),
             value=context / longest,
@@ -86,7 +86,7 @@ def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _rope(evidence: CheckEvidence) -> tuple[float | None, bool]:
-    """The largest rotary base, and whether positions are scaled."""
+    """Return the largest rotary base, and True if positions are scaled."""
     scaling = evidence.setting("rope_scaling")
     parameters = evidence.setting("rope_parameters")
     bases = [evidence.number("rope_theta", "rotary_emb_base")]
@@ -103,7 +103,7 @@ def _part(value: object, name: str) -> object | None:
 
 
 def _parts(value: object) -> list[object]:
-    """The parts of settings by kind of layer."""
+    """Return the parts of settings that differ by kind of layer."""
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 
@@ -115,8 +115,8 @@ def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.NOTE,
             message=(
-                f"bf16 counts exactly to 256, and sequences have {recipe.sequence_length} rotary "
-                "positions."
+                "bf16 is exact up to position 256, but the sequences have "
+                f"{recipe.sequence_length} rotary positions."
             ),
             value=float(recipe.sequence_length),
         )
@@ -129,17 +129,17 @@ CHECKS = (
         level=Level.ERROR,
         title="Sequences are longer than the model's positions",
         measures=(
-            "Tokens a sequence against the position limit: an error in families that look "
-            "positions up, a warning for trained weights of the others."
+            "The tokens of a sequence against the position limit: an error in families that look "
+            "positions up in a table, a warning for trained weights of other families."
         ),
         why=(
-            "A table of learned positions has no row beyond its end, and the first step stops "
-            "with an index error (on a GPU, a device-side assertion that names nothing). Rotary "
-            "positions go on, but trained weights have never seen them."
+            "A table of learned positions has no row beyond its end, so the first step stops with "
+            "an index error (on a GPU, with a device-side assertion that names nothing). Rotary "
+            "positions have no such end, but trained weights have never seen longer ones."
         ),
         source="arithmetic",
         healthy="sequences within the position limit",
-        fix="Shorten sequences to the limit (--sequence-length), or raise the limit.",
+        fix="Shorten the sequences to the limit (--sequence-length), or raise the limit.",
         failing="gpt2 --sequence-length 2048",
         stable="gpt2 --sequence-length 1024",
         look=_position_limit,
@@ -152,14 +152,16 @@ CHECKS = (
         name="rope-base",
         level=Level.WARNING,
         title="The rotary base is too small for the context",
-        measures="2πθ, the longest wavelength of rotary positions, against the context.",
+        measures=(
+            "The longest wavelength of the rotary positions, 2πθ, against the context length."
+        ),
         why=(
-            "Beyond its longest wavelength every rotary angle has been seen before: far positions "
-            "cannot be told from near ones. Contexts of 128k use a base of 5e5 or more, or scale "
-            "positions."
+            "Beyond the longest wavelength every rotary angle repeats, so the model cannot "
+            "distinguish far positions from near ones. Models with contexts of 128k use a base of "
+            "5e5 or more, or they scale positions."
         ),
         source="Su et al., 2021, section 3.3; Men et al., 2024 (arXiv 2405.14591)",
-        healthy="a context under 2πθ, or scaled positions",
+        healthy="a context shorter than 2πθ, or scaled positions",
         fix="Raise rope_theta to 500000 or more.",
         failing="rope_theta=10000, max_position_embeddings=131072: 62,832 positions",
         stable="rope_theta=500000, max_position_embeddings=131072",
@@ -171,11 +173,11 @@ CHECKS = (
         code="RKSP207",
         name="rope-precision",
         level=Level.NOTE,
-        title="Long rotary positions in bf16",
-        measures=f"Sequences above {_LONG:,} tokens in bf16-pure.",
+        title="Long rotary positions are computed in bf16",
+        measures=f"Sequences longer than {_LONG:,} tokens in bf16-pure.",
         why=(
-            "bf16 has 8 significant bits, so positions round to multiples of 128 near 32k, and "
-            "rotary attention is no longer relative. The error grows with the context."
+            "bf16 has 8 significant bits, so it rounds positions near 32k to multiples of 128, "
+            "and rotary attention is no longer relative. The error grows with the context."
         ),
         source="Wang et al., 2024 (arXiv 2411.13476)",
         healthy=f"at most {_LONG:,} tokens, or rotary angles in float32",

@@ -1,4 +1,4 @@
-"""What rksp cannot judge, said instead of judged as something else."""
+"""The check of what rksp cannot judge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEEN_OBJECTIVES = ("lm", "mlm", "seq2seq", "classification")
 
 
 def not_covered(recipe: Recipe) -> tuple[str, ...]:
-    """What of a recipe the classifier's labelled runs do not hold, so that it cannot judge."""
+    """Return the parts of a recipe that the classifier's labelled runs do not include."""
     parts = {
         f"optimizer {recipe.optimizer}": recipe.optimizer not in MEASURED_OPTIMIZERS,
         "fp8": recipe.precision == "fp8",
@@ -25,6 +25,12 @@ def not_covered(recipe: Recipe) -> tuple[str, ...]:
     return tuple(part for part, is_part in parts.items() if is_part)
 
 
+def uncovered(recipe: Recipe) -> list[str]:
+    """Return a clause that says why rksp cannot judge a recipe, if there is a reason."""
+    parts = not_covered(recipe)
+    return [f"the labelled runs include no {', no '.join(parts)}"] if parts else []
+
+
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     parts = list(not_covered(evidence.recipe))
     if evidence.scales_rates_by_width:
@@ -32,7 +38,7 @@ def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     if parts:
         yield Observation(
             level=Level.NOTE,
-            message=f"The labelled runs behind P(failed) hold no {', no '.join(parts)}.",
+            message=f"The labelled runs behind P(failed) include no {', no '.join(parts)}.",
             value=float(len(parts)),
         )
 
@@ -42,18 +48,18 @@ CHECKS = (
         code="RKSP901",
         name="not-covered",
         level=Level.NOTE,
-        title="Part of the recipe is outside what rksp can judge",
+        title="rksp cannot judge a part of the recipe",
         measures=(
-            "The optimizer, precision, adapters, objective, batch ramp and scaling of rates "
-            "against those of the labelled runs."
+            "The optimizer, precision, adapters, objective, batch ramp and scaling of learning "
+            "rates against those of the labelled runs."
         ),
         why=(
-            "A probability about another recipe is no answer. The named checks still hold; what "
-            "they cannot judge, they leave out."
+            "A probability for another recipe does not answer the question. The named checks "
+            "still hold, and they are silent about what they cannot judge."
         ),
-        source="the card of the fitted classifier",
-        healthy="a recipe of the kinds in the classifier's card",
-        fix="Read the named checks, and confirm with a short run (rksp confirm).",
+        source="the model card of the fitted classifier",
+        healthy="a recipe of the kinds that the classifier's card lists",
+        fix="Rely on the named checks, and confirm with a short run (rksp confirm).",
         failing="--optimizer lamb",
         stable="--optimizer adamw",
         look=_not_covered,

@@ -1,4 +1,4 @@
-"""What a configuration says of a model's size, before anything is built."""
+"""The size of a model that its configuration declares, before the model is built."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredShape:
-    """A model's size, computed from its configuration; good to a few per cent.
+    """A model's size, computed from its configuration with an error of a few per cent.
 
     Attributes:
-        block_parameters: Numbers in the blocks: all but the embedding and the output layer.
-        active_parameters: Parameters that one token meets; less than all in a mixture of experts.
-        normalizes_qk: The family normalizes queries and keys, or the configuration says so.
+        block_parameters: Parameters of the blocks: all except embedding and output layer.
+        active_parameters: Parameters that one token uses; fewer than all in a mixture of experts.
+        normalizes_qk: True if the family or the configuration normalizes queries and keys.
     """
 
     width: int
@@ -97,7 +97,7 @@ class DeclaredShape:
 
 
 class Settings:
-    """Reads a configuration: an object of transformers, or the mapping of a `config.json`."""
+    """Look-ups in a transformers configuration or in the mapping of a `config.json`."""
 
     def __init__(self, config: object) -> None:
         if isinstance(config, Mapping):
@@ -105,7 +105,7 @@ class Settings:
         self.config = config
 
     def get(self, *names: str) -> object | None:
-        """The first of these settings that the configuration or its text part has."""
+        """Return the first of these settings that the configuration or its text part has."""
         for part in (self.config, getattr(self.config, "text_config", None)):
             for name in names:
                 try:
@@ -117,7 +117,7 @@ class Settings:
         return None
 
     def number(self, *names: str) -> float | None:
-        """The first of these settings if it is one number; lists by layer are left out."""
+        """Return the first of these settings if it is one number, not a list by layer."""
         value = self.get(*names)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -128,14 +128,17 @@ class Settings:
 
     @property
     def width(self) -> float | None:
+        """Width of the residual stream."""
         return self.number(*_WIDTH)
 
     @property
     def depth(self) -> float | None:
+        """Number of blocks."""
         return self.number(*_DEPTH)
 
     @property
     def inner(self) -> float | None:
+        """Inner width of the dense feed-forward layers."""
         return self.number(*_INNER)
 
     @property
@@ -145,25 +148,27 @@ class Settings:
 
     @property
     def experts_per_token(self) -> float | None:
+        """Experts that process each token; None in a dense model."""
         return self.number(*_CHOSEN)
 
     @property
     def positions(self) -> float | None:
+        """Longest sequence that the configuration allows, in tokens."""
         return self.number(*_POSITIONS)
 
     @property
     def normalizes_qk(self) -> bool:
-        """Whether queries and keys are normalized, by the family or by a switch."""
+        """True if queries and keys are normalized, by the family or by a switch."""
         switch = self.get("qk_norm", "use_qk_norm", "qk_layernorm", "attention_layer_norm")
         return switch is True or self.family in _QK_NORMED
 
     @property
     def soft_cap(self) -> float | None:
-        """Of the attention logits."""
+        """Soft cap on the attention logits; None without one."""
         return self.number("attn_logit_softcapping", "attn_logit_softcap")
 
     def shape(self) -> DeclaredShape | None:
-        """Computes the size; None where width or depth is missing."""
+        """Compute the size; None where width or depth is missing."""
         width, depth = self.width, self.depth
         if not width or not depth:
             return None
@@ -201,7 +206,7 @@ class Settings:
         return 2 * width * size * (heads + keys)
 
     def _feed_forward(self, width: float) -> tuple[float, float, float, float]:
-        """Shared numbers a layer, numbers an expert, experts, and how many a token meets."""
+        """Return per layer: shared and expert parameters, number of experts, experts per token."""
         gated = self.family not in _TWO_MATRICES
         matrices = 3 if gated else 2
         inner = self.inner or 4 * width

@@ -1,4 +1,4 @@
-"""What the checks look at: everything that was measured, in one place."""
+"""The evidence for checks: all measurements in one place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
 
 
 class Need(StrEnum):
-    """What a check looks at besides the recipe, as its absence is reported."""
+    """What a check needs besides the recipe, in the words of the report."""
 
     CONFIG = "the model's configuration"
     SIZE = "the model's size"
@@ -35,18 +35,18 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckEvidence:
-    """One configuration and what is known about it; a check is silent about what is None.
+    """One configuration and what is known about it; checks ignore what is None.
 
     Attributes:
-        recipe: How it is to be trained.
+        recipe: The training recipe.
         config: Hugging Face configuration, the mapping of a `config.json`, or any object with its
             settings.
-        facts: Of the built model.
-        forward: Of the pass over the probe.
-        response: To the first update.
-        start_here: The rate of the least expected loss.
-        do_not_exceed: The rate below which few edges lie.
-        likely_edge: Rate at which failure becomes likelier than not.
+        facts: Facts of the built model.
+        forward: Statistics of the forward pass over the probe.
+        response: Response to the first update.
+        start_here: The learning rate with the lowest expected loss.
+        do_not_exceed: The learning rate below which few edges lie.
+        likely_edge: Learning rate above which failure is likelier than success.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
     """
 
@@ -62,7 +62,7 @@ class CheckEvidence:
     _known: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, need: Need) -> bool:
-        """Whether the evidence holds what a check needs."""
+        """Return True if the evidence holds what a check needs."""
         return {
             Need.CONFIG: self.config is not None,
             Need.SIZE: self.parameters is not None,
@@ -74,22 +74,22 @@ class CheckEvidence:
         }[need]
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Read the configuration once for what a score asks twenty times."""
+        """Cache a value of the configuration that a score needs many times."""
         if name not in self._known:
             self._known[name] = make()
         return self._known[name]
 
     @property
     def settings(self) -> Settings:
-        """The configuration, to be asked by name."""
+        """The configuration, for look-ups by name."""
         return Settings(self.config)
 
     def setting(self, *names: str) -> object | None:
-        """The first of these settings that the configuration or its text part has."""
+        """Return the first of these settings that the configuration or its text part has."""
         return self.settings.get(*names)
 
     def number(self, *names: str) -> float | None:
-        """The first of these settings if it is one number; lists by layer are left out."""
+        """Return the first of these settings if it is one number, not a list by layer."""
         return self.settings.number(*names)
 
     @property
@@ -106,7 +106,7 @@ class CheckEvidence:
 
     @property
     def active_parameters(self) -> float | None:
-        """Parameters that one token meets: in a mixture of experts, not those of idle experts."""
+        """Parameters that one token uses, without those of unused experts."""
         shape, total = self.shape, self.parameters
         if shape is None or total is None or not self.experts:
             return total
@@ -114,7 +114,7 @@ class CheckEvidence:
 
     @property
     def block_parameters(self) -> float | None:
-        """Active parameters without the embedding and the output layer, where that is known."""
+        """Active parameters without embedding and output layer, if those are known."""
         shape, active = self.shape, self.active_parameters
         if shape is None or active is None:
             return active
@@ -123,13 +123,14 @@ class CheckEvidence:
 
     @property
     def depth(self) -> int | None:
+        """Number of blocks."""
         if self.facts is not None:
             return self.facts.depth
         return None if self.shape is None else self.shape.depth
 
     @property
     def declared_width(self) -> float | None:
-        """Of the residual stream, as the configuration says."""
+        """Width of the residual stream that the configuration declares."""
         return self.settings.width
 
     @property
@@ -139,40 +140,40 @@ class CheckEvidence:
 
     @property
     def bounds_attention(self) -> bool:
-        """Whether queries and keys are normalized, or attention logits capped."""
+        """True if queries and keys are normalized, or attention logits are capped."""
         measured = self.facts is not None and self.facts.qk_norms > 0
         settings = self.settings
         return measured or settings.normalizes_qk or settings.soft_cap is not None
 
     @property
     def in_fp16(self) -> bool:
-        """Whether the arithmetic is that of fp16, whatever the parameters are kept in."""
+        """True if the arithmetic is fp16, in whatever precision the parameters are kept."""
         return self.recipe.precision.startswith("fp16")
 
     @property
     def has_adam(self) -> bool:
-        """Whether the update is normalized by a second moment, with an epsilon."""
+        """True if the update is normalized by a second moment, with an epsilon."""
         return optimizer_spec(self.recipe.optimizer).follow_adam == "all"
 
     @property
     def is_fine_tuning(self) -> bool:
-        """Whether trained weights are trained further, whole or through adapters."""
+        """True if trained weights are trained further, in full or through adapters."""
         return self.is_pretrained or self.recipe.peft != "none"
 
     @property
     def is_clipped(self) -> bool:
-        """Whether the gradient's norm has a bound that means something."""
+        """True if the gradient's norm has a bound that has an effect."""
         bound = self.recipe.max_grad_norm
         return bound is not None and bound <= _BOUNDLESS_CLIP
 
     @property
     def tokens(self) -> int:
-        """Tokens an optimizer step."""
+        """Tokens per optimizer step."""
         return self.recipe.batch_size * self.recipe.sequence_length
 
     @property
     def scales_rates_by_width(self) -> bool:
-        """Whether the configuration divides its logits by a base width, as under μP.
+        """True if the configuration divides its logits by a base width, as under μP.
 
         Rates then follow the base model's size, which the configuration does not say.
         """
@@ -181,11 +182,11 @@ class CheckEvidence:
 
     @property
     def rate_over_published(self) -> float | None:
-        """The learning rate over what GPT-3 used at this size.
+        """The learning rate divided by GPT-3's at this size.
 
-        The rate is 6e-4 · (active parameters / 125M)^-0.32, a straight line in logarithms through
-        the ends of Brown et al., 2020, Table 2.1. It is a habit, not a limit. None without a rate
-        or a size, for fine-tuning, under μP, and for optimizers that are not of Adam's kind.
+        The reference is 6e-4 · (active parameters / 125M)^-0.32, a straight line in logarithms
+        through the ends of Brown et al., 2020, Table 2.1. It is a convention, not a limit. None
+        without a rate or a size, for fine-tuning, under μP, and for optimizers unlike Adam.
         """
         rate, size = self.recipe.learning_rate, self.active_parameters
         is_comparable = RATES[self.recipe.optimizer].over_adamw == 1.0

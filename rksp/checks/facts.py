@@ -1,4 +1,4 @@
-"""What the modules of a built model say before anything runs through it."""
+"""Facts about the modules of a built model, before anything runs through it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class ModelFacts:
     """Shapes and scales of the weights.
 
     Attributes:
-        parameters: Trainable numbers in all.
-        depth: Blocks in all chains.
-        width: Of the residual stream; 0 where there is none, and nothing is known of blocks.
+        parameters: Number of trainable parameters.
+        depth: Number of blocks in all chains.
+        width: Width of the residual stream; 0 without one, and then there are no facts on blocks.
         block_norms: Normalization modules inside the blocks.
-        qk_norms: Those of them that normalize queries or keys, or the latents they come from.
+        qk_norms: Those that normalize queries or keys, or the latents they are made from.
         attentions: Attention modules inside the blocks.
         input_std: Median root mean square of the blocks' matrices that read the stream; None
             where the weights have no values or the blocks have no such matrix.
-        output_std: The same of the matrices that write to it.
+        output_std: The same for the matrices that write to the stream.
         embedding_std: Root mean square of the input embedding; None without one.
-        ties_embeddings: The output layer is the input embedding.
-        not_measured: Scale → why it is None, where a check could have used it.
+        ties_embeddings: True if the output layer is the input embedding.
+        not_measured: Scale → reason why it is None, if a check could have used it.
     """
 
     parameters: int
@@ -55,13 +55,13 @@ def read_facts(
     width: int,
     scales: Scales | None = None,
 ) -> ModelFacts:
-    """Reads a model's facts; nothing runs, and the meta device does.
+    """Read a model's facts without running it; a model on the meta device is enough.
 
     Args:
         model: Any module.
         chains: (path, number of blocks) of its residual stream.
-        width: Of the stream.
-        scales: Of the weights of a streamed model, gathered as they passed by.
+        width: Width of the stream.
+        scales: Scales of a streamed model's weights, recorded while they were loaded.
     """
     if not chains:
         size = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -99,7 +99,7 @@ def read_facts(
 
 
 def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str]:
-    """What is None, and why."""
+    """Return the scales that are None, with the reason."""
     return {
         name: "the pass did not load these weights" if there else "the model has no such weights"
         for name, (value, there) in scales.items()
@@ -108,7 +108,7 @@ def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str
 
 
 def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
-    """Each matrix with the number of its inputs and outputs."""
+    """Yield each matrix with the number of its inputs and outputs."""
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if getattr(weight, "ndim", 0) == 2 and "Embedding" not in type(module).__name__:
@@ -118,7 +118,7 @@ def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
 
 
 def _ends(model: nn.Module) -> tuple[nn.Parameter | None, nn.Parameter | None]:
-    """The weights of the token embedding and of the output layer."""
+    """Return the weights of the token embedding and of the output layer."""
 
     def weight(getter: str) -> nn.Parameter | None:
         try:
@@ -130,14 +130,14 @@ def _ends(model: nn.Module) -> tuple[nn.Parameter | None, nn.Parameter | None]:
 
 
 class _Sizes:
-    """Root mean squares of weights, by their values or as they passed by."""
+    """Root mean squares of weights, from their values or as recorded while streaming."""
 
     def __init__(self, model: nn.Module, scales: Scales | None) -> None:
         self.scales = scales
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def median(self, weights: Sequence[nn.Parameter]) -> float | None:
-        """The median over weights; None if any is unknown, or there are none."""
+        """Return the median RMS of weights; None if any is unknown, or there are none."""
         sizes = [self._one(weight) for weight in weights]
         return None if not sizes or None in sizes else statistics.median(sizes)
 

@@ -1,4 +1,4 @@
-"""Checks of fine-tuning: its rates and batches, whole or through adapters."""
+"""Checks of fine-tuning, full or through adapters: learning rates and batches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, limit = evidence.recipe.learning_rate, _limit(evidence)
     if rate is None or limit is None or rate <= limit:
         return
-    how = "whole" if evidence.recipe.peft == "none" else f"by {evidence.recipe.peft}"
+    peft = evidence.recipe.peft
+    how = {"none": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}.get(peft, "adapters")
     yield Observation(
         level=Level.ERROR if rate > _ERROR * limit else Level.WARNING,
         message=(
-            f"The rate {rate:g} is {rate / limit:.3g} times {limit:.2g}, the highest that is usual "
-            f"for training on {how} at this size and batch."
+            f"The learning rate {rate:g} is {rate / limit:.3g} times {limit:.2g}, the highest "
+            f"usual one for {how} at this size and batch."
         ),
         value=rate / limit,
         rate=limit,
@@ -39,7 +40,7 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _limit(evidence: CheckEvidence) -> float | None:
-    """The highest usual rate of fine-tuning; None where there is none."""
+    """Return the highest usual learning rate of fine-tuning; None where none is known."""
     recipe = evidence.recipe
     family = RATES[recipe.optimizer].family
     if not evidence.is_fine_tuning or family not in ("adaptive", "sign"):
@@ -70,7 +71,7 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     count = "1 sequence" if recipe.batch_size == 1 else f"{recipe.batch_size} sequences"
     yield Observation(
         level=Level.WARNING if is_whole and rate > _GENTLE else Level.NOTE,
-        message=f"A step sees {count}, at a rate of {rate:g}.",
+        message=f"Each step sees {count}, at a learning rate of {rate:g}.",
         value=float(recipe.batch_size),
     )
 
@@ -80,27 +81,28 @@ CHECKS = (
         code="RKSP508",
         name="fine-tuning-rate",
         level=Level.ERROR,
-        title="The learning rate is a pre-training rate",
+        title="The learning rate is too high for fine-tuning",
         measures=(
-            f"The rate of training on trained weights against {_WHOLE:g} from 1B parameters, "
-            f"{_WHOLE_SMALL:g} below, {_ADAPTERS:g} for adapters; {_PREFERENCE:g} and "
-            f"{_PREFERENCE_ADAPTERS:g} for losses of preference or reward; times √(tokens a step / "
-            f"{_BATCH_TOKENS:,}) above that batch; a third for Lion."
+            f"The learning rate of training on trained weights. The limit is {_WHOLE:g} from 1B "
+            f"parameters, {_WHOLE_SMALL:g} below, and {_ADAPTERS:g} for adapters. For preference "
+            f"and reward losses it is {_PREFERENCE:g}, or {_PREFERENCE_ADAPTERS:g} for adapters. "
+            f"Full fine-tuning multiplies it by √(tokens a step / {_BATCH_TOKENS:,}) above that "
+            "batch. Lion's limit is a third."
         ),
         why=(
-            "Trained weights sit in a minimum that a large step leaves, and what was learned is "
-            "lost before anything is. Published recipes train 7B on whole at 1e-6 to 2e-5 and by "
-            "LoRA at 1e-4 to 3e-4. A LoRA run of Llama 2 at 5e-2 had a loss of 0 and a NaN "
-            "gradient."
+            "Trained weights lie in a minimum. A large step leaves it, and the model forgets "
+            "before it learns. Published recipes fine-tune all weights of 7B models at 1e-6 to "
+            "2e-5, and LoRA adapters at 1e-4 to 3e-4. A LoRA run of Llama 2 at 5e-2 had a loss of "
+            "0 and a NaN gradient."
         ),
         source=(
             "LlamaFactory #2810; Hu et al., 2021 (LoRA); Dettmers et al., 2023 (QLoRA); Rafailov "
             "et al., 2023 (DPO); Rozière et al., 2023 (continued training at 4M tokens)"
         ),
-        healthy=f"at most the range; an error above {_ERROR:g} times",
+        healthy=f"at most the limit; an error above {_ERROR:g} times the limit",
         fix="Lower the learning rate to 2e-5, or 2e-4 for adapters.",
-        failing="a trained 7B on whole at 1e-2",
-        stable="a trained 7B on whole at 2e-5, or by LoRA at 2e-4",
+        failing="full fine-tuning of a trained 7B at 1e-2",
+        stable="full fine-tuning of a trained 7B at 2e-5, or LoRA at 2e-4",
         look=_rate,
         field="learning_rate",
     ),
@@ -110,12 +112,13 @@ CHECKS = (
         level=Level.WARNING,
         title="A step of fine-tuning sees one or two sequences",
         measures=(
-            f"Sequences an optimizer step, up to {_FEW}; a warning for whole training above "
-            f"{_GENTLE:g}."
+            f"The sequences of an optimizer step, up to {_FEW}. It is a warning for full "
+            f"fine-tuning above a learning rate of {_GENTLE:g}."
         ),
         why=(
-            "Sequences differ more than their average does, and Adam takes a full step after each "
-            "of them. The loss jumps, and single odd examples undo what others taught."
+            "Single sequences differ more than their averages do, and Adam takes a full step "
+            "after each of them. The loss jumps, and one unusual example undoes what others "
+            "taught."
         ),
         source="LlamaFactory #5261; the levels are our choice",
         healthy=f"more than {_FEW} sequences, 16 to 128 in published recipes",

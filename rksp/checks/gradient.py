@@ -30,7 +30,7 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     if loss is None:
         message = "The gradient holds NaN or infinity."
     else:
-        message = f"The loss is {loss:.3g}, yet its gradient holds NaN or infinity."
+        message = f"The loss is {loss:.3g}, but its gradient holds NaN or infinity."
     yield Observation(level=Level.ERROR, message=message, value=None)
 
 
@@ -41,7 +41,7 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
     if largest > _SKIPPED:
         yield Observation(
             level=Level.ERROR if largest > _FP16_MAX else Level.WARNING,
-            message=f"A gradient entry is {largest:.3g} before any loss scale.",
+            message=f"The largest gradient entry is {largest:.3g} before loss scaling.",
             value=largest,
         )
 
@@ -68,9 +68,9 @@ def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
     reason, value = None, None
     ratio, norm, rate = evidence.rate_over_published, _norm(evidence), recipe.learning_rate
     if ratio is not None and ratio > _USUAL_RATE:
-        reason, value = f"the rate is {ratio:.3g} times GPT-3's for this size", ratio
+        reason, value = f"the learning rate is {ratio:.3g} times GPT-3's for this size", ratio
     elif rate is not None and edge is not None and rate > NEAR_EDGE * edge:
-        reason, value = f"the rate is {rate / edge:.3g} times the likely edge", rate / edge
+        reason, value = f"the learning rate is {rate / edge:.3g} times the likely edge", rate / edge
     elif norm is not None and norm > _NORM:
         reason, value = f"the first gradient has norm {norm:.3g}", norm
     if reason is not None:
@@ -89,7 +89,7 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
     if epsilon == 0:
         yield Observation(
             level=Level.ERROR,
-            message="Adam's epsilon is 0, so a parameter without gradient becomes 0/0.",
+            message="Adam's epsilon is 0, so the update of a parameter without a gradient is 0/0.",
             value=0.0,
             fix="Set epsilon to 1e-8.",
         )
@@ -101,7 +101,8 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"Adam's epsilon {epsilon:g} exceeds the gradient's typical entry {typical:.2g}."
+                f"Adam's epsilon {epsilon:g} is larger than {_OVER_TYPICAL:g} times the typical "
+                f"gradient entry {typical:.2g}."
             ),
             value=epsilon / typical,
             fix=f"Set epsilon to {typical / 100:.0e} or less.",
@@ -111,7 +112,7 @@ def _epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _typical_entry(evidence: CheckEvidence) -> float | None:
-    """Root mean square of the clipped gradient: measured, else what the clipping allows."""
+    """Return the RMS of the clipped gradient: measured, else the largest that clipping allows."""
     response, clip = evidence.response, evidence.recipe.max_grad_norm
     if response is not None and response.grad_rms is not None and response.grad_norm is not None:
         shrink = min(1.0, clip / response.grad_norm) if clip is not None else 1.0
@@ -126,13 +127,13 @@ def _epsilon_alone(evidence: CheckEvidence) -> Iterator[Observation]:
     if epsilon > _LARGE_EPSILON:
         yield Observation(
             level=Level.ERROR if epsilon >= _HUGE_EPSILON else Level.WARNING,
-            message=f"Adam's epsilon is {epsilon:g}, above the entries of usual gradients.",
+            message=f"Adam's epsilon is {epsilon:g}, which is larger than usual gradient entries.",
             value=epsilon,
         )
 
 
 def _starving_epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
-    """Epsilon against gradients that shrink as a large model trains at a very high rate."""
+    """Compare epsilon with gradients that shrink as a large model trains at a very high rate."""
     clip, epsilon = evidence.recipe.max_grad_norm, evidence.recipe.adam_epsilon
     ratio, size = evidence.rate_over_published, evidence.parameters
     if clip is None or ratio is None or ratio < _FAST or not size:
@@ -142,9 +143,9 @@ def _starving_epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"Adam's epsilon {epsilon:g} is {share:.2g} of the largest typical entry at "
-                f"{size / 1e9:.3g}B parameters, and gradients shrink at {ratio:.3g} times GPT-3's "
-                "rate."
+                f"Adam's epsilon {epsilon:g} is {share:.2g} of the largest typical gradient entry "
+                f"at {size / 1e9:.3g}B parameters. Gradients shrink further at {ratio:.3g} times "
+                "GPT-3's learning rate."
             ),
             value=share,
             fix="Set epsilon to 1e-15 (--epsilon 1e-15).",
@@ -161,16 +162,19 @@ CHECKS = (
         name="non-finite-gradient",
         level=Level.ERROR,
         title="The gradient is NaN or infinite",
-        measures="The gradient of the loss on the probe, in float32, beside the loss itself.",
+        measures="The gradient of the loss on the probe, in float32, and the loss itself.",
         why=(
             "A finite loss says nothing about the backward pass: a root at zero, a norm of zero "
-            "or a masked infinity give NaN only there. With fp16, Gemma-4 and MoE LoRA runs had a "
+            "or a masked infinity gives NaN only there. In fp16, Gemma-4 and MoE LoRA runs had a "
             "finite loss and a NaN gradient at the first step."
         ),
         source="unsloth-zoo PR 866; arithmetic",
         healthy="every entry is finite",
-        fix="Bound the argument of the root, norm or division (add an epsilon inside).",
-        failing="sqrt(x) at x = 0: the value is 0, its derivative infinite",
+        fix=(
+            "Keep the argument of the root, norm or division away from zero (add an epsilon "
+            "inside)."
+        ),
+        failing="sqrt(x) at x = 0: the value is 0 and the derivative is infinite",
         stable="sqrt(x + 1e-6)",
         look=_non_finite,
         needs=(Need.RESPONSE,),
@@ -181,17 +185,18 @@ CHECKS = (
         level=Level.ERROR,
         title="Gradients do not fit into fp16",
         measures=(
-            f"Largest absolute gradient entry, against {_SKIPPED:g} and {_FP16_MAX:.0f}, in fp16."
+            f"The largest absolute gradient entry against {_SKIPPED:g} and {_FP16_MAX:.0f}, in "
+            "fp16."
         ),
         why=(
-            "Loss scaling starts at 65536 and halves with every step that overflows; those steps "
+            "Loss scaling starts at 65536 and halves with every step that overflows. Those steps "
             "are skipped. An entry beyond 65504 overflows at any scale of one or more."
         ),
         source="torch.amp.GradScaler's defaults; IEEE 754 half precision",
         healthy=f"at most {_SKIPPED:g}; an error above {_FP16_MAX:.0f}",
         fix="Train in bf16 (--precision bf16), or average the loss instead of summing it.",
         failing="a loss summed over 100,000 tokens, in fp16",
-        stable="the mean over them",
+        stable="the mean loss over the same tokens",
         look=_fp16_range,
         needs=(Need.RESPONSE,),
         field="precision",
@@ -202,19 +207,19 @@ CHECKS = (
         level=Level.ERROR,
         title="The first gradient is very large",
         measures=(
-            f"Euclidean norm of the gradient before the first step, against {_NORM:g} and "
+            f"The Euclidean norm of the gradient before the first step, against {_NORM:g} and "
             f"{_WILD_NORM:g}."
         ),
         why=(
-            "Families at their defaults measured 0.3 to 30. A much larger one comes from wide "
-            "logits or a stream that grows with depth; clipping hides its size and keeps its "
-            "direction."
+            "Model families with their default settings measured 0.3 to 30. A much larger norm "
+            "comes from wide logits or from a residual stream that grows with depth. Clipping "
+            "hides the size of the gradient and keeps its direction."
         ),
-        source="measured on our families; preflight-ml's limit of 1000",
+        source="measured on the families that rksp tests; preflight-ml's limit of 1000",
         healthy=f"at most {_NORM:g}",
-        fix="Find its cause among the other findings, and clip gradients at 1 (--clip 1).",
+        fix="Look for the cause in the other findings, and clip gradients at 1 (--clip 1).",
         failing="a summed loss, or Mamba at width 768 with initializer_range 0.1: 132",
-        stable="GPT-2 at its defaults: 29",
+        stable="GPT-2 with its default settings: 29",
         look=_scale,
         needs=(Need.RESPONSE,),
     ),
@@ -222,18 +227,20 @@ CHECKS = (
         code="RKSP404",
         name="no-clipping",
         level=Level.WARNING,
-        title="No gradient clipping where something is risky",
+        title="A risky run has no gradient clipping",
         measures=(
-            f"Clipping off, and the rate above {_USUAL_RATE:g} times GPT-3's or near the "
-            f"likely edge, or a first gradient above {_NORM:g}."
+            "Clipping is off, and one of three numbers is high: the learning rate is above "
+            f"{_USUAL_RATE:g} times GPT-3's, it is near the likely edge, or the first gradient has "
+            f"a norm above {_NORM:g}."
         ),
         why=(
-            "Clipping bounds what one bad batch can do. RoPE-ViT under AdamW, at a rate tuned for "
-            "LAMB with its built-in bound, was NaN at the end of warm-up; clipping or a lower rate "
-            "fixed it. A quiet run does not need it."
+            "Clipping bounds the effect of one bad batch. RoPE-ViT was NaN at the end of warm-up: "
+            "it ran under AdamW at a learning rate that was tuned for LAMB, which has a built-in "
+            "bound. Clipping or a lower learning rate fixed it. A calm run does not need "
+            "clipping."
         ),
         source="rope-vit #16; GPT-3, LLaMA and BLOOM clip at 1",
-        healthy="--clip 1, or a usual rate and gradient",
+        healthy="--clip 1, or a usual learning rate and gradient",
         fix="Clip gradients at 1 (--clip 1).",
         failing="--clip 0 --lr 4e-3 on a ViT-B",
         stable="--clip 1 --lr 4e-3, or --clip 0 --lr 5e-4",
@@ -246,15 +253,17 @@ CHECKS = (
         level=Level.ERROR,
         title="Adam's epsilon does not fit the gradient",
         measures=(
-            "Epsilon over the RMS of the clipped first gradient's entries, or over what clipping "
-            "leaves of them (the bound / √parameters); zero is an error. Above "
-            f"{_FAST:g} times GPT-3's rate already at {_STARVED:g} of that."
+            "Epsilon divided by the RMS of the entries of the clipped first gradient. Where the "
+            "gradient is not measured, the RMS is the largest that clipping allows (the bound / "
+            f"√parameters). An epsilon of zero is an error. Above {_FAST:g} times GPT-3's learning "
+            f"rate the limit is {_STARVED:g} times the bound / √parameters."
         ),
         why=(
-            "Adam divides by |g| + ε. Above the gradient's size ε takes over, updates shrink, and "
-            "the rate no longer means what it says. Gradients shrink as models grow and training "
-            "goes on: at 4.8B parameters and a rate of 0.3, 1e-8 starved updates, and 1e-15 was "
-            "better, though the first gradient was a thousand times larger."
+            "Adam divides by |g| + ε. If ε is larger than the gradient, it dominates the sum, "
+            "updates shrink, and the learning rate loses its meaning. Gradients shrink as models "
+            "grow and as training proceeds. At 4.8B parameters and a learning rate of 0.3, an "
+            "epsilon of 1e-8 made updates too small, and 1e-15 worked better, although the first "
+            "gradient was a thousand times larger."
         ),
         source="Wortsman et al., 2023 (arXiv 2309.14322); Molybog et al., 2023",
         healthy=f"above 0 and at most {_OVER_TYPICAL:g} times the gradient's RMS",

@@ -1,4 +1,4 @@
-"""Checks of how the weights were drawn: width, depth, branches that start at zero."""
+"""Checks of the initialization: width, depth, branches that start at zero."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.WARNING if is_wild else Level.NOTE,
         message=(
-            f"Weights have standard deviation {std:.2g}, {ratio:.3g} times the {usual:.2g} that "
-            f"suits width {width:g}."
+            f"The weights have a standard deviation of {std:.2g}, which is {ratio:.3g} times the "
+            f"{usual:.2g} that suits width {width:g}."
         ),
         value=ratio,
-        fix=f"Set the standard deviation of initialization to {usual:.1g} (√(2/5d)).",
+        fix=f"Set the standard deviation of the initialization to {usual:.1g} (√(2/5d)).",
     )
 
 
 def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
-    """Standard deviation and width: of the weights, else as the configuration declares them."""
+    """Return standard deviation and width, measured if possible, else as declared."""
     facts = evidence.facts
     if facts is not None and facts.input_std is not None:
         return facts.input_std, facts.width
@@ -78,12 +78,14 @@ def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.NOTE,
             message=(
-                f"What writes to the stream is as large as what reads it ({ratio:.2g}) at "
-                f"{facts.depth} blocks."
+                "The matrices that write to the residual stream are about as large as those that "
+                f"read it (ratio {ratio:.2g}), at {facts.depth} blocks."
             ),
             value=ratio,
-            fix=f"Divide the output projections' initialization by √(2L) = "
-            f"{math.sqrt(2 * facts.depth):.3g}.",
+            fix=(
+                "Divide the initialization of the output projections by √(2L) = "
+                f"{math.sqrt(2 * facts.depth):.3g}."
+            ),
         )
 
 
@@ -92,7 +94,7 @@ def _chain(block: BlockStats) -> str:
 
 
 def _second_half_growth(blocks: Sequence[BlockStats]) -> float:
-    """Of one chain's RMS; 1 where it is too short, empty or not finite."""
+    """Return the growth of one chain's RMS; 1 if it is too short, empty or not finite."""
     middle, last = blocks[len(blocks) // 2 - 1].rms_out, blocks[-1].rms_out
     is_known = len(blocks) >= _DEEP and middle > 0 and math.isfinite(last)
     return last / middle if is_known else 1.0
@@ -117,23 +119,25 @@ CHECKS = (
         level=Level.WARNING,
         title="The initialization does not fit the width",
         measures=(
-            "Median RMS of the blocks' matrices that read the stream over √(2/5d), or the "
-            f"configuration's initializer_range; small values only from width {_WIDE}."
+            "The median RMS of those matrices in the blocks that read the residual stream, or the "
+            "configuration's initializer_range, divided by √(2/5d). Small values count only from "
+            f"width {_WIDE}."
         ),
         why=(
-            "A sum of d terms grows with √d, so the standard deviation must fall with it. "
-            "BigScience's 104B with 0.02 at width 11,600 (3.4 times) diverged near step 7,000 "
-            "whatever the rate; 0.006 passed that point. bf16 bears more than fp16. Too small can "
-            "spike as well, because normalization turns a small stream into large gradients: an "
-            "OLMo at 0.006 did and at 0.02 did not. But DeepSeek's 7B trained at 0.006 and OPT at "
-            "less, so that this is a note."
+            "A sum of d terms grows with √d, so the standard deviation must fall with width. "
+            "BigScience's 104B with 0.02 at width 11,600 (3.4 times) diverged near step 7,000 at "
+            "every learning rate; with 0.006 it passed that step. bf16 tolerates more than fp16. "
+            "A small standard deviation can cause spikes as well, because normalization turns a "
+            "small stream into large gradients: an OLMo spiked at 0.006 and not at 0.02. But "
+            "DeepSeek's 7B trained at 0.006 and OPT at less, so moderately small values are only "
+            "a note."
         ),
         source="BigScience tr8-104B chronicle; OLMo PR 285; Nguyen and Salazar, 2019 (√(2/5d))",
         healthy=(
             f"{_SMALL:g} to {_LARGE:g} times √(2/5d); a warning under {_SMALLER:g}, above "
             f"{_LARGER:g}, and in fp16 above {_LARGE:g}"
         ),
-        fix="Set the standard deviation of initialization to √(2/5d).",
+        fix="Set the standard deviation of the initialization to √(2/5d).",
         failing="initializer_range=0.02 at width 11600 in fp16: 3.4",
         stable="initializer_range=0.006 at width 11600: 1.0",
         look=_std,
@@ -143,21 +147,22 @@ CHECKS = (
         code="RKSP602",
         name="residual-scaling",
         level=Level.WARNING,
-        title="The residual stream grows with depth",
+        title="The residual stream grows too fast with depth",
         measures=(
-            f"RMS of the stream after the last block over that after the middle one, from {_DEEP} "
-            f"blocks; a note for unscaled output projections from {_DEEP_UNSCALED} blocks."
+            "The RMS of the residual stream after the last block divided by that after the middle "
+            f"block, from {_DEEP} blocks. Unscaled output projections are a note from "
+            f"{_DEEP_UNSCALED} blocks."
         ),
         why=(
-            "Normalized branches of equal size add like a random walk, √2 over the second half. "
-            "More means that every block multiplies what it gets, so that the early ones are "
-            "drowned and gradients grow backward in the same way. GPT-2 divides what writes to "
-            "the stream by √(2L) for this."
+            "Normalized branches of equal size add up like a random walk, which grows by √2 over "
+            "the second half. Faster growth means that every block multiplies its input. The "
+            "later blocks then drown the early ones, and gradients grow backward in the same way. "
+            "To prevent this, GPT-2 divides the matrices that write to the stream by √(2L)."
         ),
         source="Radford et al., 2019; OLMo 2's growth exponent; the level is our choice",
         healthy=f"at most {_SECOND_HALF_GROWTH:g} (a random walk has 1.4)",
-        fix="Normalize each branch's input, and divide output projections by √(2L).",
-        failing="x + f(x) without normalization, gain 1.5 a block, 8 blocks: 5",
+        fix="Normalize the input of each branch, and divide the output projections by √(2L).",
+        failing="x + f(x) without normalization, gain 1.5 per block, 8 blocks: 5",
         stable="x + f(norm(x)), 8 blocks: 1.4",
         look=_residual,
         needs=(Need.MODULES,),
@@ -166,16 +171,16 @@ CHECKS = (
         code="RKSP603",
         name="zero-init-branch",
         level=Level.NOTE,
-        title="Blocks return their input",
-        measures=f"Blocks whose update is below {_VANISHING:g} of their input.",
+        title="Blocks return their input unchanged",
+        measures=f"The blocks whose update is smaller than {_VANISHING:g} of their input.",
         why=(
             "Zero-initialized output projections (nanochat, ReZero, Fixup, adaLN-zero) are a "
-            "healthy recipe. They hide the block from every measurement at initialization: the "
+            "healthy recipe. But no measurement at initialization can see such a block: its "
             "spectrum is that of the identity, and near-unit mass alone would call it risky."
         ),
         source="arXiv 2602.22988, section on zero-initialization; nanochat",
-        healthy="every block moves its input",
-        fix="Repair nothing; score again from a checkpoint of a few steps for a fuller answer.",
+        healthy="every block changes its input",
+        fix="Change nothing. For a fuller answer, score a checkpoint after a few steps.",
         failing="output projections initialized to zero",
         stable="output projections N(0, 0.02²/2L)",
         look=_zero_branch,

@@ -1,4 +1,4 @@
-"""Checks of what an optimizer remembers: its betas, and how fast weights decay."""
+"""Checks of an optimizer's memory: its betas and its weight decay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _betas(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.ERROR,
             message=(
-                f"β₁ = {beta1:g} and β₂ = {beta2:g} break Adam's condition β₁² < √β₂: the second "
+                f"β₁ = {beta1:g} and β₂ = {beta2:g} violate Adam's condition β₁² < √β₂: the second "
                 "moment forgets before the first."
             ),
             value=beta1**2 / math.sqrt(beta2),
@@ -35,20 +35,20 @@ def _betas(evidence: CheckEvidence) -> Iterator[Observation]:
     elif beta1 >= _SLOW:
         yield Observation(
             level=Level.ERROR if beta1 >= _SLOWEST else Level.WARNING,
-            message=f"β₁ = {beta1:g} remembers {1 / (1 - beta1):,.0f} gradients.",
+            message=f"β₁ = {beta1:g} averages over {1 / (1 - beta1):,.0f} gradients.",
             value=beta1,
         )
     elif name in _QUICK_IN and beta1 < _QUICK:
         yield Observation(
             level=Level.WARNING,
-            message=f"β₁ = {beta1:g} is short for {name}.",
+            message=f"β₁ = {beta1:g} is small for {name}.",
             value=beta1,
             fix="Set β₁ to 0.95 (--beta1 0.95).",
         )
     elif has_second and not _SHORT <= beta2 <= _LONG:
         yield Observation(
             level=Level.WARNING,
-            message=f"β₂ = {beta2:g} remembers {1 / (1 - beta2):,.0f} squared gradients.",
+            message=f"β₂ = {beta2:g} averages over {1 / (1 - beta2):,.0f} squared gradients.",
             value=beta2,
             fix="Set β₂ to 0.95 (--beta2 0.95).",
         )
@@ -67,7 +67,7 @@ def _batch_memory(evidence: CheckEvidence) -> Iterator[Observation]:
         message=(
             f"β₂ = {recipe.adam_beta2:g} averages over {1 / (1 - recipe.adam_beta2):,.0f} steps of "
             f"{evidence.tokens:,} tokens"
-            + (f", at {ratio:.3g} times GPT-3's rate." if is_fast else ".")
+            + (f", at {ratio:.3g} times GPT-3's learning rate." if is_fast else ".")
         ),
         value=recipe.adam_beta2,
     )
@@ -81,14 +81,14 @@ def _decay(evidence: CheckEvidence) -> Iterator[Observation]:
     if shrink > _SHRINK:
         yield Observation(
             level=Level.ERROR,
-            message=f"Weight decay takes {shrink:.0%} of every weight at each step.",
+            message=f"Weight decay removes {shrink:.0%} of every weight at each step.",
             value=shrink,
             fix=f"Lower weight decay to {0.001 / rate:.1g} or less (0.1 is usual).",
         )
     elif decay > largest:
         yield Observation(
             level=Level.WARNING,
-            message=f"Weight decay is {decay:g}, where published recipes of AdamW use 0 to 0.4.",
+            message=f"Weight decay is {decay:g}. Published recipes of AdamW use 0 to 0.4.",
             value=decay,
         )
 
@@ -98,17 +98,18 @@ CHECKS = (
         code="RKSP407",
         name="adam-betas",
         level=Level.ERROR,
-        title="The betas are outside what trains",
+        title="The betas are outside the range that trains",
         measures=(
-            f"β₁ against {_SLOW:g} and {_SLOWEST:g} (and, for NAdamW, Cautious and SOAP, "
-            f"{_QUICK:g}); β₂ against {_SHORT:g} and {_LONG:g}; both against β₁² < √β₂."
+            f"β₁ against {_SLOW:g} and {_SLOWEST:g} (and against {_QUICK:g} for NAdamW, Cautious "
+            f"and SOAP), β₂ against {_SHORT:g} and {_LONG:g}, and both against β₁² < √β₂."
         ),
         why=(
-            "The update is an average of past gradients over the root of an average of their "
-            "squares. Where the second forgets before the first, an update can be any multiple of "
-            "the rate; a first moment of hundreds of steps pushes on long after the gradient has "
-            "turned. In the Marin sweep β₁ = 0.98 failed 8 of 12 runs of AdamW, Adam-mini and "
-            "Lion, and β₁ = 0.8 failed 7 of 10 of Cautious, NAdamW and SOAP."
+            "The update is an average of past gradients divided by the root of an average of "
+            "their squares. If the second average forgets before the first, an update can be any "
+            "multiple of the learning rate. A first moment over hundreds of steps keeps its "
+            "direction long after the gradient has turned. In the Marin sweep β₁ = 0.98 failed in "
+            "8 of 12 runs of AdamW, Adam-mini and Lion, and β₁ = 0.8 failed in 7 of 10 runs of "
+            "Cautious, NAdamW and SOAP."
         ),
         source=(
             "Kingma and Ba, 2015, theorem 4.1; the Marin optimizer sweep (arXiv 2509.02046), our "
@@ -125,15 +126,16 @@ CHECKS = (
         code="RKSP408",
         name="batch-memory",
         level=Level.WARNING,
-        title="The second moment is slow for so large a batch",
+        title="The second moment is too slow for the large batch",
         measures=(
-            f"β₂ of 0.999 or more with {_LARGE_BATCH:,.0f} tokens a step or more; a warning where "
-            f"the rate also is above {_FAST:g} times GPT-3's."
+            f"A β₂ of 0.999 or more with {_LARGE_BATCH:,.0f} tokens a step or more. It is a "
+            f"warning where the learning rate is also above {_FAST:g} times GPT-3's."
         ),
         why=(
-            "Large batches have quiet gradients and fast learning: the second moment of a "
-            "thousand steps ago is too small for today's gradient, and the update spikes. CLIP "
-            "trained at 16k pairs with 0.999 had spikes that a lower β₂ removed."
+            "With a large batch the gradient has little noise, and the model learns fast. The "
+            "second moment of a thousand steps ago is then too small for the present gradient, "
+            "and the update spikes. CLIP at a batch of 16k pairs had spikes with 0.999, and a "
+            "lower β₂ removed them."
         ),
         source="Wortsman et al., 2023 (arXiv 2304.13013); Molybog et al., 2023 (arXiv 2304.09871)",
         healthy=f"β₂ under 0.999, or fewer than {_LARGE_BATCH:,.0f} tokens a step",
@@ -149,19 +151,21 @@ CHECKS = (
         level=Level.ERROR,
         title="Weight decay is out of range",
         measures=(
-            "Weight decay of AdamW and its kin against 1; the rate times weight decay, which is "
-            f"the share lost a step, against {_SHRINK:g}."
+            "The weight decay of AdamW and similar optimizers against 1, and the share of a "
+            "weight that decay removes at each step (learning rate times weight decay) against "
+            f"{_SHRINK:g}."
         ),
         why=(
-            "Under AdamW weights settle near √(rate / 2λ): ten times the decay makes them three "
-            "times smaller, and each step turns them further. A decay of 5 is usually meant for "
-            "another optimizer, or for decay that is not multiplied by the rate."
+            "Under AdamW the size of weights settles near √(learning rate / 2λ). Ten times the "
+            "decay makes them three times smaller, and each step then turns them further. A decay "
+            "of 5 is usually meant for another optimizer, or for decay that is not multiplied by "
+            "the learning rate."
         ),
         source=(
             "Kosson et al., 2023 (arXiv 2305.17212) on the equilibrium; DINO's 0.4 is the largest "
-            "we know of in common recipes; the levels are our choice"
+            "that we know of in common recipes; the levels are our choice"
         ),
-        healthy=f"at most 1 (0.1 is usual); an error where a step takes over {_SHRINK:.0%}",
+        healthy=f"at most 1 (0.1 is usual); an error where a step removes more than {_SHRINK:.0%}",
         fix="Lower weight decay to 0.1 (--weight-decay 0.1).",
         failing="--weight-decay 5",
         stable="--weight-decay 0.1",

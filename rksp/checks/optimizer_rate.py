@@ -1,4 +1,4 @@
-"""The check of rates by what their own optimizer bears."""
+"""The check of learning rates against the limits of their own optimizer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"The rate {rate:g} is above {limit:.2g}, the top of what is known of "
-                f"{recipe.optimizer} at {size / 1e6:,.0f}M active parameters."
+                f"The learning rate {rate:g} is above {limit:.2g}, the highest that is known to "
+                f"work with {recipe.optimizer} at {size / 1e6:,.0f}M active parameters."
             ),
             value=rate / limit,
             rate=limit,
@@ -42,25 +42,27 @@ CHECKS = (
         code="RKSP507",
         name="optimizer-rate",
         level=Level.WARNING,
-        title="The learning rate is not one of this optimizer's",
+        title="The learning rate is not usual for this optimizer",
         measures=(
-            f"The peak rate of an optimizer other than AdamW against {_OF_EDGE:g} of where it "
-            "failed in the Marin sweep, carried to the size as AdamW's edge is, or against "
-            f"{_OVER_PUBLISHED:g} times the published rates of Lion and LAMB. Not for fine-tuning, "
-            "nor under μP."
+            "The peak learning rate of an optimizer other than AdamW. It is compared with "
+            f"{_OF_EDGE:g} of the edge that the optimizer had in the Marin sweep, extrapolated to "
+            f"the model's size as AdamW's edge is, and for Lion and LAMB with {_OVER_PUBLISHED:g} "
+            "times the published learning rates. The check is silent for fine-tuning and under "
+            "μP."
         ),
         why=(
-            "A rate means something else under each optimizer. Lion moves every weight by the "
-            "whole rate and needs a third to a tenth of AdamW's; Muon and Scion have a scale of "
-            "their own. A rate carried over from another optimizer is a usual cause of failure: "
-            "RoPE-ViT at LAMB's rate under AdamW was NaN at the end of warm-up."
+            "The same learning rate has a different effect under each optimizer. Lion moves every "
+            "weight by the whole learning rate and needs a third to a tenth of AdamW's. Muon and "
+            "Scion have a scale of their own. A learning rate that was taken over from another "
+            "optimizer is a usual cause of failure: RoPE-ViT with LAMB's learning rate under "
+            "AdamW was NaN at the end of warm-up."
         ),
         source=(
             "Chen et al., 2023 (arXiv 2302.06675); You et al., 2020 (arXiv 1904.00962); the Marin "
             "optimizer sweep (arXiv 2509.02046), our reading; rope-vit #16"
         ),
         healthy=f"at most {_OF_EDGE:g} of the optimizer's own edge, or its published range",
-        fix="Use a rate that was published for this optimizer.",
+        fix="Use a learning rate that was published for this optimizer.",
         failing="--optimizer lion --lr 6e-4 on a GPT-2",
         stable="--optimizer lion --lr 1e-4 on a GPT-2",
         look=_own_rate,

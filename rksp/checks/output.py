@@ -26,7 +26,7 @@ def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.ERROR if loss > 2 * uniform else Level.WARNING,
             message=(
-                f"The initial loss is {loss:.3g} nats, where a uniform guess has {uniform:.3g}."
+                f"The initial loss is {loss:.3g} nats. A uniform guess has a loss of {uniform:.3g}."
             ),
             value=loss,
         )
@@ -60,8 +60,8 @@ def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                "The output layer is the embedding, whose standard deviation "
-                f"{facts.embedding_std:.3g} at width {facts.width} makes logits of standard "
+                "The output layer shares its weights with the embedding. Their standard deviation "
+                f"{facts.embedding_std:.3g} at width {facts.width} gives logits of standard "
                 f"deviation {spread:.3g}."
             ),
             value=spread,
@@ -79,8 +79,8 @@ def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.WARNING,
         message=(
-            f"The rate is {ratio:.3g} times GPT-3's for {size / 1e9:.3g}B active parameters, and "
-            f"z-loss {said}."
+            f"The learning rate is {ratio:.3g} times GPT-3's for {size / 1e9:.3g}B active "
+            f"parameters, and the z-loss {said}."
         ),
         value=ratio,
     )
@@ -93,21 +93,25 @@ CHECKS = (
         level=Level.ERROR,
         title="The initial loss is far above that of a uniform guess",
         measures=(
-            "Cross-entropy on the probe before training against ln V, V the number of classes."
+            "The cross-entropy on the probe before training against ln V, where V is the number "
+            "of classes."
         ),
         why=(
-            "A model that knows nothing should say so. For Gaussian logits of standard deviation "
-            "σ the loss is about ln V + σ²/2, so any excess is confidence that training must "
-            "first undo, with gradients that are far from those that the recipe was made for. T5 "
-            "built from scratch with an output layer of unit variance started at 110 instead of "
-            "11. A very shallow model with a scaled and tied embedding (two blocks of Gemma) "
-            "answers with the token it was shown, and starts high too; deeper ones do not."
+            "An untrained model should give every class about the same probability. For Gaussian "
+            "logits of standard deviation σ the loss is about ln V + σ²/2. Any excess is "
+            "confidence that training must first undo, and the gradients differ from those that "
+            "the recipe was made for. A T5 that was built from scratch with an output layer of "
+            "unit variance started at a loss of 110 instead of 11. A very shallow model with a "
+            "scaled and tied embedding (two blocks of Gemma) predicts its input token, so its "
+            "loss also starts high. Deeper models do not."
         ),
         source="transformers PR 26441 (T5 from scratch); ln V + σ²/2, our own measurement",
         healthy=f"at most ln V + {_EXCESS:g} nats; an error above 2 ln V",
-        fix="Initialize the output layer with standard deviation 1/√d or zero, and untie it.",
+        fix=(
+            "Initialize the output layer with standard deviation 1/√d or with zeros, and untie it."
+        ),
         failing="vocabulary 32,128, width 768, output layer N(0, 1): loss 108 against ln V = 10.4",
-        stable="the same with N(0, 1/768): loss 11.0",
+        stable="the same model with N(0, 1/768): loss 11.0",
         look=_initial_loss,
         needs=(Need.FORWARD,),
     ),
@@ -116,11 +120,13 @@ CHECKS = (
         name="output-logit-scale",
         level=Level.ERROR,
         title="The output logits are spread too widely at initialization",
-        measures="Standard deviation of the output logits over classes, averaged over positions.",
+        measures=(
+            "The standard deviation of the output logits over classes, averaged over positions."
+        ),
         why=(
-            "The gradient of the cross-entropy flows only where the softmax is undecided; logits "
-            "of standard deviation 8 cost 32 nats and give most of the mass to a handful of "
-            "classes. Wide logits also are where output-logit divergence starts from."
+            "The gradient of the cross-entropy is large only where the softmax is undecided. "
+            "Logits of standard deviation 8 cost 32 nats and give most of the probability to a "
+            "few classes. The divergence of output logits also starts from wide logits."
         ),
         source="Wortsman et al., 2023 (arXiv 2309.14322); levels from ln V + σ²/2",
         healthy=f"at most {_SPREAD:g}; an error above {_WILD_SPREAD:g}",
@@ -136,13 +142,15 @@ CHECKS = (
         level=Level.WARNING,
         title="A tied embedding is too large to be an output layer",
         measures=(
-            "Standard deviation of the shared embedding times √width, unless the logits are small."
+            "The standard deviation of the shared embedding times √width. The check is silent "
+            "where the measured logits are small."
         ),
         why=(
-            "An embedding does well with unit variance and an output layer with 1/√d; tied, they "
-            "are one matrix. After the last normalization the states have unit variance, so the "
-            "logits have the embedding's standard deviation times √d. Models that keep a large "
-            "shared embedding divide the states or logits on the way (T5 by √d)."
+            "An embedding works well with unit variance. An output layer needs a standard "
+            "deviation of 1/√d. If they are tied, they are one matrix. After the last "
+            "normalization the states have unit variance, so the logits have the embedding's "
+            "standard deviation times √d. Models that keep a large shared embedding divide the "
+            "states or the logits before the softmax (T5 by √d)."
         ),
         source="transformers PR 26441; Raffel et al., 2020 (T5's d^-1/2 on tied logits)",
         healthy=f"std · √d at most {_TIED_SPREAD:g}, or measured logits at most {_SPREAD:g}",
@@ -160,21 +168,23 @@ CHECKS = (
         code="RKSP104",
         name="missing-z-loss",
         level=Level.WARNING,
-        title="A high rate at a large size without z-loss",
+        title="A large model has a high learning rate and no z-loss",
         measures=(
-            f"The coefficient of z-loss, or a cap on the output logits, from {_LARGE / 1e9:g}B "
-            f"active parameters at more than {_FAST:g} times GPT-3's rate."
+            "The coefficient of the z-loss, or a cap on the output logits. The check applies from "
+            f"{_LARGE / 1e9:g}B active parameters at more than {_FAST:g} times GPT-3's learning "
+            "rate."
         ),
         why=(
-            "Output logits drift to large values at high rates, late in training and most without "
-            "weight decay; log²Z in the loss holds them. PaLM, DCLM and OLMo 2 use it. Marin's 8B "
-            "ran at 1e-3 without it, and its loss rose when the rate decayed."
+            "At high learning rates the output logits drift to large values. This happens late in "
+            "training, and mostly without weight decay. A penalty on log²Z in the loss keeps them "
+            "small. PaLM, DCLM and OLMo 2 use it. Marin's 8B ran at 1e-3 without it, and its loss "
+            "rose when the learning rate decayed."
         ),
         source=(
             "Chowdhery et al., 2022 (arXiv 2204.02311); Wortsman et al., 2023 (arXiv 2309.14322); "
             "Marin PR 1236"
         ),
-        healthy=f"a z-loss of 1e-4, a soft cap, or at most {_FAST:g} times GPT-3's rate",
+        healthy=f"a z-loss of 1e-4, a soft cap, or at most {_FAST:g} times GPT-3's learning rate",
         fix="Add a z-loss of 1e-4.",
         failing="an 8B Llama at 1e-3 without z-loss",
         stable="an 8B Llama at 1e-3 with a z-loss of 1e-4",

@@ -1,4 +1,4 @@
-"""Where in a model's configuration file a finding points."""
+"""The position of a finding in a model's configuration file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rksp.checks.registry import blamed_settings
 
 
 def setting_line(path: Path, code: str) -> int:
-    """The line of the setting that the findings of a code blame, from one.
+    """Find the line, counted from 1, of the setting that the findings of a code blame.
 
     The first line where the file names none of them, or cannot be read.
     """

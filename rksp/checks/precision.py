@@ -1,4 +1,4 @@
-"""Checks of ranges against number formats, and of what is kept in few bits."""
+"""Checks of values against number formats, and of parameters in low precision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.forward is not None and evidence.forward.non_finite is not None:
         yield Observation(
             level=Level.ERROR,
-            message=f"{evidence.forward.non_finite} is the first module to give NaN or infinity.",
+            message=(
+                f"{evidence.forward.non_finite} is the first module whose output holds NaN or "
+                "infinity."
+            ),
             value=None,
             layer=evidence.forward.non_finite,
         )
@@ -39,7 +42,10 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
         name = evidence.forward.activation_name
         yield Observation(
             level=Level.ERROR if largest > _FP16_MAX else Level.WARNING,
-            message=f"{name} gives {largest:.5g}, and fp16 ends at {_FP16_MAX:.0f}.",
+            message=(
+                f"The output of {name} reaches {largest:.5g}. The largest fp16 number is "
+                f"{_FP16_MAX:.0f}."
+            ),
             value=largest,
             layer=name,
         )
@@ -51,7 +57,10 @@ def _fp8_range(evidence: CheckEvidence) -> Iterator[Observation]:
         name = evidence.forward.activation_name
         yield Observation(
             level=Level.WARNING if evidence.recipe.precision == "fp8" else Level.NOTE,
-            message=f"{name} gives {largest:.4g}, beyond the {_FP8_MAX:g} of fp8 (E4M3).",
+            message=(
+                f"The output of {name} reaches {largest:.4g}. The largest fp8 number is "
+                f"{_FP8_MAX:g} (E4M3)."
+            ),
             value=largest,
             layer=name,
         )
@@ -71,16 +80,18 @@ def _low_precision_parameters(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.ERROR,
             message=(
-                f"Adam's epsilon {recipe.adam_epsilon:g} is zero in fp16, so a parameter without "
-                "gradient becomes 0/0."
+                f"Adam's epsilon {recipe.adam_epsilon:g} is zero in fp16, so the update of a "
+                "parameter without a gradient is 0/0."
             ),
             value=recipe.adam_epsilon,
         )
     else:
         yield Observation(
             level=Level.NOTE if evidence.is_fine_tuning else Level.WARNING,
-            message=f"Trainable parameters are kept in {kind}, with a rounding of "
-            f"{_ROUNDING[recipe.precision]:.2g} of their size.",
+            message=(
+                f"Trainable parameters are kept in {kind}, which rounds by "
+                f"{_ROUNDING[recipe.precision]:.2g} of their size."
+            ),
             value=_ROUNDING[recipe.precision],
         )
 
@@ -97,9 +108,9 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"A step moves weights by {ratio:.2g} of their size, less than the rounding "
-                f"{rounding:.2g} of {recipe.precision.removesuffix('-pure')}: most updates are "
-                "lost."
+                f"A step moves weights by {ratio:.2g} of their size. "
+                f"{recipe.precision.removesuffix('-pure')} rounds by {rounding:.2g}, so most "
+                "updates are lost."
             ),
             value=ratio,
         )
@@ -112,7 +123,7 @@ def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
     if name in _OVERFLOWING:
         message = f"{name} models were trained in bf16 and are known to overflow in fp16."
     elif _is_bf16(evidence):
-        message = f"The configuration says that this {name} model was trained in bf16."
+        message = f"According to its configuration, this {name} model was trained in bf16."
     else:
         return
     yield Observation(level=Level.WARNING, message=message, value=None)
@@ -126,7 +137,7 @@ def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.in_fp16 and not evidence.is_fine_tuning and not any(_fp16_family(evidence)):
         yield Observation(
             level=Level.NOTE,
-            message="The run trains from scratch in fp16, whose range ends at 65504.",
+            message="The run trains from scratch in fp16. The largest fp16 number is 65504.",
             value=None,
         )
 
@@ -137,9 +148,11 @@ def _fp8_training(evidence: CheckEvidence) -> Iterator[Observation]:
     blocks = evidence.forward.blocks if evidence.forward is not None else ()
     heaviest = max((block.kurtosis or 0.0 for block in blocks), default=0.0)
     if heaviest > _HEAVY_TAIL:
-        message = f"Activations have a kurtosis of {heaviest:.3g}, and fp8 has one scale for all."
+        message = (
+            f"Activations have a kurtosis of {heaviest:.3g}, but fp8 has one scale for all entries."
+        )
     elif evidence.is_fine_tuning:
-        message = "Trained weights have outliers, and fp8 has one scale for each tensor."
+        message = "Trained weights have outliers, but fp8 has one scale for each tensor."
     else:
         message = "The run trains from scratch in fp8."
     is_risky = heaviest > _HEAVY_TAIL or evidence.is_fine_tuning
@@ -156,13 +169,18 @@ CHECKS = (
         name="non-finite-activation",
         level=Level.ERROR,
         title="The forward pass gives NaN or infinity",
-        measures="Every module's output on the probe, in float32; the first bad one is named.",
-        why="Nothing can be trained from here; later modules only pass the damage on.",
+        measures=(
+            "The output of every module on the probe, in float32. The first module with a bad "
+            "output is named."
+        ),
+        why="Training cannot start from such a model. Later modules only pass the bad values on.",
         source="arithmetic",
         healthy="every output is finite",
-        fix="Look at the named module: its scale, a division by zero, a logarithm or root at zero.",
-        failing="a root of a negative number in the first block",
-        stable="the same with its argument clamped above zero",
+        fix=(
+            "Check the named module: its scale, a division by zero, a logarithm or a root of zero."
+        ),
+        failing="the square root of a negative number in the first block",
+        stable="the same block with the argument clamped above zero",
         look=_non_finite,
         needs=(Need.FORWARD,),
     ),
@@ -170,13 +188,18 @@ CHECKS = (
         code="RKSP302",
         name="fp16-activation-range",
         level=Level.ERROR,
-        title="Activations come near the end of fp16",
-        measures=f"Largest absolute module output against {_FP16_MAX:.0f}, if the recipe is fp16.",
-        why=(
-            "Loss scaling protects gradients, not activations: one output beyond 65504 is "
-            "infinity, and the loss NaN. T5-base overflows in a feed-forward output of 66,246."
+        title="Activations come close to the limit of fp16",
+        measures=(
+            f"The largest absolute module output against {_FP16_MAX:.0f}, if the recipe uses fp16."
         ),
-        source=f"transformers #5651; unsloth-zoo PR 600; room of {_FP16_ROOM:g}× is our choice",
+        why=(
+            "Loss scaling protects gradients, not activations. An output beyond 65504 becomes "
+            "infinity, and the loss becomes NaN. T5-base overflows in a feed-forward output of "
+            "66,246."
+        ),
+        source=(
+            f"transformers #5651; unsloth-zoo PR 600; the margin of {_FP16_ROOM:g}× is our choice"
+        ),
         healthy=f"at most {_FP16_MAX / _FP16_ROOM:.0f}; an error above {_FP16_MAX:.0f}",
         fix="Train in bf16 (--precision bf16), or keep the named module in float32.",
         failing="--precision fp16 with a feed-forward output of 66,246",
@@ -189,11 +212,13 @@ CHECKS = (
         code="RKSP303",
         name="fp8-activation-range",
         level=Level.NOTE,
-        title="Activations exceed fp8 without scaling",
-        measures=f"Largest absolute module output against {_FP8_MAX:g}, the end of E4M3.",
+        title="Activations exceed the range of unscaled fp8",
+        measures=(
+            f"The largest absolute module output against {_FP8_MAX:g}, the largest number in E4M3."
+        ),
         why=(
-            "An unscaled cast to E4M3 saturates at 448. Scaling by tensor or by block avoids it at "
-            "the price of the small entries; delayed scaling reacts a step late."
+            "An unscaled cast to E4M3 saturates at 448. Scaling by tensor or by block avoids this "
+            "but loses small entries. Delayed scaling reacts one step late."
         ),
         source="Micikevicius et al., 2022 (arXiv 2209.05433), Table 1",
         healthy=f"at most {_FP8_MAX:g}",
@@ -209,16 +234,18 @@ CHECKS = (
         name="low-precision-parameters",
         level=Level.ERROR,
         title="Trainable parameters are kept in 16 bits",
-        measures="The recipe's precision; in fp16 also Adam's epsilon against 6e-8.",
+        measures="The recipe's precision. In fp16: also Adam's epsilon against 6e-8.",
         why=(
-            "bf16 keeps 8 significant bits: an update smaller than 1/512 of its weight is rounded "
-            "away, and errors pile up over steps. Mamba-130M with parameters cast to bf16 "
-            "overflowed and trained with float32 parameters under autocast. In fp16 Adam's usual "
-            "epsilon is zero and the update of an unused parameter is 0/0."
+            "bf16 has 8 significant bits: an update smaller than 1/512 of its weight is rounded "
+            "away, and the errors accumulate. Mamba-130M overflowed with parameters cast to bf16, "
+            "and trained with float32 parameters under autocast. In fp16 Adam's usual epsilon is "
+            "zero, and the update of an unused parameter is 0/0."
         ),
         source="state-spaces/mamba #6; IEEE 754 half precision",
-        healthy="float32 parameters (fp32, or bf16 and fp16 as autocast)",
-        fix="Keep parameters in float32 and autocast the arithmetic (--precision bf16).",
+        healthy="float32 parameters (fp32, or bf16 and fp16 under autocast)",
+        fix=(
+            "Keep the parameters in float32 and use autocast for the arithmetic (--precision bf16)."
+        ),
         failing="--precision fp16-pure --epsilon 1e-8",
         stable="--precision bf16",
         look=_low_precision_parameters,
@@ -230,15 +257,17 @@ CHECKS = (
         level=Level.WARNING,
         title="Updates are smaller than the rounding of the parameters",
         measures=(
-            "Learning rate times the first update's RMS over the weights' RMS, in -pure precision."
+            "The learning rate times the RMS of the first update, divided by the RMS of the "
+            "weights, in -pure precision."
         ),
         why=(
-            "Adding less than half a unit in the last place changes nothing. Rounding to nearest "
-            "then freezes most weights, while the rest take all of the movement."
+            "Adding less than half a unit in the last place does not change a number. With "
+            "rounding to nearest most weights then stop moving, and the rest take all of the "
+            "movement."
         ),
         source="Zamirai et al., 2020 (arXiv 2010.06192): nearest rounding cancels small updates",
         healthy="at least 2^-9 in bf16, 2^-12 in fp16",
-        fix="Keep parameters in float32, or use stochastic rounding.",
+        fix="Keep the parameters in float32, or use stochastic rounding.",
         failing="--precision bf16-pure --lr 1e-5 with weights of 0.02: 5e-4",
         stable="--precision bf16 --lr 1e-5",
         look=_lost_updates,
@@ -249,16 +278,16 @@ CHECKS = (
         code="RKSP306",
         name="fp16-family",
         level=Level.WARNING,
-        title="A family trained in bf16, in fp16",
+        title="A model family that was trained in bf16 runs in fp16",
         measures=(
-            "The model type against those reported to overflow, and the configuration's dtype, if "
-            "the recipe is fp16."
+            "The model type against those that are reported to overflow, and the configuration's "
+            "dtype, if the recipe uses fp16."
         ),
         why=(
-            "These models were trained with bf16's range, and some of their values lie beyond "
-            "fp16's. Overflow may sit in the backward pass only: a finite loss with a NaN "
-            "gradient, while no activation exceeds 350. Loss 0 with a NaN gradient is how it "
-            "shows in the logs."
+            "These models were trained with the range of bf16, and some of their values lie "
+            "outside that of fp16. The overflow may occur only in the backward pass: the loss is "
+            "finite and the gradient is NaN, although no activation exceeds 350. The logs then "
+            "show a loss of 0 and a NaN gradient."
         ),
         source=(
             "transformers #5651 and #11076; unsloth-zoo PRs 600 and 866; QwenLM/Qwen3 #670, #868"
@@ -278,14 +307,14 @@ CHECKS = (
         title="Training from scratch in fp16",
         measures="The recipe's precision.",
         why=(
-            "Weights and activations grow until something leaves fp16's range, at high rates and "
-            "low ones: BLOOM's 104B at 6e-5, nanoGPT at 6e-4 on a V100, DeiT-B at 1e-3. GPT-3, OPT "
-            "and Pythia trained in fp16 to the end, some with dozens of restarts. BigScience's "
-            "first lesson was to use bf16."
+            "Weights and activations grow until one of them exceeds the range of fp16. This "
+            "happens at high and at low learning rates: BLOOM's 104B at 6e-5, nanoGPT at 6e-4 on "
+            "a V100, DeiT-B at 1e-3. GPT-3, OPT and Pythia completed training in fp16, some of "
+            "them with dozens of restarts. BigScience's first lesson was to use bf16."
         ),
         source="BigScience lessons learned; nanoGPT #136; deit #29; yanmtt #7",
         healthy="bf16 or fp32",
-        fix="Train in bf16 where the device has it (--precision bf16).",
+        fix="Train in bf16 if the device supports it (--precision bf16).",
         failing="--precision fp16",
         stable="--precision bf16",
         look=_fp16_training,
@@ -295,23 +324,24 @@ CHECKS = (
         code="RKSP308",
         name="fp8-training",
         level=Level.WARNING,
-        title="Training in fp8",
+        title="The run trains in fp8",
         measures=(
-            "The recipe's precision; a warning for trained weights, and where the kurtosis of the "
-            f"stream is above {_HEAVY_TAIL:g}."
+            "The recipe's precision. It is a warning for trained weights, and where the kurtosis "
+            f"of the residual stream is above {_HEAVY_TAIL:g}."
         ),
         why=(
-            "fp8 keeps 3 bits of a number and needs a scale for each tensor or block: one large "
-            "entry pushes all others to zero. A 1B model pre-trained in fp8 and its fine-tuning "
-            "did not converge, where bf16 did; another run was NaN in its first batch, and the "
-            "author found it very sensitive to the initialization. DeepSeek-V3 scales by blocks "
-            "of 128 and keeps embedding, output layer, norms and router in more bits."
+            "fp8 keeps 3 bits of a number and needs a scale for each tensor or block. One large "
+            "entry rounds all others to zero. A 1B model that was pre-trained in fp8 did not "
+            "converge, nor did its fine-tuning; in bf16 both did. Another run was NaN in its "
+            "first batch, and its author found it very sensitive to the initialization. "
+            "DeepSeek-V3 scales by blocks of 128 and keeps the embedding, the output layer, the "
+            "norms and the router in higher precision."
         ),
         source="TransformerEngine #841, #962; DeepSeek-V3 (arXiv 2412.19437), section 3.3",
-        healthy="bf16; or fp8 from scratch, scaled by block",
+        healthy="bf16, or fp8 from scratch with scaling by block",
         fix=(
-            "Scale by block, keep the first and last layers in bf16, and run a few hundred steps "
-            "in bf16 beside it."
+            "Scale by block, keep the first and last layers in bf16, and compare with a few "
+            "hundred steps in bf16."
         ),
         failing="--precision fp8 on trained weights",
         stable="--precision bf16 on trained weights",

@@ -1,4 +1,4 @@
-"""Published and measured peak rates, by optimizer: the numbers that rates are judged by."""
+"""Published and measured peak learning rates by optimizer, the reference of the checks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _SWEPT_SIZE = 134e6  # non-embedding parameters of the Marin sweep's smallest mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateRange:
-    """What is known of one optimizer's peak rate.
+    """Known peak learning rates of one optimizer.
 
     Attributes:
-        family: What its update is made of. `sign`: all entries have the same size;
+        family: The kind of its update. `sign`: all entries have the same size;
             `orthogonal`: all singular values have; `layerwise`: scaled to the layer's norm.
         passing: Highest rate that trained in the Marin sweep at 130M, with its base recipe.
         failing: Lowest rate that failed in it, in at least half of the runs; None if none did.
-        over_adamw: Published peak rates over AdamW's for the same model, at most; None where the
-            rate has a meaning of its own.
+        over_adamw: Largest ratio of published peak rates to AdamW's for the same model; None if the
+            rates are not comparable.
         source: Where the numbers come from.
-        needs_warmup: Unless runs without one succeeded: T5 and PaLM had none under Adafactor.
+        needs_warmup: False if runs without warm-up succeeded: T5 and PaLM had none with Adafactor.
     """
 
     family: Family
@@ -124,16 +124,16 @@ MEASURED_OPTIMIZERS = frozenset({"adamw", "sgd", "lion", "adafactor", "muon"})
 
 
 def published_rate(parameters: float) -> float:
-    """AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
+    """Return AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
     return _REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE
 
 
 def runs_edge(block_parameters: float, tokens: float) -> float:
-    """AdamW's edge in public ladders for pre-norm models, in rate.
+    """Return AdamW's edge, a learning rate, in public ladders for pre-norm models.
 
     Args:
-        block_parameters: Non-embedding parameters.
-        tokens: Tokens an optimizer step.
+        block_parameters: Number of non-embedding parameters.
+        tokens: Tokens per optimizer step.
     """
     return 10 ** (
         _EDGE + _EDGE_ON_SIZE * math.log10(block_parameters) + _EDGE_ON_TOKENS * math.log10(tokens)
@@ -141,9 +141,9 @@ def runs_edge(block_parameters: float, tokens: float) -> float:
 
 
 def swept_edge(optimizer: str, block_parameters: float) -> float | None:
-    """Where an optimizer failed in the Marin sweep, carried to another size as AdamW's edge is.
+    """Return an optimizer's edge in the Marin sweep, extrapolated in size as AdamW's edge is.
 
-    The geometric middle of the last passing and the first failing rate; None if it never failed.
+    It is the geometric mean of the last passing and the first failing rate; None without failures.
     """
     known = RATES.get(optimizer)
     if known is None or known.passing is None or known.failing is None:

@@ -1,4 +1,4 @@
-"""Checks of the learning rate: against measured and public edges, warm-up and batch."""
+"""Checks of the learning rate against measured and public edges, of warm-up and batch."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     if rate is None or edge is None or ceiling is None or rate <= min(ceiling, edge):
         return
     is_over = rate > edge
-    bound, name = (edge, "likely edge") if is_over else (ceiling, "rate not to exceed,")
+    bound, name = (edge, "likely edge") if is_over else (ceiling, "learning rate not to exceed,")
     yield Observation(
         level=Level.ERROR if is_over else Level.WARNING,
-        message=f"The rate {rate:g} is {rate / bound:.3g} times the {name} {bound:.2g}.",
+        message=f"The learning rate {rate:g} is {rate / bound:.3g} times the {name} {bound:.2g}.",
         value=rate / edge,
         rate=start or ceiling,
     )
@@ -45,9 +45,15 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"The rate {rate:g} is above {limit:.2g}, half of where public runs of "
-                f"{size / 1e6:,.0f}M active parameters began to fail"
-                + (", times 3 for bounded attention." if evidence.bounds_attention else ".")
+                (
+                    f"The learning rate {rate:g} is above {limit:.2g}, which is half of the one at "
+                    f"which public runs of {size / 1e6:,.0f}M active parameters began to fail"
+                )
+                + (
+                    " (times 3, because attention is bounded)."
+                    if evidence.bounds_attention
+                    else "."
+                )
             ),
             value=ratio,
             rate=limit,
@@ -57,7 +63,7 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.NOTE,
             message=(
-                f"The rate is {ratio:.3g} times the {usual:.2g} that GPT-3's recipe has for "
+                f"The learning rate is {ratio:.3g} times the {usual:.2g} of GPT-3's recipe for "
                 f"{size / 1e6:,.0f}M active parameters."
             ),
             value=ratio,
@@ -72,7 +78,7 @@ def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.WARNING,
         message=(
-            f"Warm-up is {recipe.warmup_steps} of {recipe.max_steps} steps."
+            f"The warm-up takes {recipe.warmup_steps} of {recipe.max_steps} steps."
             if recipe.warmup_steps
             else f"There is no warm-up in {recipe.max_steps} steps."
         ),
@@ -82,7 +88,7 @@ def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _wanted_warmup(evidence: CheckEvidence) -> int:
-    """Steps of warm-up that this recipe should have; 0 where it needs none."""
+    """Return the warm-up steps that this recipe should have; 0 where it needs none."""
     recipe = evidence.recipe
     rate = recipe.learning_rate
     if rate is None or not RATES[recipe.optimizer].needs_warmup:
@@ -109,8 +115,8 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING if scaled > _WILD_BATCH_RATIO else Level.NOTE,
             message=(
-                f"With {tokens:,} tokens a step the rate is {scaled:.3g} times GPT-3's, scaled by "
-                "the square root of the batch."
+                f"With {tokens:,} tokens a step the learning rate is {scaled:.3g} times GPT-3's, "
+                "scaled by the square root of the batch."
             ),
             value=scaled,
             rate=evidence.recipe.learning_rate * _BATCH_RATIO / scaled,
@@ -122,19 +128,22 @@ CHECKS = (
         code="RKSP501",
         name="learning-rate",
         level=Level.ERROR,
-        title="The learning rate is above what this model bears",
+        title="The learning rate is too high for this model",
         measures=(
-            "The peak rate over the likely edge (where failure is as likely as not) and the rate "
-            "not to exceed, below which 5 % of the edges lie."
+            "The peak learning rate against the likely edge, where failure is as likely as "
+            "success, and against the learning rate not to exceed, below which 5 % of the edges "
+            "lie."
         ),
         why=(
-            "Above the edge a lower rate would train better, or nothing does. Both numbers come "
-            "from the model of the edge, whose card says how well it does; the other checks are "
-            "independent of it."
+            "Above the edge training fails, or a lower learning rate trains better. Both numbers "
+            "come from the model of the edge; its card states how accurate it is. The other "
+            "checks do not depend on it."
         ),
-        source="measured on our runs (rksp lab) and on public ladders",
-        healthy="at most the rate not to exceed; a warning above it, an error above the edge",
-        fix="Lower the rate to the one to start with.",
+        source="measured on our runs (rksp lab) and on public ladders of learning rates",
+        healthy=(
+            "at most the learning rate not to exceed; a warning above it, an error above the edge"
+        ),
+        fix="Lower the learning rate to the one to start with.",
         failing="rksp score gpt2 --lr 6e-2",
         stable="rksp score gpt2 --lr 6e-4",
         look=_rate_over_edge,
@@ -145,23 +154,27 @@ CHECKS = (
         code="RKSP502",
         name="published-rate",
         level=Level.WARNING,
-        title="The learning rate is above what public runs of this size bore",
+        title="The learning rate is higher than public runs of this size could take",
         measures=(
-            "The peak rate of AdamW and its kin against half of 10^1.52 · N^-0.39 · B^-0.02, the "
-            "edge of public ladders (N active parameters without embeddings, B tokens a step), "
-            f"times {_BOUNDED:g} if attention is bounded. A note above {_HIGH_RATIO:g} times "
-            "GPT-3's line. Not for fine-tuning, nor under μP."
+            "The peak learning rate of AdamW and similar optimizers against half of 10^1.52 · "
+            "N^-0.39 · B^-0.02, the edge of public ladders (N active parameters without "
+            f"embeddings, B tokens a step), times {_BOUNDED:g} if attention is bounded. It is a "
+            f"note above {_HIGH_RATIO:g} times GPT-3's learning rate. The check is silent for "
+            "fine-tuning and under μP."
         ),
         why=(
-            "The highest rate that trains falls with size. Marin's 8B ran well at 1e-3 and not at "
-            "2e-3; DCLM's 7B, with QK-norm and z-loss, ran at 2e-3. Under μP the rate is that of "
-            "a small base model, and this line says nothing."
+            "The highest learning rate that trains falls with size. Marin's 8B ran well at 1e-3 "
+            "and badly at 2e-3. DCLM's 7B, with QK-norm and z-loss, ran at 2e-3. Under μP the "
+            "learning rate belongs to a small base model, so this check does not apply."
         ),
         source=(
             "our fit to Step Law's ladders (arXiv 2503.04715); Marin PR 1236; Rybakov et al., "
             "2024 (arXiv 2410.16682) for QK-norm; Brown et al., 2020, Table 2.1"
         ),
-        healthy=f"at most half the public edge, and {_HIGH_RATIO:g} times GPT-3's rate",
+        healthy=(
+            f"at most half of the public edge, and at most {_HIGH_RATIO:g} times GPT-3's learning "
+            "rate"
+        ),
         fix="Lower the learning rate.",
         failing="an 8B Llama at 2e-3",
         stable="an 8B Llama at 1e-3",
@@ -173,22 +186,22 @@ CHECKS = (
         code="RKSP503",
         name="warmup",
         level=Level.WARNING,
-        title="Warm-up is missing or short",
+        title="Warm-up is missing or too short",
         measures=(
-            f"Warm-up against {_WARMUP_SHARE:.0%} of the run, {_WARMUP_STEPS} steps or "
-            f"{_WARMUP_TOKENS / 1e6:g}M tokens, whichever is least; {_FAST_STEPS} steps or those "
-            f"tokens where the rate is above {_FAST:g} of a public edge. Not for SGD, Adafactor, "
-            f"Muon and Scion, nor for fine-tuning at {_FINE_TUNING_RATE:g} "
-            f"({_ADAPTER_RATE:g} with adapters) or less."
+            f"The warm-up against the least of {_WARMUP_SHARE:.0%} of the run, {_WARMUP_STEPS} "
+            f"steps and {_WARMUP_TOKENS / 1e6:g}M tokens. Where the learning rate is above "
+            f"{_FAST:g} of a public edge, the limit is {_FAST_SHARE:.0%} of the run, {_FAST_STEPS} "
+            "steps or those tokens. The check is silent for SGD, Adafactor, Muon and Scion, and "
+            f"for fine-tuning at {_FINE_TUNING_RATE:g} or less ({_ADAPTER_RATE:g} with adapters)."
         ),
         why=(
-            "The first gradients point where curvature is highest, and Adam's second moment is "
-            "not yet an average. Warm-up takes the model to flatter places before the rate is "
-            "full. MPT-125M with 100 warm-up steps (52M tokens) exploded; GPT-3 and OPT warm up "
-            "over 375M tokens. Near the edge more is needed: of the Adam-like and Lion runs of "
-            "the Marin sweep, at a third to two thirds of their edge, 14 of 26 failed with 500 "
-            "steps instead of 2000 or 4000, and 9 of 26 with 1000; Muon and Scion trained without "
-            "any."
+            "The first gradients point in the directions of highest curvature, and Adam's second "
+            "moment is not yet an average. Warm-up moves the model to flatter regions before the "
+            "learning rate reaches its peak. MPT-125M with 100 warm-up steps (52M tokens) "
+            "diverged; GPT-3 and OPT warm up over 375M tokens. Near the edge a longer warm-up is "
+            "needed. In the Marin sweep, Adam-like and Lion runs at a third to two thirds of "
+            "their edge failed in 14 of 26 cases with 500 warm-up steps instead of 2000 or 4000, "
+            "and in 9 of 26 with 1000. Muon and Scion trained without warm-up."
         ),
         source=(
             "the Marin optimizer sweep (arXiv 2509.02046), our count; llm-foundry #232, #759 and "
@@ -208,20 +221,20 @@ CHECKS = (
         code="RKSP504",
         name="batch-scaling",
         level=Level.WARNING,
-        title="The learning rate is high for so small a batch",
+        title="The learning rate is too high for the small batch",
         measures=(
-            "The rate over GPT-3's for the size, scaled by √(tokens per step / 0.5M); only below "
-            "0.5M."
+            "The learning rate divided by GPT-3's for the size, scaled by √(0.5M / tokens per "
+            "step). The check applies only below 0.5M tokens."
         ),
         why=(
             "A small batch gives a noisier gradient, and a normalized update follows noise as far "
-            "as signal; for Adam-like optimizers the rate scales about with the square root of "
-            "the batch. Tensor2Tensor's big model on one GPU, 1,500 tokens a step, diverged until "
-            "the batch grew."
+            "as signal. For Adam-like optimizers the usable learning rate is about proportional "
+            "to the square root of the batch. Tensor2Tensor's big model on one GPU, with 1,500 "
+            "tokens a step, diverged until the batch was enlarged."
         ),
         source="Malladi et al., 2022 (arXiv 2205.10287); tensor2tensor #529; levels are our choice",
         healthy=f"at most {_BATCH_RATIO:g} times; a warning above {_WILD_BATCH_RATIO:g} times",
-        fix="Lower the learning rate, or raise the batch (accumulate gradients).",
+        fix="Lower the learning rate, or enlarge the batch (accumulate gradients).",
         failing="213M parameters, learning rate 4e-4, 1,500 tokens a step: 14",
         stable="213M parameters, learning rate 4e-4, 16,384 tokens a step: 4.4",
         look=_batch,

@@ -59,7 +59,7 @@ _SEVERITY = tuple(Level)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRun:
-    """A check that could not look, and why."""
+    """A check that could not run, and why."""
 
     code: str
     name: str
@@ -72,7 +72,7 @@ class RecipeCheck:
 
     Attributes:
         findings: Errors first, then warnings and notes, each by code.
-        not_run: Checks that need a model, with what they lack.
+        not_run: Checks that need a model, and what they lack.
     """
 
     findings: tuple[Finding, ...]
@@ -80,9 +80,10 @@ class RecipeCheck:
 
 
 def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
-    """What all checks see: errors first, then warnings and notes, each by code.
+    """Run all checks and return errors first, then warnings and notes, each by code.
 
-    Findings that a lower learning rate would silence all advise the same rate, the lowest.
+    All findings about the learning rate advise the same rate: the one to start with if it is known
+    and lower than the recipe's, else the lowest that a check recommends.
     """
     seen = [
         (check, observation)
@@ -90,13 +91,17 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
         if not check.missing(evidence)
         for observation in check.look(evidence)
     ]
+    start, rate = evidence.start_here, evidence.recipe.learning_rate
     lowest = min((o.rate for _, o in seen if o.rate is not None), default=None)
-    found = [check.report(observation, _advice(observation, lowest)) for check, observation in seen]
+    advised = start if start is not None and rate is not None and start < rate else lowest
+    found = [
+        check.report(observation, _advice(observation, advised)) for check, observation in seen
+    ]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
 
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
-    """The checks that the evidence does not reach, by code."""
+    """Return the checks that lack evidence, by code."""
     return tuple(
         NotRun(
             code=check.code,
@@ -111,9 +116,10 @@ def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
 def recipe_findings(
     recipe: Recipe, config: object | None = None, *, is_pretrained: bool = False
 ) -> RecipeCheck:
-    """Checks a recipe before a model is built; takes milliseconds and loads no torch.
+    """Check a recipe before a model is built; this takes milliseconds and loads no torch.
 
     Args:
+        recipe: The recipe to check.
         config: A configuration of transformers, the mapping of a `config.json`, or None.
         is_pretrained: The weights were trained before.
     """
@@ -123,10 +129,10 @@ def recipe_findings(
 
 
 def find_check(wanted: str) -> Check:
-    """The check of a code or name.
+    """Find the check of a code or name.
 
     Raises:
-        InputError: There is none; the nearest are named.
+        InputError: There is no such check; the message names the nearest ones.
     """
     key = wanted.upper() if wanted.upper().startswith("RKSP") else wanted.lower()
     if key not in _BY_KEY:
@@ -137,24 +143,24 @@ def find_check(wanted: str) -> Check:
 
 
 def blamed_settings(code: str) -> tuple[str, ...]:
-    """The settings of a configuration that the findings of a code blame, the usual one first."""
+    """Return the configuration's settings that the findings of a code blame, usual one first."""
     return _BY_KEY[code].settings if code in _BY_KEY else ()
 
 
 def blamed_field(code: str) -> str:
-    """The recipe's field that the findings of a code blame; empty where it is none."""
+    """Return the recipe's field that the findings of a code blame; empty where there is none."""
     return _BY_KEY[code].field if code in _BY_KEY else ""
 
 
-def _advice(seen: Observation, lowest: float | None) -> str | None:
-    """The fix of a finding about the rate: the same rate in all of a report."""
-    if seen.rate is None or lowest is None:
+def _advice(seen: Observation, advised: float | None) -> str | None:
+    """Return the fix of a finding about the learning rate: one rate for the whole report."""
+    if seen.rate is None or advised is None:
         return None
-    lower = f"ower the learning rate to {_rounded_down(lowest)}."
+    lower = f"ower the learning rate to {_rounded_down(advised)}."
     return f"L{lower}" if seen.fix is None else f"{seen.fix}, or l{lower}"
 
 
 def _rounded_down(rate: float) -> str:
-    """A rate with two digits that is not above the given one."""
+    """Round a rate down to two digits."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 1)
     return f"{math.floor(rate / unit * (1 + 1e-9)) * unit:.2g}"

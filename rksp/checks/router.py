@@ -1,4 +1,4 @@
-"""Checks of mixtures of experts: who is asked, and how decidedly, before training."""
+"""Checks of mixtures of experts before training: entropy, logits and load of routers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _collapse(evidence: CheckEvidence) -> Iterator[Observation]:
     if worst.entropy < _ENTROPY:
         yield Observation(
             level=Level.ERROR if worst.entropy < _COLLAPSED_ENTROPY else Level.WARNING,
-            message=f"{worst.name} routes with {worst.entropy:.1%} of the largest entropy.",
+            message=f"{worst.name} routes with {worst.entropy:.1%} of the maximum entropy.",
             value=worst.entropy,
             layer=worst.name,
         )
@@ -55,7 +55,7 @@ def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"{worst.dead_experts} of {experts:g} experts of {worst.name} are hardly asked."
+                f"{worst.dead_experts} of {experts:g} experts of {worst.name} get almost no tokens."
             ),
             value=share,
             fix=(
@@ -72,15 +72,19 @@ CHECKS = (
         code="RKSP801",
         name="router-collapse",
         level=Level.ERROR,
-        title="A router has chosen its experts before training",
-        measures="Entropy of the softmax over all experts over ln(experts), of the lowest router.",
+        title="A router has concentrated on few experts before training",
+        measures=(
+            "The entropy of the softmax over all experts divided by ln(experts), in the router "
+            "where it is lowest."
+        ),
         why=(
-            "The winner gets the gradient, improves and wins more: an imbalance at the start "
-            "confirms itself. A new router should be nearly uniform, and specialize later."
+            "The chosen expert gets the gradient, improves and is chosen more often, so an "
+            "imbalance at the start reinforces itself. A new router should be nearly uniform and "
+            "specialize later."
         ),
         source="arXiv 2606.28116 on routing entropy; the levels are our choice",
         healthy=f"at least {_ENTROPY:g}; an error below {_COLLAPSED_ENTROPY:g}",
-        fix="Initialize the router smaller (0.02 or less), and use a balance loss.",
+        fix="Initialize the router with smaller weights (0.02 or less), and use a balance loss.",
         failing="router weights N(0, 2²) at width 64",
         stable="router weights N(0, 0.02²)",
         look=_collapse,
@@ -91,17 +95,20 @@ CHECKS = (
         name="router-logit-scale",
         level=Level.ERROR,
         title="Router logits are too large",
-        measures="Standard deviation of the router's logits over experts, of the worst router.",
+        measures=(
+            "The standard deviation of the router's logits over experts, in the worst router."
+        ),
         why=(
-            "Large router logits round badly and freeze the choice. A router z-loss of 1e-3 kept "
-            "log-sum-exp at 2 to 3 in a 410M top-1 mixture where it otherwise went from 14 to 24; "
-            "that is stability of logits, not balance."
+            "Large router logits have large rounding errors and freeze the choice of experts. In "
+            "a 410M top-1 mixture a router z-loss of 1e-3 kept log-sum-exp at 2 to 3, where it "
+            "otherwise rose from 14 to 24. That stabilizes the logits; it does not balance the "
+            "experts."
         ),
         source=(
             "KempnerForge PR 119; Zoph et al., 2022 (ST-MoE router z-loss); levels are our choice"
         ),
         healthy=f"at most {_SPREAD:g}; an error above {_WILD_SPREAD:g}",
-        fix="Initialize the router smaller, and add a router z-loss of 1e-3.",
+        fix="Initialize the router with smaller weights, and add a router z-loss of 1e-3.",
         failing="router logits of standard deviation 6 over 8 experts: log-sum-exp near 9",
         stable="router logits of standard deviation 1: log-sum-exp near 2.5",
         look=_logit_scale,
@@ -111,19 +118,22 @@ CHECKS = (
         code="RKSP803",
         name="dead-experts",
         level=Level.WARNING,
-        title="Most experts are hardly asked",
+        title="Most experts get almost no tokens",
         measures=(
-            "Share of experts with less than a tenth of the mean load, over all choices of every "
-            "token; not where the mean is under 20 choices."
+            "The share of experts with less than a tenth of the mean load, over all choices of "
+            "every token. The check is silent where the mean is under 20 choices."
         ),
         why=(
-            "An expert without tokens has no gradient. Some are idle by chance on a small probe, "
-            "whose tokens resemble each other: in freshly drawn OLMoE and Qwen3-MoE a third to two "
-            "fifths. Three quarters are not."
+            "An expert without tokens has no gradient. On a small probe, whose tokens resemble "
+            "each other, some experts are idle by chance: a third to two fifths in newly "
+            "initialized OLMoE and Qwen3-MoE models. A share of three quarters is not chance."
         ),
         source="Wang et al., 2024 (arXiv 2408.15664) on load; the level is our choice",
         healthy=f"at most {_DEAD_SHARE:.0%}",
-        fix="Check that the router's input is not constant, and draw the router smaller.",
+        fix=(
+            "Check that the router's input is not constant, and initialize the router with "
+            "smaller weights."
+        ),
         failing="a router bias that favors one expert of eight by 10",
         stable="no bias",
         look=_dead,

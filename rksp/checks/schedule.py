@@ -23,8 +23,9 @@ def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"The warm-up of {recipe.warmup_steps} steps is as long as the run of "
-                f"{recipe.max_steps}: the rate only climbs, to {share:.0%} of its peak."
+                f"The warm-up of {recipe.warmup_steps} steps lasts for the whole run of "
+                f"{recipe.max_steps} steps: the learning rate only rises, to {share:.0%} of its "
+                "peak."
             ),
             value=1 / share,
             fix=f"Warm up for {max(1, recipe.max_steps // 10)} steps, or train for longer.",
@@ -42,8 +43,8 @@ def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.ERROR if is_still else Level.WARNING,
             message=(
-                f"A rate of {rate:g} over {recipe.max_steps} steps moves a weight by at most "
-                f"{farthest:.1g}: nothing is learned."
+                f"A learning rate of {rate:g} over {recipe.max_steps} steps moves a weight by at "
+                f"most {farthest:.1g}, so nothing is learned."
             ),
             value=farthest,
         )
@@ -59,8 +60,8 @@ def _loss_normalization(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.NOTE,
             message=(
-                f"The configuration was written by transformers {found[0]}, whose trainer weighs "
-                f"{steps} accumulated batches of different lengths alike."
+                f"The configuration was written by transformers {found[0]}. Its trainer gives "
+                f"{steps} accumulated batches of different lengths equal weight."
             ),
             value=float(steps),
         )
@@ -71,15 +72,15 @@ CHECKS = (
         code="RKSP505",
         name="warmup-length",
         level=Level.WARNING,
-        title="The warm-up is as long as the run",
-        measures="Warm-up steps against the steps of the run.",
+        title="The warm-up lasts for the whole run",
+        measures="The warm-up steps against the steps of the run.",
         why=(
-            "The rate only climbs: its peak comes at the last step or never, and nothing anneals. "
-            "Usually a setting left over from a longer run. It trains, but the recipe is not the "
-            "one that is written."
+            "The learning rate only rises: it reaches its peak at the last step or never, and it "
+            "never decays. Usually the setting is left over from a longer run. The run trains, "
+            "but not by the recipe that was intended."
         ),
         source="arithmetic; nanoGPT-mup runs 1,000 steps with a warm-up of 2,000",
-        healthy="a warm-up shorter than the run",
+        healthy="a warm-up that is shorter than the run",
         fix="Shorten the warm-up to a tenth of the run.",
         failing="--warmup-steps 2000 --max-steps 1000",
         stable="--warmup-steps 100 --max-steps 1000",
@@ -92,17 +93,20 @@ CHECKS = (
         level=Level.ERROR,
         title="The learning rate is too small to move a weight",
         measures=(
-            "The peak rate times the steps of the run, which bounds how far a normalized update "
-            f"carries a weight; and the rate against {_LOST_IN_FP32:g}."
+            "The peak learning rate times the steps of the run, which bounds how far a normalized "
+            f"update moves a weight, and the learning rate against {_LOST_IN_FP32:g}."
         ),
         why=(
-            "Weights are about 0.02. An update of Adam's kind moves each by at most the rate a "
-            "step; below 1e-9 a float32 weight of that size does not change at all. Usually an "
-            "exponent was mistyped."
+            "Weights are about 0.02. A step of Adam or a similar optimizer moves each weight by "
+            "at most about the learning rate. Below 1e-9 a float32 weight of that size does not "
+            "change at all. Usually an exponent was mistyped."
         ),
         source="arithmetic (IEEE 754 single precision); Kingma and Ba, 2015, section 2.1",
-        healthy=f"at least {_TRAVEL:g} in all; an error under {_NO_TRAVEL:g}",
-        fix="Look for a mistyped exponent: pre-training uses 1e-4 to 1e-3, fine-tuning 1e-5.",
+        healthy=f"a product of at least {_TRAVEL:g}; an error under {_NO_TRAVEL:g}",
+        fix=(
+            "Check the exponent for a typing error: pre-training uses 1e-4 to 1e-3, fine-tuning "
+            "1e-5."
+        ),
         failing="--lr 1e-12 --max-steps 1000",
         stable="--lr 5e-7 --max-steps 500 (preference tuning)",
         look=_travel,
@@ -112,15 +116,15 @@ CHECKS = (
         code="RKSP510",
         name="loss-normalization",
         level=Level.NOTE,
-        title="Accumulated batches may be weighed wrongly",
+        title="Accumulated batches may be weighted wrongly",
         measures=(
-            "Gradient accumulation together with a configuration written by transformers before "
-            "4.46."
+            "Gradient accumulation together with a configuration that transformers wrote before "
+            "version 4.46."
         ),
         why=(
-            "Until 4.46 the trainer averaged each micro-batch over its own tokens, so that short "
-            "sequences counted more than long ones: the loss with accumulation is not that of the "
-            "whole batch."
+            "Before 4.46 the trainer averaged each micro-batch over its own tokens, so tokens of "
+            "short sequences counted more than those of long ones. The loss with accumulation "
+            "then differs from the loss of the whole batch."
         ),
         source="transformers 4.46 release notes (gradient accumulation fix)",
         healthy="transformers 4.46 or newer, or no accumulation",

@@ -1,4 +1,4 @@
-"""Which findings a user wants, and how seriously."""
+"""The user's choice of findings and of their levels."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ def select_findings(
     ignore: Iterable[str] = (),
     levels: Mapping[str, str] | None = None,
 ) -> tuple[Finding, ...]:
-    """Keeps the findings that were selected and not ignored, at the levels that were asked for.
+    """Keep the findings that were selected and not ignored, at the requested levels.
 
     Args:
+        findings: The findings to choose from.
         select: Codes, beginnings of codes (`RKSP5`) or names; empty keeps all.
-        ignore: The same; wins over `select` unless it is the shorter beginning of a code.
+        ignore: As `select`. It overrides `select` unless its code is the shorter beginning.
         levels: Code or name to error, warning or note.
 
     Returns:
         Errors first, then warnings and notes, each in the given order.
 
     Raises:
-        InputError: A code, name or level is unknown; the nearest is named.
+        InputError: A code, name or level is unknown; the message names the nearest one.
     """
     chosen, left_out = [_code(text) for text in select], [_code(text) for text in ignore]
     wanted = {_code(key, whole=True): _level(value) for key, value in (levels or {}).items()}
@@ -41,14 +42,14 @@ def select_findings(
 
 
 def _is_kept(code: str, chosen: list[str], left_out: list[str]) -> bool:
-    """Whether the longest beginning that matches a code was selected."""
+    """Return True if the longest beginning that matches a code was selected."""
     selected = max((len(start) for start in chosen if code.startswith(start)), default=-1)
     ignored = max((len(start) for start in left_out if code.startswith(start)), default=-1)
     return (selected >= 0 or not chosen) and ignored < max(selected, 0)
 
 
 def _code(text: str, whole: bool = False) -> str:
-    """The code that a code or name means, or the beginning of several."""
+    """Return the code of a check's code or name, or the shared beginning of several codes."""
     if not whole and text.upper().startswith("RKSP"):
         start = text.upper()
         if any(check.code.startswith(start) for check in CHECKS):
@@ -59,5 +60,5 @@ def _code(text: str, whole: bool = False) -> str:
 def _level(text: str) -> Level:
     if text not in _SEVERITY:
         hint = nearest(text, _SEVERITY, count=1) or "."
-        raise InputError(f"The level {text!r} is none of error, warning and note{hint}")
+        raise InputError(f"The level {text!r} is unknown; use error, warning or note{hint}")
     return Level(text)

@@ -1,4 +1,4 @@
-"""Checks of the architecture's proportions and of parts that are missing."""
+"""Checks of the architecture's proportions and of missing parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
     if not _NARROW <= ratio <= _BROAD:
         yield Observation(
             level=Level.WARNING,
-            message=f"The feed-forward width {inner:g} is {ratio:.3g} times the width {width:g}.",
+            message=(
+                f"The feed-forward width {inner:g} is {ratio:.3g} times the model's width "
+                f"{width:g}."
+            ),
             value=ratio,
             fix=f"Set it to {4 * width:g} (4 times), or about {8 * width / 3:.0f} if it is gated.",
         )
@@ -44,7 +47,7 @@ def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     rate = evidence.recipe.learning_rate
     yield Observation(
         level=Level.ERROR if rate is not None and rate > _UNNORMALIZED_RATE else Level.WARNING,
-        message=f"None of the {facts.depth} blocks normalizes anything.",
+        message=f"None of the {facts.depth} blocks contains a normalization module.",
         value=None,
     )
 
@@ -57,7 +60,7 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
     if not _TALL <= ratio <= _FLAT:
         yield Observation(
             level=Level.NOTE,
-            message=f"Width {facts.width} over {facts.depth} blocks is {ratio:.3g}.",
+            message=f"The width {facts.width} divided by {facts.depth} blocks is {ratio:.3g}.",
             value=ratio,
         )
 
@@ -88,7 +91,7 @@ def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     if depth >= limit:
         yield Observation(
             level=Level.WARNING,
-            message=f"{depth:g} blocks normalize after the residual sum.",
+            message=f"{depth:g} blocks normalize after the residual sum (post-norm).",
             value=float(depth),
         )
 
@@ -98,17 +101,17 @@ CHECKS = (
         code="RKSP701",
         name="feed-forward-ratio",
         level=Level.WARNING,
-        title="The feed-forward width does not fit the model's",
-        measures="Inner width of the dense feed-forward layers over the model's width.",
+        title="The feed-forward width does not fit the model's width",
+        measures="The inner width of the dense feed-forward layers divided by the model's width.",
         why=(
-            "Usually a setting left over from another model. BigScience's first 104B runs had "
-            "16,384 wide layers with the previous model's 20,480 (1.25), and so were a 58B. "
-            "Correcting it did not cure the divergence, but ten experiments were read as those of "
-            "another model."
+            "Usually the setting is left over from another model. BigScience's first 104B runs "
+            "had layers of width 16,384 with the previous model's feed-forward width of 20,480 "
+            "(1.25 times), and so had a 58B. The correction did not cure the divergence, but "
+            "until then ten experiments were mistaken for those of another model."
         ),
         source="BigScience tr8-104B chronicle; published models use 2 to 8",
         healthy=f"{_NARROW:g} to {_BROAD:g} (4 is usual, 8/3 if gated)",
-        fix="Set it to 4 times the width, or 8/3 if it is gated.",
+        fix="Set it to 4 times the width, or to 8/3 of it if it is gated.",
         failing="hidden_size=16384, intermediate_size=20480",
         stable="hidden_size=16384, intermediate_size=65536",
         look=_feed_forward,
@@ -119,15 +122,16 @@ CHECKS = (
         code="RKSP702",
         name="missing-normalization",
         level=Level.ERROR,
-        title="The blocks normalize nothing",
+        title="The blocks have no normalization",
         measures=(
-            "Normalization modules inside the blocks; an error above a rate of "
-            f"{_UNNORMALIZED_RATE:g}."
+            "The normalization modules inside the blocks. None is an error above a learning rate "
+            f"of {_UNNORMALIZED_RATE:g}, else a warning."
         ),
         why=(
-            "Of the 84 runs without normalization in arXiv 2602.22988 81 diverged, and of the 130 "
-            "with it none. Their largest stable rate was 0.002. It can be done with care (Fixup, "
-            "small rates); a module that normalizes by a function call is not seen."
+            "In arXiv 2602.22988, 81 of 84 runs without normalization diverged, and none of the "
+            "130 runs with it. The largest stable learning rate without it was 0.002. Training "
+            "without normalization is possible with care (Fixup, small learning rates). The check "
+            "does not see normalization by a function call."
         ),
         source="arXiv 2602.22988, Tables 1 and 5",
         healthy="at least one normalization in each block",
@@ -141,16 +145,16 @@ CHECKS = (
         code="RKSP703",
         name="width-depth-ratio",
         level=Level.NOTE,
-        title="Unusual proportions of width and depth",
-        measures=f"Width over number of blocks, from {_DEEP} blocks.",
+        title="The proportions of width and depth are unusual",
+        measures=f"The width divided by the number of blocks, from {_DEEP} blocks.",
         why=(
-            "Depth raises the sensitivity to the learning rate faster than width does; very wide "
-            "and shallow models waste parameters. BigScience's first 104B attempts had 512 for "
-            "GPT-3's 128, and MSign's deliberately unstable NanoGPT has 2."
+            "Depth raises the sensitivity to the learning rate faster than width does. Very wide "
+            "and shallow models waste parameters. BigScience's first 104B attempts had a ratio of "
+            "512, and GPT-3 has 128. MSign's deliberately unstable NanoGPT has 2."
         ),
         source="Wortsman et al., 2023; BigScience tr8-104B chronicle; arXiv 2602.01734 (MSign)",
         healthy=f"{_TALL:g} to {_FLAT:g} (published models: 20 to 200)",
-        fix="Move parameters between width and depth until the ratio is near 100.",
+        fix="Change width and depth until the ratio is near 100.",
         failing="hidden_size=16384, num_hidden_layers=32: 512",
         stable="hidden_size=12288, num_hidden_layers=96: 128",
         look=_proportions,
@@ -162,11 +166,11 @@ CHECKS = (
         name="dropout",
         level=Level.ERROR,
         title="Dropout is very large",
-        measures="The largest dropout in the configuration.",
+        measures="The largest dropout probability in the configuration.",
         why=(
-            "Dropping nine of ten activations leaves a signal smaller than the noise that dropping "
-            "adds. Transformers use 0 to 0.3; 0.1 is usual, and often a larger value was meant as "
-            "the share that is kept."
+            "If nine of ten activations are dropped, the remaining signal is smaller than the "
+            "noise of dropping. Transformers use 0 to 0.3, and 0.1 is usual. A larger value was "
+            "often meant as the share to keep."
         ),
         source="Srivastava et al., 2014; Vaswani et al., 2017, Table 3; the levels are our choice",
         healthy=f"at most {_MUCH:g}; an error at {_MOST:g}",
@@ -181,22 +185,26 @@ CHECKS = (
         code="RKSP705",
         name="post-norm-depth",
         level=Level.WARNING,
-        title="A deep model normalizes after the sum",
+        title="A deep model normalizes after the residual sum",
         measures=(
-            f"Blocks of families with post-norm: from {_DEEP} in encoder and decoder, above "
-            f"{_DEEPER} in encoders alone."
+            f"The number of blocks in families with post-norm: from {_DEEP} in an encoder with a "
+            f"decoder, above {_DEEPER} in an encoder alone."
         ),
         why=(
-            "Post-norm blocks lean on their branch more than on the stream, and small changes are "
-            "amplified with depth. A translation model of 6 and 6 blocks trains with warm-up, and "
-            "one of 12 and 12 or 18 and 18 fails. Admin and DeepNorm rescale the stream; pre-norm "
-            "does not need it. BERT-large, an encoder, trains with 24."
+            "Post-norm blocks depend on their branch more than on the residual stream, so small "
+            "changes are amplified with depth. A translation model with 6 encoder and 6 decoder "
+            "blocks trains with warm-up; models with 12 and 12 or 18 and 18 fail. Admin and "
+            "DeepNorm rescale the stream, and pre-norm does not need this. BERT-large, an "
+            "encoder, trains with 24 blocks."
         ),
         source="Liu et al., 2020 (arXiv 2004.08249); Wang et al., 2022 (arXiv 2203.00555)",
-        healthy=f"under {_DEEP} blocks in encoder and decoder, at most {_DEEPER} in an encoder",
+        healthy=(
+            f"under {_DEEP} blocks in an encoder with a decoder, at most {_DEEPER} in an encoder "
+            "alone"
+        ),
         fix="Normalize before each branch (pre-norm), or initialize with Admin or DeepNorm.",
         failing="marian with 12 encoder and 12 decoder layers",
-        stable="marian with 6 and 6",
+        stable="marian with 6 encoder and 6 decoder layers",
         look=_post_norm,
         needs=(Need.CONFIG,),
         settings=("encoder_layers", "decoder_layers"),

@@ -29,19 +29,18 @@ class Arm:
     interventions: tuple[str, ...] = ()
 
     def make(self) -> list[Intervention]:
-        """Fresh interventions, one set a run."""
+        """Make fresh interventions for one run."""
         return [make_intervention(line) for line in self.interventions]
 
 
 def parse_arm(text: str) -> Arm:
-    """The arm that a line describes.
+    """Parse the arm that a line describes.
 
-    `baseline` changes nothing, `rate=0.3` multiplies the learning rate, and an intervention stands
-    with its options (`kss:weight=0.5`) or with the value of its first one (`clip=0.5`). `+`
-    combines.
+    `baseline` changes nothing. `rate=0.3` multiplies the learning rate. An intervention takes its
+    options (`kss:weight=0.5`) or the value of its first option (`clip=0.5`). `+` combines parts.
 
     Raises:
-        InputError: A part is no intervention, or an option cannot be used.
+        InputError: A part is not an intervention, or an option cannot be used.
     """
     rate = 1.0
     lines = []
@@ -51,13 +50,13 @@ def parse_arm(text: str) -> Arm:
         if name == _RATE:
             rate *= _factor(text, options.get("", ""))
         elif name != BASELINE:
-            make_intervention(part)  # whether it can be made is said before anything is trained
+            make_intervention(part)  # raises before anything is trained
             lines.append(part)
     return Arm(label=text, rate=rate, interventions=tuple(lines))
 
 
 def parse_arms(texts: Sequence[str]) -> list[Arm]:
-    """The arms, with the baseline first: the others are compared with it.
+    """Parse the arms and put the baseline first, because the others are compared with it.
 
     Raises:
         InputError: As in `parse_arm`, or an arm was given twice.
@@ -75,5 +74,5 @@ def _factor(text: str, value: str) -> float:
     except ValueError:
         factor = 0.0
     if not 0 < factor < float("inf"):
-        raise InputError(f"Arm {text!r}: rate is a factor above zero, got {value!r}.")
+        raise InputError(f"Arm {text!r}: rate must be a factor above zero, got {value!r}.")
     return factor

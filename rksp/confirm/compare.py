@@ -1,4 +1,4 @@
-"""Arms against the baseline: counts, Fisher's test, who saw it first, and plain sentences."""
+"""Compare the arms with the baseline: counts, Fisher's test, first alarms, and sentences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MARGIN = OutcomePolicy().margin  # nats of final loss that count
 
 
 def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
-    """(arm, seed) of the runs that failed.
+    """Return the (arm, seed) pairs of the runs that failed.
 
-    A run failed by itself, or because it ended worse than a run of its seed at a lower rate by the
-    margin of the ladders' policy. One that is worse than a run at its own rate or a higher one is
-    behind, which is no failure.
+    A run failed by its own outcome, or because it ended worse than a run of its seed at a lower
+    rate by the margin of the ladders' policy. A run that ended worse than a run at its own rate or
+    a higher one is only behind and did not fail.
     """
     failed = {
         (t.arm, t.seed) for t in trials if Outcome(t.outcome).is_failure or t.final_loss is None
@@ -38,7 +38,7 @@ def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
 
 
 def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
-    """One report an arm, the baseline's first; seeds are paired."""
+    """Return one report for each arm, the baseline's first; seeds are paired."""
     failed = failed_trials(trials)
     names = list(dict.fromkeys(t.arm for t in trials))
     groups = {name: [t for t in trials if t.arm == name] for name in names}
@@ -71,9 +71,10 @@ def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
 
 
 def verdict(arms: Sequence[ArmReport]) -> str:
-    """Of the baseline, the first arm: `failed`, `trained`, or `undecided` if no run shows either.
+    """Return the baseline's verdict: `failed`, `trained`, or `undecided`.
 
-    Runs that end where a table of label frequencies would are too short to say that a rate trains.
+    The baseline is the first arm. If no run learned more than the frequencies of its labels, the
+    runs were too short to show that a rate trains, and the verdict is `undecided`.
     """
     if arms[0].failed:
         return "failed"
@@ -83,10 +84,10 @@ def verdict(arms: Sequence[ArmReport]) -> str:
 def prediction_held(
     prediction: PredictionReport, arms: Sequence[ArmReport], faults: Sequence[str] = ()
 ) -> bool | None:
-    """Whether the side of the threshold was right.
+    """Return whether the prediction was on the right side of the threshold.
 
-    None where nothing definite was predicted or came out, and where a fault was planted: the
-    prediction is of the run without it.
+    The result is None if the prediction or the outcome is not definite, or if a fault was planted,
+    because the prediction is for the run without it.
     """
     if faults or prediction.verdict not in ("ok", "risk") or verdict(arms) == "undecided":
         return None
@@ -97,7 +98,7 @@ def prediction_held(
 def conclude(
     prediction: PredictionReport, arms: Sequence[ArmReport], faults: Sequence[str]
 ) -> list[str]:
-    """What came out, a sentence each: the prediction, the first monitor, the interventions."""
+    """Return the conclusions, one sentence each: prediction, first monitor and interventions."""
     baseline, *others = arms
     sentences = [_on_prediction(prediction, arms, faults), _on_monitors(baseline)]
     return sentences + [_on_arm(arm, baseline) for arm in others]
@@ -116,7 +117,8 @@ def _on_prediction(
     said = f"Predicted P(failed) {prediction.probability_failed:.2f}{of}; {count}{planted}"
     if verdict(arms) == "undecided":
         return (
-            f"{said}, but no run learned more than how frequent its labels are: give more --steps."
+            f"{said}, but no run learned more than the frequencies of its labels: give more "
+            "--steps."
         )
     if faults:
         return f"{said}."
@@ -131,10 +133,10 @@ def _on_monitors(baseline: ArmReport) -> str:
         if not loud:
             return "No monitor raised an alarm in the baseline."
         names = ", ".join(f"{m.monitor} ({m.runs} of {baseline.runs})" for m in loud)
-        return f"The baseline did not fail, and yet these monitors raised an alarm: {names}."
+        return f"The baseline did not fail, but these monitors raised an alarm: {names}."
     early = [m for m in baseline.monitors if m.lead is not None]
     if not early:
-        # A run that ends above its twin at a lower rate need not show it at any step.
+        # A run that ends above its twin at a lower rate may show no failure at any step.
         loud = [m for m in baseline.monitors if m.runs]
         if not loud:
             return "No monitor saw the failure."
@@ -143,7 +145,7 @@ def _on_monitors(baseline: ArmReport) -> str:
             f"{first.monitor} raised the first alarm, at step {first.first_alarm:g}; the loss by "
             "itself shows no failure at any step."
         )
-    # Who saw most of the failures comes before who was earliest in one of them.
+    # A monitor that saw most of the failures comes before one that saw a single one earlier.
     first = max(early, key=lambda m: (2 * m.runs > baseline.failed, m.lead))
     loss = next((m.lead for m in early if m.monitor == LOSS), None)
     beside = "" if loss in (None, first.lead) else f"; the loss monitor by {loss:g}"
@@ -157,7 +159,7 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
         if not arm.lost:
             return f"{arm.arm} trained too, and {_ending(arm, baseline)}."
         ended = arm.final_loss is not None
-        rest = f"; what ran to its end {_ending(arm, baseline)}" if ended else ""
+        rest = f"; the runs that finished {_ending(arm, baseline)}" if ended else ""
         return (
             f"{arm.arm} failed in {arm.lost} of {arm.runs} runs where the baseline did not{rest}."
         )
@@ -207,7 +209,7 @@ def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:
 
 
 def _learned(trial: TrialReport) -> bool:
-    """Whether it got below the trivial loss by the margin; where that is unknown, it did."""
+    """Return whether a run beat the trivial loss by the margin; True if that loss is unknown."""
     if trial.final_loss is None:
         return False
     return trial.trivial_loss is None or trial.final_loss < trial.trivial_loss - _MARGIN

@@ -34,11 +34,12 @@ from rksp.training.runner import RunRecord
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
-Say = Callable[[str, int, int], None]  # (what, training steps done, training steps in all)
+# Takes a message, the training steps done so far, and the training steps of all runs.
+ConfirmProgress = Callable[[str, int, int], None]
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe in `steps` steps: the whole schedule and the batch's ramp, all in proportion."""
+    """Shorten a recipe to `steps` steps; scale its schedule and its batch ramp in proportion."""
     steps = min(steps, recipe.max_steps)
     share = steps / recipe.max_steps
     fall = recipe.decay_steps
@@ -67,27 +68,29 @@ def confirm(
     text: Path | None = None,
     device: str = "cpu",
     folder: Path | None = None,
-    say: Say = lambda what, done, total: None,
+    progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
-    """Trains all arms from the same initializations on the same batches, and compares them.
+    """Train all arms from the same initializations on the same batches, and compare them.
 
     Args:
-        source, recipe: What would be trained; the recipe needs a learning rate.
-        arms: The baseline first.
-        steps: Of every run; see `shortened`.
-        seeds: Of initialization, data order, dropout and faults.
-        faults, monitors: Lines for their registries.
+        source: The model that would be trained.
+        recipe: How it would be trained; it needs a learning rate.
+        arms: The arms, the baseline first.
+        steps: The length of every run; see `shortened`.
+        seeds: Seeds of initialization, data order, dropout and faults.
+        faults: Lines for the registry of faults.
+        monitors: Lines for the registry of monitors.
         options: How the prediction measures; its seed and probe follow `seeds` and `text`.
-        threshold: Of the prediction; see `rksp.pipeline.evaluate`.
+        threshold: The threshold of the prediction; see `rksp.pipeline.evaluate`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
-        folder: Keep every finished run, the monitors' readings (JSON Lines) and, of runs with a
-            critical alarm, a checkpoint from before it. The same call with the same folder takes
-            up what is finished and trains the rest.
-        say: Told what is going on.
+        folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
+            critical alarm, a checkpoint from before it. The same call with the same folder reuses
+            the finished runs and trains the rest.
+        progress: Called with the progress.
 
     Raises:
-        InputError: Something cannot be used, said before anything is trained.
+        InputError: Something cannot be used; raised before anything is trained.
         NotCovered: An intervention or fault finds nothing to act on in this model.
     """
     if recipe.learning_rate is None:
@@ -95,8 +98,8 @@ def confirm(
     source.check_size()
     if source.config is None:
         raise InputError(
-            f"{source.target} is no model of transformers, and rksp confirm trains on text or "
-            "images of its own; train it in your own loop with rksp.training.callbacks."
+            f"{source.target} is not a transformers model, and rksp confirm trains on its own "
+            "text or images; train it in your own loop with rksp.training.callbacks."
         )
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
@@ -115,7 +118,7 @@ def confirm(
         monitors=monitors,
         text=text,
         device=device,
-        say=say,
+        progress=progress,
     )
     settings = runs.settings()
     judged = {"of": _identity(options, threshold, seeds)}
@@ -132,7 +135,7 @@ def confirm(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    """The runs of a confirmation: what they share, and how they are predicted and trained."""
+    """The runs of a confirmation: their common settings, their prediction and their training."""
 
     source: ModelSource
     recipe: Recipe
@@ -142,11 +145,11 @@ class _Runs:
     monitors: Sequence[str]
     text: Path | None
     device: str
-    say: Say
+    progress: ConfirmProgress
 
     @property
     def total(self) -> int:
-        """Steps of all runs."""
+        """The steps of all runs together."""
         return len(self.seeds) * len(self.arms) * self.recipe.max_steps
 
     def settings(self) -> dict[str, object]:
@@ -163,13 +166,13 @@ class _Runs:
     def prediction(
         self, finished: FinishedRuns, options: MeasureOptions, threshold: float
     ) -> PredictionReport:
-        """Return the mean prediction over the seeds, made before or now."""
+        """Return the mean prediction over the seeds; reuse a stored one."""
         prediction = finished.prediction()
         if prediction is not None:
             return prediction
         evaluations = []
         for seed in self.seeds:
-            self.say(f"predicting seed {seed}", 0, self.total)
+            self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
             evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
             evaluations.append(evaluation)
@@ -178,16 +181,16 @@ class _Runs:
         return prediction
 
     def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
-        """Train every arm at every seed, but for what is finished."""
+        """Train every arm at every seed, except the finished runs."""
         trials: list[TrialReport] = []
-        batches: dict[int, list[Batch]] = {}  # of the present seed
+        batches: dict[int, list[Batch]] = {}  # holds the current seed
         runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
             done = number * self.recipe.max_steps
             trial = finished.trial(arm.label, seed)
             if trial is not None:
-                self.say(f"{name}: {trial.outcome}, finished before", done, self.total)
+                self.progress(f"{name}: {trial.outcome}, already finished", done, self.total)
                 trials.append(trial)
                 continue
             if seed not in batches:
@@ -199,7 +202,7 @@ class _Runs:
             )
             finished.keep_trial(trials[-1])
             after = done + self.recipe.max_steps
-            self.say(f"{name}: {trials[-1].outcome}", after, self.total)
+            self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
         return trials
 
     def _batches(self, seed: int) -> list[Batch]:
@@ -225,9 +228,12 @@ class _Runs:
             seed=seed,
             faults=self.faults,
             monitors=self.monitors,
-            sinks=[*finished.sinks(arm.label, seed), _Critical(name, done, self.total, self.say)],
+            sinks=[
+                *finished.sinks(arm.label, seed),
+                _Critical(name, done, self.total, self.progress),
+            ],
             checkpoints=finished.checkpoints(arm.label, seed),
-            progress=lambda step, loss: self.say(
+            progress=lambda step, loss: self.progress(
                 f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, self.total
             ),
         )
@@ -274,22 +280,23 @@ def _report(
 
 
 class _Critical(Sink):
-    """Says a monitor's first critical alarm of a run when it comes."""
+    """Reports a monitor's first critical alarm of a run as it comes."""
 
-    def __init__(self, name: str, done: int, total: int, say: Say) -> None:
-        self.name, self.done, self.total, self.say = name, done, total, say
+    def __init__(self, name: str, done: int, total: int, progress: ConfirmProgress) -> None:
+        self.name, self.done, self.total, self.progress = name, done, total, progress
         self._heard: set[str] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Report the critical alarms of monitors that have not raised one before."""
         for alarm in alarms:
             if alarm.severity is Severity.CRITICAL and alarm.monitor not in self._heard:
                 self._heard.add(alarm.monitor)
                 what = f"{self.name}: alarm at step {alarm.step}, {sentence(alarm)}"
-                self.say(what, self.done + alarm.step, self.total)
+                self.progress(what, self.done + alarm.step, self.total)
 
 
 def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -> list[object]:
-    """Return what a kept prediction depends on besides the runs themselves."""
+    """Return what a stored prediction depends on besides the runs themselves."""
     rest = options.model_dump(
         mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
     )
@@ -299,7 +306,7 @@ def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -
 def _rehearse(
     source: ModelSource, recipe: Recipe, arms: Sequence[Arm], faults: Sequence[str]
 ) -> None:
-    """Lets every intervention and fault look for its place, before an hour is spent on others."""
+    """Bind every intervention and fault to the model once, before an hour is spent on training."""
     for arm in arms:
         model = source.build().train()
         for line in faults:

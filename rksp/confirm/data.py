@@ -1,4 +1,4 @@
-"""What a confirmation trains on: batches of the probe's text or images, the same for every arm."""
+"""Training data of a confirmation: batches of the probe's text or images, shared by all arms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rksp.errors import InputError
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
 
-_POOL = 4096  # sequences held at a time; longer runs see them again in another order
+_POOL = 4096  # sequences in memory; longer runs see them again in another order
 _HIDDEN_SHARE = 0.15  # of a masked language model's tokens (Devlin et al., 2019)
 
 
@@ -27,12 +27,12 @@ def training_batches(
     text: Path | None = None,
     device: str = "cpu",
 ) -> list[Batch]:
-    """A batch per micro-step, drawn by the seed alone.
+    """Return one batch for every micro-step, drawn by the seed alone.
 
-    Sequences are places of the probe text in random order, each once before any comes again.
+    Sequences are places of the probe text in random order; each occurs once before any repeats.
 
     Raises:
-        InputError: The model gives no loss that could be trained, or the text cannot be used.
+        InputError: The model has no loss to train, or the text cannot be used.
     """
     steps = recipe.max_steps * recipe.gradient_accumulation_steps
     size = max(1, recipe.batch_size // recipe.gradient_accumulation_steps)
@@ -45,8 +45,8 @@ def training_batches(
     )
     if pool.labels is None:
         raise InputError(
-            f"{source.target} predicts nothing that rksp has labels for, so it cannot be trained "
-            "here; give a language model, or a classifier of at least ten classes."
+            f"rksp has no labels for what {source.target} predicts, so it cannot train it; "
+            "give a language model, or a classifier of at least ten classes."
         )
     generator = torch.Generator().manual_seed(seed)
     inputs, labels = dict(pool.inputs), pool.labels
@@ -65,13 +65,13 @@ def training_batches(
 
 
 def trivial_loss(batches: Sequence[Batch]) -> float:
-    """Loss, in nats, of always answering with the frequencies of the batches' labels."""
+    """Return the loss, in nats, of always predicting the frequencies of the batches' labels."""
     labels = torch.cat([batch.labels.flatten() for batch in batches])
     return label_entropy(labels[labels != IGNORED])
 
 
 def _hidden(tokens: Tensor, config: object, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens with a share of them masked, and labels at those places only."""
+    """Mask a share of the tokens, and keep the labels at those places only."""
     mask = getattr(config, "mask_token_id", None)
     mask = config.vocab_size - 1 if mask is None else mask
     hidden = torch.rand(tokens.shape, generator=generator) < _HIDDEN_SHARE

@@ -1,4 +1,4 @@
-"""Finished runs of a confirmation in a folder, so that an interrupted one can go on."""
+"""The finished runs of a confirmation in a folder, from which an interrupted one resumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rksp.training.checkpoints import Checkpoints
 
 
 class _File(BaseModel):
-    """What a file holds, and the settings that it is valid for."""
+    """The contents of a file, and the settings for which they are valid."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,12 +26,12 @@ class _File(BaseModel):
 
 
 class FinishedRuns:
-    """The runs of one confirmation that a folder holds; without a folder nothing is stored.
+    """The finished runs of one confirmation in a folder; without a folder nothing is stored.
 
     A file made with other settings counts as missing: the run is trained again and replaces it.
 
     Args:
-        folder: Made if missing; None stores nothing.
+        folder: The folder, created if missing; None stores nothing.
         settings: Everything that all runs depend on.
 
     Raises:
@@ -43,7 +43,7 @@ class FinishedRuns:
         self._settings = digest(json.dumps(settings, sort_keys=True, default=str))
 
     def alone(self) -> AbstractContextManager[None]:
-        """Hold the folder for this process.
+        """Lock the folder for this process.
 
         Raises:
             InputError: Another confirmation works in it.
@@ -60,16 +60,16 @@ class FinishedRuns:
         self._write(_name(trial.arm, trial.seed), trial=trial)
 
     def prediction(self) -> PredictionReport | None:
-        """Return what was predicted for these settings."""
+        """Return the stored prediction for these settings."""
         found = self._read("prediction")
         return None if found is None else found.prediction
 
     def keep_prediction(self, prediction: PredictionReport) -> None:
-        """Store what was predicted."""
+        """Store the prediction."""
         self._write("prediction", prediction=prediction)
 
     def sinks(self, arm: str, seed: int) -> Sequence[Sink]:
-        """Return the log of a run that is about to start, emptied of an interrupted run."""
+        """Return the log of a run that is about to start, emptied of an interrupted run's lines."""
         path = self._path(_name(arm, seed), ".jsonl")
         return [] if path is None else [JsonLines(path, from_step=0)]
 
@@ -87,7 +87,7 @@ class FinishedRuns:
             return None
         try:
             found = _File.model_validate_json(content)
-        except ValidationError:  # of an older rksp
+        except ValidationError:  # written by an older rksp
             return None
         return found if found.settings == self._settings else None
 

@@ -1,4 +1,4 @@
-"""When a run went wrong, and how long before that each monitor spoke."""
+"""The onset of a failure, and each monitor's lead over it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LOSS, GRADIENT_NORM = "loss", "gradient-norm"  # the monitors that others must b
 
 
 def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
-    """The step from which on the loss shows that the run fails; None if it never does.
+    """Return the step at which the loss first shows that the run fails; None if it never does.
 
-    The first step that is not finite or past the published thresholds, or the step at which the
-    smoothed loss left its running minimum by the margin for good, if it went on to the spike
-    height; whichever came first. The protocol of long runs (0.5 nats above the minimum for 100
-    steps) in the window of short ones: a tenth of the planned steps.
+    It is the earlier of two steps: the first step that is not finite or exceeds the published
+    thresholds, and the step at which the smoothed loss left its running minimum by the margin for
+    good, if it later reached the spike height. The protocol of long runs (0.5 nats above the
+    minimum for 100 steps) is applied to short runs with a window of a tenth of the planned steps.
     """
     loss, norm = curves.loss.astype(np.float64), curves.grad_norm.astype(np.float64)
     bad = ~np.isfinite(loss) | ~np.isfinite(norm)
@@ -29,7 +29,7 @@ def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
     if len(finite) >= 2 * window:
         smooth = np.convolve(finite, np.full(window, 1 / window), "valid")
         excess = smooth - np.minimum.accumulate(smooth)
-        left = int(np.flatnonzero(excess <= policy.margin)[-1]) + 1  # the minimum itself is one
+        left = int(np.flatnonzero(excess <= policy.margin)[-1]) + 1  # the minimum is always one
         if (excess[left:] > policy.spike_height).any():
             steps.append(left + window - 1)
     return min(steps, default=None)
@@ -41,8 +41,9 @@ def departure(
     """Return the step from which a run's smoothed loss stays above its twin's by the margin.
 
     Args:
-        loss, twin: A value for every step taken; None where it was not finite.
-        planned_steps: Of both; the loss is smoothed over a tenth of them.
+        loss: The run's loss of every step taken; None where it was not finite.
+        twin: That of its twin.
+        planned_steps: Steps of both; the loss is smoothed over a tenth of them.
 
     Returns:
         None if the run ends within the margin, or either of them has no smoothed loss.
@@ -60,7 +61,7 @@ def departure(
 
 
 def first_alarms(alarms: Sequence[Alarm], *, since: int = 0) -> dict[str, int]:
-    """Step of every monitor's first alarm at or after `since`."""
+    """Return the step of every monitor's first alarm at or after `since`."""
     found: dict[str, int] = {}
     for alarm in alarms:
         if alarm.step >= since:
@@ -69,5 +70,5 @@ def first_alarms(alarms: Sequence[Alarm], *, since: int = 0) -> dict[str, int]:
 
 
 def leads(first: Mapping[str, int], at: int | None) -> dict[str, int]:
-    """Steps by which each monitor came before `at`; negative for those that came after."""
+    """Return the steps by which each monitor came before `at`; negative if it came after."""
     return {} if at is None else {name: at - step for name, step in sorted(first.items())}

@@ -1,4 +1,4 @@
-"""What `rksp score` says of a recipe before it is trained, over several seeds."""
+"""The prediction of `rksp score` for a recipe before it is trained, over several seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rksp.pipeline import Evaluation
 
 
 def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
-    """Means over the seeds; a verdict only where every seed has one."""
+    """Average the predictions over the seeds; give a verdict only if every seed has one."""
     risks = [evaluation.risk for evaluation in evaluations]
     reasons = sorted(
         {e.risk_missing for e in evaluations if e.risk_missing}

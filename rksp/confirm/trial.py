@@ -1,4 +1,4 @@
-"""One trial: one arm at one seed, trained and summed up."""
+"""One trial: train one arm at one seed and summarize the run."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def train_arm(
     checkpoints: Checkpoints | None = None,
     progress: Progress = lambda step, loss: None,
 ) -> RunRecord:
-    """Trains one arm, watched; parts are made afresh from their lines.
+    """Train one arm with its monitors; make all parts afresh from their lines.
 
     Raises:
-        InputError: A line cannot be used, or finds nothing in this model.
+        InputError: A line cannot be used, or it finds nothing in this model.
     """
     rated = recipe.model_copy(update={"learning_rate": recipe.learning_rate * arm.rate})
     watch = Watch(make_monitors(monitors) if monitors else [], alarm_rules(recipe), sinks)
@@ -62,12 +62,15 @@ def train_arm(
 
 
 def alarm_rules(recipe: Recipe) -> Rules:
-    """The rules by which the readings of a run of this recipe are judged."""
+    """Return the rules that judge the readings of a run of this recipe."""
     return Rules(warmup_steps=recipe.warmup_steps)
 
 
 def seen(alarms: Sequence[Alarm], start: int | None, *, since: int) -> dict[str, dict[str, int]]:
-    """The fields of a report that say who saw what; alarms from `since` on saw the trouble."""
+    """Return the fields of a report that tell which monitor saw what.
+
+    Alarms from step `since` on count as having seen the trouble.
+    """
     first = first_alarms(alarms, since=since)
     return {
         "first_alarms": first,
@@ -84,7 +87,7 @@ def sum_up(
     fault_step: int = 0,
     trivial_loss: float | None = None,
 ) -> TrialReport:
-    """The report of a run; alarms from `fault_step` on count as seeing the trouble."""
+    """Return the report of a run; alarms from `fault_step` on count as having seen the trouble."""
     policy = OutcomePolicy()
     counted = without(record.curves, record.undone)
     final = policy.final_loss(counted)
@@ -112,7 +115,7 @@ def sum_up(
 
 
 def in_precision(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """The model with its weights in the type that a `-pure` precision asks for."""
+    """Convert the weights to the type that a `-pure` precision asks for."""
     kinds = {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}
     return model.to(kinds[recipe.precision]) if recipe.precision in kinds else model
 

@@ -1,1 +1,1 @@
-"""What rksp says, as records: the parts of the documents of `score`, `confirm` and `grid`."""
+"""The documents of `score`, `confirm` and `grid` and their parts, as records."""

@@ -18,7 +18,7 @@ class Part(BaseModel):
 
     @classmethod
     def of(cls, *sources: object, **given: object) -> Self:
-        """Builds the record from attributes that bear the names of its fields.
+        """Build the record from the attributes that have the names of its fields.
 
         Args:
             sources: Measurements; the first one that has the attribute gives the field.
@@ -57,13 +57,13 @@ class TargetReport(Part):
 
 
 class GateReport(Part):
-    """What the exit code was decided by: `failed` means 1, unless `--exit-zero` was given.
+    """The reason for the exit code: `failed` means 1, unless `--exit-zero` was given.
 
     Attributes:
         fail_on: As given.
-        failed: Whether anything fails.
+        failed: True if anything fails.
         issues: Keys of the issues that fail.
-        reasons: What the last line on stderr says, a clause each.
+        reasons: The clauses of the last line on stderr.
     """
 
     fail_on: str
@@ -80,8 +80,8 @@ class Document(Part):
         schema_version: The version of the schema that all kinds share.
         verdict: The answer in one word.
         gate: What decided the exit code.
-        non_finite: Paths of numbers that were infinite or undefined. JSON has no word for them, so
-            they stand as null.
+        non_finite: Paths of numbers that were infinite or undefined. JSON cannot express them, so
+            they are null.
     """
 
     kind: str
@@ -92,15 +92,15 @@ class Document(Part):
 
     @property
     def exit_code(self) -> int:
-        """1 if the gate failed, else 0; `--exit-zero` is not looked at."""
+        """1 if the gate failed, else 0; it ignores `--exit-zero`."""
         return int(self.gate is not None and self.gate.failed)
 
     def finite(self) -> Self:
-        """Returns the document as its JSON will be read again: keys sorted, finite numbers only."""
+        """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""
         return type(self).model_validate(_clean(self))
 
     def to_json(self) -> str:
-        """Writes sorted keys and no NaN: the same bytes for the same numbers."""
+        """Write JSON with sorted keys and no NaN: the same bytes for the same numbers."""
         return json.dumps(_clean(self), sort_keys=True, allow_nan=False, indent=1) + "\n"
 
 

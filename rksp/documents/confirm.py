@@ -1,4 +1,4 @@
-"""The document of `rksp confirm`: what was trained, what each arm did, what the monitors saw."""
+"""The document of `rksp confirm`: the trained recipe, the arms, and the monitors."""
 
 from __future__ import annotations
 

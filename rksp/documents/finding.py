@@ -1,4 +1,4 @@
-"""The finding: one thing that a check saw, or the verdict as an issue beside them."""
+"""The finding: the result of one check, or the verdict as an issue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rksp.documents.base import Part
 
 
 class Level(StrEnum):
-    """How bad it is, in falling order.
+    """The severity of a finding, worst first.
 
     Attributes:
-        ERROR: Known to break runs at the value found.
+        ERROR: Known to break runs at this value.
         WARNING: Outside the healthy range; some runs survive it.
-        NOTE: Worth knowing, harmless by itself.
+        NOTE: Worth knowing, but harmless by itself.
     """
 
     ERROR = "error"
@@ -25,17 +25,17 @@ LEVELS = (Level.NOTE, Level.WARNING, Level.ERROR)  # in rising order
 
 
 class Finding(Part):
-    """One thing that a check saw in a configuration.
+    """One result of a check.
 
     Attributes:
-        code: Stable: RKSP and three digits. RKSP001 is a risk at or above the bar, RKSP002 an
-            answer that rksp could not give.
+        code: Stable: RKSP and three digits. RKSP001 is a risk at or above the bar, RKSP002
+            means that rksp cannot tell.
         name: Stable short name in lower-case words joined by hyphens.
-        level: How bad it is.
+        level: Its severity.
         message: One sentence with the number: what is wrong.
-        value: The number that tripped it; None where there is none (a missing part).
-        healthy: The range that would have been silent, in words ("at most 1.5 ln V").
-        fix: The smallest change that would silence it, one sentence.
+        value: The number that caused it; None if there is none (a missing part).
+        healthy: The range without a finding, in words ("at most 1.5 ln V").
+        fix: The smallest change that would remove it, one sentence.
         source: Where the threshold comes from (author, year, or "measured on our runs").
         layer: Path of the module; empty for the whole model.
     """

@@ -56,11 +56,11 @@ class GridReport(Document):
         return Counter(str(cell["verdict"]) for cell in self.cells)
 
     def fails(self, cell: Record) -> bool:
-        """Tells whether the cell fails the gate."""
+        """Return True if the cell fails the gate."""
         return cell["position"] in self.failing
 
 
 def complaints(cell: Record) -> list[tuple[str, str]]:
-    """Splits a cell's findings, "RKSP501 error RKSP502 warning", into (code, level)."""
+    """Split a cell's findings, "RKSP501 error RKSP502 warning", into (code, level)."""
     words = str(cell["findings"] or "").split()
     return list(zip(words[::2], words[1::2], strict=False))

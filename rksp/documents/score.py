@@ -1,4 +1,4 @@
-"""The document of `rksp score`: what was measured, and the answer."""
+"""The document of `rksp score`: the measurements and the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rksp.recipe import Recipe
 
 
 class Verdict(StrEnum):
-    """What to do with the answer."""
+    """The verdict of a score."""
 
     OK = "ok"
     CAUTION = "caution"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 
 def _pairs(values: object) -> object:
-    """Complex numbers as (real, imaginary); six digits place a point in a plot."""
+    """Return complex numbers as (real, imaginary) pairs with six digits, enough for a plot."""
     found = getattr(values, "tolist", lambda: values)()
     if not isinstance(found, list | tuple):
         return found
@@ -30,12 +30,12 @@ def _pairs(values: object) -> object:
 
 
 class ScoredTarget(TargetReport):
-    """What was scored, and what it was shown.
+    """The scored model and its probe.
 
     Attributes:
         blocks: (path, number of blocks) of each chain of the residual stream.
         width: Width of the residual stream.
-        probe: What the model was shown, in words.
+        probe: The text that the model was shown, in words.
     """
 
     blocks: list[tuple[str, int]]
@@ -44,7 +44,7 @@ class ScoredTarget(TargetReport):
 
 
 class LayerReport(Part):
-    """One block: its spectrum, its scales, and how far both can be trusted."""
+    """One block: its spectrum, its scales, and a status that says if they can be trusted."""
 
     layer: int
     name: str
@@ -82,7 +82,7 @@ class SpectraReport(Part):
 
 
 class ForwardReport(Part):
-    """What else the forward pass showed; see `rksp.measure.forward.ForwardStats`."""
+    """Other results of the forward pass; see `rksp.measure.forward.ForwardStats`."""
 
     loss: float | None
     uniform_loss: float | None
@@ -99,7 +99,7 @@ class ForwardReport(Part):
 
 
 class ResponseReport(Part):
-    """The reaction to the first update; see `rksp.measure.response.ResponseProfile`."""
+    """The response to the first update; see `rksp.measure.response.ResponseProfile`."""
 
     grad_norm: float | None
     grad_max: float | None
@@ -120,7 +120,7 @@ class CurvePoint(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What one fact does to the edge, in decades: negative lowers it below the average run's."""
+    """The effect of one fact on the edge, in decades; a negative one lowers the edge."""
 
     meaning: str
     decades: float
@@ -136,22 +136,22 @@ class RiskAssessment(Part):
         reasons: Why rksp cannot tell; empty otherwise.
         evidence: Name of the tier of evidence behind the answer.
         horizon_steps: Steps of the run that the answer is about.
-        probability_failed: At the recipe's rate: a lower rate would train better, or nothing does;
-            None without a rate. `probability_failed_low` and `probability_failed_high` are the ends
-            of its interval.
-        probability_diverged: At the recipe's rate: non-finite, or the published thresholds.
-        start_here: The rate of the least expected loss; `start_excess` is that loss, in nats above
-            the best rate, and `start_failed` the chance that a run at it fails.
+        probability_failed: Probability, at the recipe's learning rate, that a lower rate trains
+            better or that none trains; None without a rate. `probability_failed_low` and
+            `probability_failed_high` are the ends of its interval.
+        start_here: The rate with the lowest expected loss; `start_excess` is that loss, in nats
+            above the best rate, and `start_failed` the probability that a run at it fails.
         likely_edge: The median of the edge: at this rate failure is as likely as not.
         do_not_exceed: The rate below which a share `risk` of the edges lies.
-        expected_excess: Nats that the recipe's rate is expected to lose; None without a rate.
+        expected_excess: Expected loss at the recipe's rate above that at the best rate, in nats;
+            None without a rate.
         risk: Share of the edges below `do_not_exceed`.
         threshold: Probability at which the verdict becomes `risk`.
-        curve: P(failed) against the rate, by rising rate.
-        contributions: What moves this run's edge from the average, largest first.
-        outside: Facts beyond the labelled runs, in decades.
-        counterfactual: A sentence: the rate to start with instead, and what it saves; None where
-            the recipe's is as good.
+        curve: P(failed) by learning rate, in rising order.
+        contributions: Facts that move this run's edge from the average, largest first.
+        outside: Facts outside the range of the labelled runs, in decades.
+        counterfactual: A sentence with a better rate and what it saves; None if the recipe's is
+            as good.
         classifier_data: Digest of the data that the classifier was fitted on; None where no
             classifier was asked.
     """
@@ -163,7 +163,6 @@ class RiskAssessment(Part):
     probability_failed: float | None
     probability_failed_low: float | None
     probability_failed_high: float | None
-    probability_diverged: float | None
     start_here: float | None
     start_excess: float | None
     start_failed: float | None
@@ -216,6 +215,21 @@ class DiffReport(ComparisonReport, Document):
     kind: Literal["diff"] = "diff"
 
 
+class AlternativeReport(Part):
+    """The answer for another recipe that the same input could mean.
+
+    Attributes:
+        assumption: What must be true for it, such as `64 devices, so a batch of 1024`.
+        verdict, probability_failed, start_here, do_not_exceed: See `RiskAssessment`.
+    """
+
+    assumption: str
+    verdict: Verdict
+    probability_failed: float | None
+    start_here: float | None
+    do_not_exceed: float | None
+
+
 class SeedReport(Part):
     """Everything measured at one seed."""
 
@@ -225,6 +239,7 @@ class SeedReport(Part):
     response: ResponseReport | None
     risk: RiskAssessment | None
     risk_missing: str | None
+    alternatives: list[AlternativeReport] = Field(default_factory=list)
 
 
 class NotRunReport(Part):
@@ -241,7 +256,7 @@ class OriginReport(Part):
     Attributes:
         kind: file, flag, computed, trainer, unasked or assumed.
         text: One phrase: the keys, the flag, or whose default it is.
-        file, line: Where it stands, if a file says it.
+        file, line: Position in a file, if the file sets it.
     """
 
     kind: str
@@ -253,13 +268,12 @@ class OriginReport(Part):
 class ScoreReport(Document):
     """One run of `rksp score`.
 
-    `findings` are those of the first seed, `not_run` the checks that lacked something to look at.
+    `findings` are those of the first seed, `not_run` the checks that could not run.
     `seeds` holds one entry per initialization, `spread` the mean, standard deviation, lowest and
     highest over them of the numbers that people compare. `kernels` says which implementations ran,
-    `baseline` what changed since an older report. `recipe_places` says at which file and line a
-    field of the recipe stands, for those that were read from a file; `recipe_origins` says of every
-    field where it comes from, and `assumed` lists in one line what nobody said. Only `timings`
-    differs between two runs of the same command.
+    `baseline` what changed since an older report. `recipe_places` gives file and line of the
+    fields that were read from a file, `recipe_origins` the origin of every field, and `assumed` all
+    assumptions in one line. Only `timings` differs between two runs of the same command.
     """
 
     kind: Literal["score"] = "score"

@@ -1,1 +1,1 @@
-"""Faults: one a file; known defects that prove what the monitors see."""
+"""Faults, one a file: known defects that test what the monitors see."""

@@ -1,4 +1,4 @@
-"""Fault: routers train without the losses that keep them balanced."""
+"""Fault: routers train without the losses that balance them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COEFFICIENTS = (
 class AuxOff(Fault):
     """Sets the coefficients of the routers' auxiliary losses to zero.
 
-    Zeroed wherever they stand: in configurations, and in modules that copied them at construction.
+    The fault changes configurations and the modules that copied the coefficients at construction.
 
     Args:
-        step: The first step without them.
+        step: The first step without the losses.
     """
 
     name = "aux_off"
@@ -40,14 +40,20 @@ class AuxOff(Fault):
         self._switches: list[Callable[[], None]] = []
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Find the coefficients that the model reads.
+
+        Raises:
+            NotCovered: The model has no auxiliary loss.
+        """
         self._switches = [switch for module in model.modules() for switch in _switches(module)]
         if not self._switches:
             raise NotCovered(
-                "Fault 'aux_off' needs routers with an auxiliary loss and the model trains "
+                "Fault 'aux_off' needs routers with an auxiliary loss, and this model trains "
                 "without one; choose another fault or give the loss a coefficient."
             )
 
     def arm(self, moment: Moment) -> tuple[()]:
+        """Set the coefficients to zero from `step` on."""
         if moment.step >= self.step:
             for switch in self._switches:
                 switch()
@@ -56,7 +62,7 @@ class AuxOff(Fault):
 
 
 def _switches(module: nn.Module) -> list[Callable[[], None]]:
-    """What turns off the coefficients that a module reads."""
+    """Return functions that set the coefficients that a module reads to zero."""
     if isinstance(module, MixtureOfExperts):  # its configuration is frozen and shared
         config = module.config
         names = [name for name in COEFFICIENTS if getattr(config, name, 0.0)]

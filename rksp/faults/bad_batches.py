@@ -41,6 +41,7 @@ class BadBatches(Fault):
         self.step, self.steps, self.kind = step, steps, kind
 
     def batches(self, batches: Sequence[Batch], *, per_step: int, seed: int) -> Sequence[Batch]:
+        """Return the batches with the bad ones in their steps."""
         start, stop = self.step * per_step, (self.step + self.steps) * per_step
         generator = torch.Generator().manual_seed(seed)
         bad = [_changed(batch, self.kind, generator) for batch in batches[start:stop]]

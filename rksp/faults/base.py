@@ -1,4 +1,4 @@
-"""The contract of a fault: a known defect planted in a run, to prove that monitors see it."""
+"""The base class of faults: known defects planted in a run to test what monitors see."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rksp.recipe import Recipe
 class Fault(ABC):
     """Plants one defect, reproducibly: the same seed, model and data give the same run.
 
-    Life: `recipe` and `batches` once before anything is built; `bind` once; then at every step
-    `arm` before the forward pass, `after_backward` before monitors and clipping, `after_update`
-    after the optimizer's step and before monitors read the weights.
+    The loop calls `recipe` and `batches` once before anything is built, and `bind` once. At every
+    step it calls `arm` before the forward pass, `after_backward` before monitors and clipping, and
+    `after_update` after the optimizer's step and before monitors read the weights.
 
     Attributes:
-        name: Unique, as in tables and on the command line (`--fault bitflip:step=50`).
+        name: Unique name in tables and on the command line (`--fault bitflip:step=50`).
     """
 
     name: ClassVar[str]
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe as the fault would have it."""
+        """Return the recipe as the fault changes it."""
         return recipe
 
     def batches(self, batches: Sequence[Batch], *, per_step: int, seed: int) -> Sequence[Batch]:
@@ -36,7 +36,7 @@ class Fault(ABC):
         return batches
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Finds where it strikes.
+        """Find the place to strike.
 
         Raises:
             NotCovered: The model has no such place.
@@ -44,13 +44,13 @@ class Fault(ABC):
         return None
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Hooks for this step's forward and backward passes; removed by the loop afterwards."""
+        """Return hooks for this step's forward and backward passes; the loop removes them."""
         return ()
 
     def after_backward(self, moment: Moment) -> None:
-        """May corrupt gradients."""
+        """Corrupt gradients, or do nothing."""
         return None
 
     def after_update(self, moment: Moment) -> None:
-        """May corrupt weights."""
+        """Corrupt weights, or do nothing."""
         return None

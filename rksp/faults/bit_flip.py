@@ -22,16 +22,16 @@ Where = Literal["weights", "gradients", "activations"]
 class BitFlip(Fault):
     """Flips one bit of one number at one step, as a faulty multiplier or memory cell does.
 
-    Tensor, element and bit are drawn from the seed, unless given. Weights flip after the update
-    of the step, gradients after its backward pass, activations in its first forward pass, in the
-    output of a module that has weights of its own; the gradient passes through as if nothing had
-    happened. Of a sharded tensor the local part is struck, on every rank.
+    Tensor, element and bit are drawn from the seed, unless given. Weights flip after the update of
+    the step and gradients after its backward pass. Activations flip in its first forward pass, in
+    the output of a module that has weights of its own; the gradient passes through unchanged. In a
+    sharded tensor the local part is struck, on every rank.
 
     Args:
-        step: When.
-        where: Which numbers.
-        bit: Counted from the least significant: in float32 22 is the highest of the mantissa, 30
-            of the exponent, 31 the sign; in bfloat16 6, 14 and 15.
+        step: The step of the flip.
+        where: `weights`, `gradients` or `activations`.
+        bit: Counted from the least significant. In float32, 22 is the highest of the mantissa, 30
+            the highest of the exponent and 31 the sign; in bfloat16 these are 6, 14 and 15.
         name: Part of the path of the parameter or module.
         element: Position in the flattened tensor.
     """
@@ -48,7 +48,8 @@ class BitFlip(Fault):
     ) -> None:
         if where not in ("weights", "gradients", "activations"):
             raise InputError(
-                f"Fault 'bitflip' flips weights, gradients or activations, got where={where!r}."
+                "Fault 'bitflip' needs where=weights, gradients or activations, got "
+                f"where={where!r}."
             )
         if step < 0 or (bit is not None and not 0 <= bit < 64):
             raise InputError(
@@ -61,6 +62,7 @@ class BitFlip(Fault):
         self._draws: list[float] = []
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Draw the tensor, the element and the bit."""
         generator = torch.Generator().manual_seed(seed)
         self._draws = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
         found = striking_places(model, self.name, self.where, self.part)
@@ -68,6 +70,7 @@ class BitFlip(Fault):
         self._module = model.get_submodule(self._path) if self.where == "activations" else None
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return a hook on the module whose activation flips."""
         if self._module is None or moment.step != self.step or self.struck:
             return ()
         pending = [True]
@@ -86,12 +89,14 @@ class BitFlip(Fault):
         return [self._module.register_forward_hook(strike)]
 
     def after_backward(self, moment: Moment) -> None:
+        """Flip a bit of the gradient at the step."""
         if self.where == "gradients" and moment.step == self.step and not self.struck:
             gradient = moment.model.get_parameter(self._path).grad
             if gradient is not None:
                 self._strike(gradient)
 
     def after_update(self, moment: Moment) -> None:
+        """Flip a bit of the weight at the step."""
         if self.where == "weights" and moment.step == self.step:
             self._strike(moment.model.get_parameter(self._path))
 
@@ -106,15 +111,15 @@ class BitFlip(Fault):
 
 @torch.no_grad()
 def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
-    """Flips a bit of one element in place; twice restores it.
+    """Flip a bit of one element in place; a second flip restores it.
 
     Args:
-        tensor: Floating, of any strides.
-        index: In the flattened tensor.
-        bit: From the least significant.
+        tensor: A floating-point tensor of any strides.
+        index: Position in the flattened tensor.
+        bit: Counted from the least significant.
 
     Raises:
-        InputError: The tensor has no such element, or its type no such bit.
+        InputError: The tensor has no such element, or its type has no such bit.
     """
     bits = 8 * tensor.element_size()
     if not 0 <= index < tensor.numel() or not 0 <= bit < bits:

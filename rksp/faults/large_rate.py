@@ -11,12 +11,12 @@ from rksp.recipe import Recipe
 class LargeRate(Fault):
     """Multiplies the learning rate.
 
-    From step 0 on the recipe itself is changed, so that everything that reads it sees the rate;
-    from a later step on the optimizer's rate is, between backward and update.
+    With `step` 0 the recipe itself is changed, so that everything that reads it sees the rate. With
+    a later step the optimizer's rate is changed, between backward and update.
 
     Args:
-        factor: On the rate.
-        step: The first step that it holds for.
+        factor: Factor on the rate.
+        step: The first step at which the factor holds.
     """
 
     name = "large_rate"
@@ -31,20 +31,22 @@ class LargeRate(Fault):
         self._set: dict[int, float] = {}
 
     def recipe(self, recipe: Recipe) -> Recipe:
+        """Multiply the recipe's learning rate if the factor holds from step 0 on."""
         if self.step > 0:
             return recipe
         if recipe.learning_rate is None:
             raise InputError(
-                "Fault 'large_rate' multiplies a learning rate and the recipe has none; "
+                "Fault 'large_rate' multiplies the learning rate, and the recipe has none; "
                 "give --learning-rate."
             )
         return recipe.model_copy(update={"learning_rate": recipe.learning_rate * self.factor})
 
     def after_backward(self, moment: Moment) -> None:
+        """Multiply the optimizer's rate from a later `step` on."""
         if self.step == 0 or moment.step < self.step or moment.optimizer is None:
             return
         for index, group in enumerate(moment.optimizer.param_groups):
-            # A loop that sets no rate anew would otherwise see the factor's powers.
+            # Without this check the factor would accumulate in a loop that never sets the rate.
             if self._set.get(index) != group["lr"]:
                 group["lr"] *= self.factor
                 self._set[index] = group["lr"]

@@ -1,4 +1,4 @@
-"""Fault: the backward pass of attention works with too few bits."""
+"""Fault: the backward pass of attention uses too few bits."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ class LowPrecisionAttention(Fault):
 
     Kinds:
         truncate: O and dO are taken in bfloat16 with their lowest `bits` bits cleared, the
-            injection of arXiv 2606.28116. A gross bias: truncation only shrinks.
+            injection of arXiv 2606.28116. The bias is large, because truncation only shrinks.
         round: The same bits are lost by rounding to nearest, which has no bias.
-        bf16: O is computed anew with unnormalized probabilities exp(s − max), values and sums in
+        bf16: O is recomputed with unnormalized probabilities exp(s − max), values and sums in
             bfloat16, the natural failure of arXiv 2510.04212: rows with several maximal keys
-            round to one side. `bits` is not used. Blocks of keys are summed in float32 here and
-            rounded once, so the error is smaller than a kernel's that rounds block by block.
+            round to one side. `bits` is not used. Blocks of keys are summed in float32 and
+            rounded once, so the error is smaller than that of a kernel that rounds every block.
 
-    It holds for every attention call that goes through `scaled_dot_product_attention`: the zoo's,
-    and transformers' with `attn_implementation="sdpa"`, its default. The calls are exchanged by a
-    torch function mode between `arm` and the removal of the handle; dropout must be off.
+    The fault affects every attention call through `scaled_dot_product_attention`: those of rksp's
+    own zoo, and those of transformers with `attn_implementation="sdpa"`, the default. A torch
+    function mode replaces the calls between `arm` and the removal of the handle. Dropout must be
+    off.
 
     Args:
-        bits: Lowest bits of bfloat16's 16 that are lost; 7 is its whole mantissa.
-        kind: How.
-        step: First step.
+        bits: How many of bfloat16's lowest bits are lost; 7 is the whole mantissa.
+        kind: `truncate`, `round` or `bf16`.
+        step: The first step.
     """
 
     name = "low_precision_attention"
@@ -51,7 +52,7 @@ class LowPrecisionAttention(Fault):
     def __init__(self, bits: int = 7, kind: Kind = "truncate", step: int = 0) -> None:
         if kind not in ("truncate", "round", "bf16"):
             raise InputError(
-                "Fault 'low_precision_attention' has the kinds truncate, round and bf16, got "
+                "Fault 'low_precision_attention' needs kind=truncate, round or bf16, got "
                 f"kind={kind!r}."
             )
         if not 0 <= bits <= 8 or step < 0:
@@ -60,42 +61,53 @@ class LowPrecisionAttention(Fault):
                 f"bits={bits}, step={step}."
             )
         self.bits, self.kind, self.step = bits, kind, step
-        self._calls: int | None = None  # of attention in this step; None where it does not strike
+        self._calls: int | None = None  # of attention in this step; None before `step`
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Check that the model calls `scaled_dot_product_attention`.
+
+        Raises:
+            NotCovered: The model uses another attention function.
+        """
         config = getattr(model, "config", None)
         written = getattr(config, "_attn_implementation", None)
         if written not in (None, "sdpa"):
             raise NotCovered(
-                "Fault 'low_precision_attention' strikes scaled_dot_product_attention and this "
-                f"model attends through {written!r}; build it with attn_implementation='sdpa'."
+                "Fault 'low_precision_attention' acts on scaled_dot_product_attention, and this "
+                f"model uses {written!r}; build it with attn_implementation='sdpa'."
             )
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Replace the step's attention calls."""
         if moment.step < self.step:
             return ()
         self._calls = 0
         return [AttentionTap(self._strike).open()]
 
     def after_backward(self, moment: Moment) -> None:
+        """Check that the step made an attention call.
+
+        Raises:
+            NotCovered: It made none.
+        """
         calls, self._calls = self._calls, None
         if calls == 0:
             raise NotCovered(
-                "Fault 'low_precision_attention' strikes scaled_dot_product_attention and no call "
-                "of it was made; choose another fault for this model."
+                "Fault 'low_precision_attention' acts on scaled_dot_product_attention, and this "
+                "model never calls it; choose another fault."
             )
 
     def _strike(self, call: AttentionCall) -> Tensor:
         self._calls += 1
         if call.dropout:
             raise NotCovered(
-                "Fault 'low_precision_attention' recomputes attention and cannot with dropout "
-                f"{call.dropout} in it; set attention dropout to 0."
+                "Fault 'low_precision_attention' recomputes attention and cannot repeat its "
+                f"dropout of {call.dropout}; set attention dropout to 0."
             )
         return _Attention.apply(call.query, call.key, call.value, call, self)
 
     def spoil(self, tensor: Tensor) -> Tensor:
-        """A tensor as its low bits let it be, in float32."""
+        """Return the tensor in float32 without its low bits."""
         raw = tensor.to(torch.bfloat16).view(torch.int16)
         if self.kind == "round" and self.bits:
             raw = raw + (1 << (self.bits - 1))  # sign and magnitude: away from zero at a tie
@@ -103,14 +115,15 @@ class LowPrecisionAttention(Fault):
 
 
 class _Attention(torch.autograd.Function):
-    """Attention whose forward is torch's own and whose backward is FlashAttention's, spoiled.
+    """Attention with torch's own forward pass and a corrupted FlashAttention backward pass.
 
     dV = Pᵀ dO;  dS = P ∘ (dO Vᵀ − δ);  dQ = scale dS K;  dK = scale dSᵀ Q (Dao et al., 2022,
-    algorithm 4), in float32 (float64 stays) except for δ.
+    algorithm 4), in float32 (or float64 for float64 inputs) except for δ.
     """
 
     @staticmethod
     def forward(ctx, query, key, value, call, fault):
+        """Compute the output and save the inputs."""
         output = fused_attention(replace(call, query=query, key=key, value=value))
         ctx.save_for_backward(query, key, value, call.mask, output)
         ctx.is_causal, ctx.scale, ctx.fault = call.is_causal, call.scale, fault
@@ -118,6 +131,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
+        """Compute the gradients with a corrupted δ."""
         query, key, value, mask, output = ctx.saved_tensors
         q, k, v, g = map(at_least_float, (query, key, value, grad))
         groups = q.shape[-3] // k.shape[-3]
@@ -145,5 +159,5 @@ def _low_precision_output(scores: Tensor, v: Tensor) -> Tensor:
 
 
 def _fold(gradient: Tensor, groups: int) -> Tensor:
-    """Adds up the gradients of query heads that share a key head."""
+    """Sum the gradients of query heads that share a key head."""
     return gradient if groups == 1 else gradient.unflatten(-3, (-1, groups)).sum(-3)

@@ -1,4 +1,4 @@
-"""Fault: a matrix multiplier flips a bit in one column of its products, again and again."""
+"""Fault: a matrix multiplier flips a bit in one column of its products, at every step."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _PRODUCTS = ("output", "input_gradient", "weight_gradient")
 class MatmulCorruption(Fault):
     """Flips one bit of every number in one column of a product of a linear layer, from a step on.
 
-    A defect of a multiplier stays, unlike the single flip of `bitflip`. A linear layer has three
-    products a step: its output, and in the backward pass the gradients of its input and of its
-    weight, which were found to be the more sensitive ones (Altenbernd et al., 2026, arXiv
-    2604.00726). Layer and column are drawn from the seed. Of a sharded weight the local part of the
-    gradient is struck, on every rank.
+    The defect of a multiplier persists, unlike the single flip of `bitflip`. A linear layer has
+    three products a step: its output, and the gradients of its input and of its weight in the
+    backward pass. The gradients were found to be more sensitive (Altenbernd et al., 2026, arXiv
+    2604.00726). Layer and column are drawn from the seed. In a sharded weight's gradient the local
+    part is struck, on every rank.
 
     Args:
-        step: First step.
-        steps: How many; None for the rest of the run.
-        product: Which of the three.
-        bit: From the least significant; None is the exponent's fourth (in float32 26), which makes
-            a number 256 times larger or smaller.
+        step: The first step.
+        steps: The number of steps; None means the rest of the run.
+        product: `output`, `input_gradient` or `weight_gradient`.
+        bit: Counted from the least significant. None means the fourth bit of the exponent (26 in
+            float32), which makes a number 256 times larger or smaller.
         name: Part of the path of the layer.
     """
 
@@ -51,7 +51,7 @@ class MatmulCorruption(Fault):
     ) -> None:
         if product not in _PRODUCTS:
             raise InputError(
-                f"Fault 'matmul' corrupts {', '.join(_PRODUCTS[:2])} or {_PRODUCTS[2]}, "
+                f"Fault 'matmul' needs product={', '.join(_PRODUCTS[:2])} or {_PRODUCTS[2]}, "
                 f"got product={product!r}."
             )
         if step < 0 or (steps is not None and steps < 1) or (bit is not None and not 0 <= bit < 64):
@@ -65,6 +65,11 @@ class MatmulCorruption(Fault):
         self._draw = 0.0
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Draw the layer and the column.
+
+        Raises:
+            NotCovered: No linear layer has `name` in its path.
+        """
         found = [
             module
             for path, module in model.named_modules()
@@ -80,6 +85,7 @@ class MatmulCorruption(Fault):
         self._layer = found[int(which * len(found))]
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return a hook on the layer's output or on the gradient of its input."""
         if not self._is_on(moment.step) or self.product == "weight_gradient":
             return ()
         if self.product == "output":
@@ -92,13 +98,14 @@ class MatmulCorruption(Fault):
         def enter(module: nn.Module, args: tuple) -> tuple | None:
             if not (torch.is_grad_enabled() and args[0].requires_grad):
                 return None
-            x = args[0].view_as(args[0])  # the gradient of this use alone
+            x = args[0].view_as(args[0])  # a view, so that only this use's gradient is struck
             x.register_hook(self._flipped)
             return (x, *args[1:])
 
         return [self._layer.register_forward_pre_hook(enter)]
 
     def after_backward(self, moment: Moment) -> None:
+        """Corrupt the gradient of the layer's weight."""
         gradient = self._layer.weight.grad
         if self.product == "weight_gradient" and self._is_on(moment.step) and gradient is not None:
             held = local(gradient)
@@ -108,7 +115,7 @@ class MatmulCorruption(Fault):
         return step >= self.step and (self.last is None or step <= self.last)
 
     def _flipped(self, product: Tensor) -> Tensor:
-        """The product with the bit flipped in its column; a gradient passes as if it were not."""
+        """Return the product with the bit flipped in its column; gradients pass unchanged."""
         bits = 8 * product.element_size()
         mantissa = round(-math.log2(torch.finfo(product.dtype).eps))
         bit = mantissa + 3 if self.bit is None else min(self.bit, bits - 1)

@@ -1,4 +1,4 @@
-"""Where a fault can strike: parameters and modules by a part of their path."""
+"""The places that a fault can strike: parameters and modules by a part of their path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rksp.models.anatomy.chains import first_tensor
 
 
 def striking_places(model: nn.Module, fault: str, where: str, part: str) -> list[str]:
-    """Paths of the trainable parameters, or for activations of the modules that own some.
+    """Return the paths that contain `part`.
+
+    These are paths of trainable parameters or, for activations, of modules that own parameters.
 
     Raises:
         NotCovered: No path contains `part`.
@@ -30,7 +32,7 @@ def striking_places(model: nn.Module, fault: str, where: str, part: str) -> list
 
 
 def with_first_tensor(output: object, change: Callable[[Tensor], Tensor]) -> object:
-    """What a module returned with its first floating tensor changed; None if it has none."""
+    """Return a module's output with its first floating tensor changed; None if it has none."""
     found = first_tensor(output)
     if found is None:
         return None

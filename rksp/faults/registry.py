@@ -1,4 +1,4 @@
-"""Every fault by name. A new one is a file and a line here."""
+"""Every fault by name; a new fault needs a file and a line here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAULTS: dict[str, type[Fault]] = {
 
 
 def make_fault(text: str) -> Fault:
-    """The fault that a line such as `bitflip:step=50,where=weights` describes.
+    """Make the fault that a line such as `bitflip:step=50,where=weights` describes.
 
     Raises:
         InputError: There is no such fault or option, or a value cannot be used.

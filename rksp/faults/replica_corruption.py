@@ -19,20 +19,20 @@ Where = Literal["activations", "gradients"]
 
 
 class ReplicaCorruption(Fault):
-    """Multiplies numbers of one rank by 1 + scale·n, n standard normal, from a step on.
+    """Multiplies numbers of one rank by 1 + scale·n, with n standard normal, from a step on.
 
-    Activations are those that leave one module: every rank's gradient suffers through the
-    all-reduce, and the replicas stay equal. Gradients are struck after the all-reduce: the loss
-    looks the same and the replicas drift apart.
+    Activations are corrupted as they leave one module: the all-reduce spreads the error to every
+    rank's gradient, and the replicas stay equal. Gradients are corrupted after the all-reduce: the
+    loss looks the same and the replicas drift apart.
 
     Args:
-        rank: The faulty one.
-        step: First step.
-        steps: How many; None for the rest of the run.
-        where: Which numbers.
+        rank: The faulty rank.
+        step: The first step.
+        steps: The number of steps; None means the rest of the run.
+        where: `activations` or `gradients`.
         scale: Size of the error relative to each number.
-        name: Part of the path of the module or parameter; the first one that matches and, for
-            activations, that returns floating numbers is struck.
+        name: Part of the path of the module or parameter; the fault strikes the first match. Of a
+            module it strikes the first floating-point tensor in the output.
     """
 
     name = "replica"
@@ -48,7 +48,7 @@ class ReplicaCorruption(Fault):
     ) -> None:
         if where not in ("activations", "gradients"):
             raise InputError(
-                f"Fault 'replica' corrupts activations or gradients, got where={where!r}."
+                f"Fault 'replica' needs where=activations or gradients, got where={where!r}."
             )
         if rank < 0 or step < 0 or not scale > 0:
             raise InputError(
@@ -63,12 +63,17 @@ class ReplicaCorruption(Fault):
         self._generator = torch.Generator()
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
+        """Find the place to strike on the faulty rank.
+
+        Raises:
+            NotCovered: The run has no such rank, or no path contains `name`.
+        """
         group = torch.distributed
         is_parallel = group.is_available() and group.is_initialized()
         size = group.get_world_size() if is_parallel else 1
         if size < 2 or self.rank >= size:
             raise NotCovered(
-                f"Fault 'replica' corrupts rank {self.rank} of several and the run has {size}; "
+                f"Fault 'replica' corrupts rank {self.rank}, and the run has {size} of them; "
                 "start it under torchrun with more processes."
             )
         self._is_faulty = group.get_rank() == self.rank
@@ -84,6 +89,7 @@ class ReplicaCorruption(Fault):
         return (1 + self.scale * noise).to(like)
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return a hook on the module whose activations are corrupted."""
         if self._module is None or not self._is_on(moment.step):
             return ()
 
@@ -94,6 +100,7 @@ class ReplicaCorruption(Fault):
 
     @torch.no_grad()
     def after_backward(self, moment: Moment) -> None:
+        """Corrupt the gradient of the parameter."""
         if self.where != "gradients" or not self._is_on(moment.step):
             return
         gradient = moment.model.get_parameter(self._path).grad

@@ -1,4 +1,4 @@
-"""What a grid varies: names that people use, values as they write them, ranges to draw from."""
+"""The axes of a grid: their names, their values and the ranges to draw from."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ALIASES = {
 }
 _TARGETS = ("target", "model", "model_name_or_path")
 _PREFIXES = ("config.", "params_", "hparams.", "recipe.")
-_MOST = 1_000_000  # values of one axis
+_MOST = 1_000_000  # values on one axis
 _LARGEST_POWER = 300
 _OVERRIDE = re.compile(r"^(?P<name>\+{0,2}[\w./@-]+)=(?P<value>.*)$", re.DOTALL)
 _CALL = re.compile(r"^(?P<name>range|choice|interval|logspace|linspace)\((?P<inside>.*)\)$")
@@ -69,7 +69,7 @@ class Range:
     whole: bool = False
 
     def draw(self, source: random.Random) -> float | int:
-        """One value."""
+        """Draw one value."""
         if self.kind == "log_uniform":
             value = math.exp(source.uniform(math.log(self.low), math.log(self.high)))
         elif self.kind == "normal":
@@ -87,13 +87,13 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Values to draw from, with weights if they are not equally likely."""
+    """Values to draw from, with weights unless all are equally likely."""
 
     values: tuple[object, ...]
     weights: tuple[float, ...] | None = None
 
     def draw(self, source: random.Random) -> object:
-        """One value."""
+        """Draw one value."""
         return source.choices(self.values, weights=self.weights)[0]
 
 
@@ -101,11 +101,11 @@ Axis = Choice | Range
 
 
 def canonical(name: str) -> tuple[str, str]:
-    """What an axis varies: `("recipe", field)`, `("target", "")`, `("seed", "")` or
-    `("set", setting)`.
+    """Return what an axis varies, as a pair of kind and name.
 
-    Names of `Recipe`'s fields, their usual short forms, and exports' prefixes (`config.lr`,
-    `params_lr`) are known; `set.X` and every other name is a setting of the model.
+    The pair is `("recipe", field)`, `("target", "")`, `("seed", "")` or `("set", setting)`.
+    The names of `Recipe`'s fields, their usual short forms and the prefixes of exports
+    (`config.lr`, `params_lr`) are known. `set.X` and every other name is a setting of the model.
     """
     plain = name.strip().lstrip("+")
     if plain.startswith("set."):
@@ -127,14 +127,13 @@ def canonical(name: str) -> tuple[str, str]:
 
 
 def axis_of(name: str, value: object) -> Axis:
-    """What a mapping of a grid holds under a name: values, one value, a distribution, or an axis
-    of another library.
+    """Convert one entry of a grid's mapping to an axis.
 
-    Known are lists, a W&B parameter (a mapping), Optuna's distributions, and Ray Tune's
-    `grid_search` and domains.
+    The entry is a list, a single value, a W&B parameter (a mapping), a distribution of Optuna, or
+    a `grid_search` or a domain of Ray Tune.
 
     Raises:
-        InputError: A mapping is no W&B parameter.
+        InputError: A mapping is not a W&B parameter.
     """
     if isinstance(value, Mapping):
         if set(value) == {"grid_search"}:  # what ray.tune.grid_search returns
@@ -157,7 +156,7 @@ def axis_of(name: str, value: object) -> Axis:
 
 
 def _optuna_axis(value) -> Axis:
-    """`FloatDistribution` and `IntDistribution`; those with a step are lists."""
+    """Convert a `FloatDistribution` or `IntDistribution`; one with a step becomes a list."""
     whole = isinstance(value.low, int)
     if value.log or value.step is None:
         kind = "log_uniform" if value.log else "uniform"
@@ -167,15 +166,17 @@ def _optuna_axis(value) -> Axis:
 
 
 def read_override(text: str) -> tuple[str, Axis]:
-    """A Hydra-style override: `lr=1e-4,3e-4`, `n_layer=range(2,9,2)`, `x=choice(a,b)`,
-    `lr=logspace(-4,-2,5)` or, to draw from, `lr=interval(1e-4,1e-2)`.
+    """Parse a Hydra-style override.
+
+    Examples: `lr=1e-4,3e-4`, `n_layer=range(2,9,2)`, `x=choice(a,b)`, `lr=logspace(-4,-2,5)`, and
+    `lr=interval(1e-4,1e-2)` to draw from.
 
     Source: Hydra 1.3's override grammar (sweep functions), without modifiers such as `shuffle`;
-    `logspace` and `linspace` are ours. An interval of positive bounds over more than a decade is
-    drawn logarithmically.
+    `logspace` and `linspace` are additions of rksp. An interval of positive bounds over more than
+    a decade is drawn logarithmically.
 
     Raises:
-        InputError: It is no such override.
+        InputError: The text is not such an override.
     """
     match = _OVERRIDE.match(text)
     if match is None:
@@ -217,7 +218,7 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
 
 
 def _split(text: str, value: str) -> list[str]:
-    """Commas outside quotes and brackets."""
+    """Split a value at the commas outside quotes and brackets."""
     parts, depth, quote, start = [], 0, "", 0
     for i, c in enumerate(value):
         if quote:
@@ -237,7 +238,9 @@ def _split(text: str, value: str) -> list[str]:
 
 
 def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
-    """One parameter of a W&B sweep: `value`, `values` (with `probabilities`), or a distribution.
+    """Convert one parameter of a W&B sweep to an axis.
+
+    The definition holds `value`, `values` (with `probabilities`) or a distribution.
 
     Source: Weights & Biases, "Sweep configuration options": bounds of `log_uniform` are natural
     exponents, those of `log_uniform_values` the values themselves.
@@ -250,9 +253,11 @@ def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
     if "values" in definition:
         values, weights = definition["values"], definition.get("probabilities")
         if not isinstance(values, list) or not values:
-            raise InputError(f"Sweep parameter {name}: 'values' is no list of values.")
+            raise InputError(f"Sweep parameter {name}: 'values' is not a list of values.")
         if weights is not None and not _are_weights(weights, len(values)):
-            raise InputError(f"Sweep parameter {name}: 'probabilities' is not one number a value.")
+            raise InputError(
+                f"Sweep parameter {name}: 'probabilities' must give one number for each value."
+            )
         return Choice(values=tuple(values), weights=tuple(weights) if weights else None)
     low, high, step = (definition.get(key) for key in ("min", "max", "q"))
     whole = isinstance(low, int) and isinstance(high, int)
@@ -268,7 +273,7 @@ def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
     elif kind in ("log_uniform_values", "q_log_uniform_values", "inv_log_uniform_values"):
         plain = "log_uniform"
     else:
-        raise InputError(f"Sweep parameter {name}: distribution {kind!r} is none that rksp knows.")
+        raise InputError(f"Sweep parameter {name}: rksp does not know distribution {kind!r}.")
     if not all(map(_is_number, (low, high, step or 1))):
         raise InputError(f"Sweep parameter {name} has neither values nor a range from min to max.")
     if ("normal" not in plain and low > high) or (plain == "log_uniform" and low <= 0):

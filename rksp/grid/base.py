@@ -1,4 +1,4 @@
-"""What a grid varies around: a target, a recipe, or a run file; and one cell made from it."""
+"""The base of a grid (a target, a recipe or a run file) and the cells made from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Point = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What every cell starts from: a target, settings of it, and recipe fields or a run file."""
+    """The values that every cell starts from: a target, its settings, a recipe or a run file."""
 
     target: str | None = None
     overrides: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -31,7 +31,7 @@ class Base:
     seed: int = 0
 
     def notes(self) -> tuple[str, ...]:
-        """What the reader of the run file should know."""
+        """Return the notes on the run file that a reader should see."""
         if self.document is None:
             return ()
         read = read_document(self.document, devices=self.devices, trainer=self.trainer)
@@ -39,25 +39,25 @@ class Base:
         return (*read.notes, *spoken, *self._assumptions())
 
     def _assumptions(self) -> tuple[str, ...]:
-        """What was assumed about the run file's recipe, in one line."""
+        """Return one line on what was assumed about the run file's recipe."""
         fields = {canonical(name)[1] or name: value for name, value in self.recipe.items()}
         read = read_document(
             self.document, devices=self.devices, trainer=self.trainer, given=fields
         )
         try:
             line = assumed_line(read.recipe(), read.origins())
-        except InputError:  # an axis may give what the file cannot say
+        except InputError:  # an axis may give what the file lacks
             return ()
         return (line,) if line else ()
 
 
 def make_cell(base: Base, point: Point, source: str) -> Cell:
-    """One cell: the base with a point's values in place.
+    """Make one cell from the base and the values of a point.
 
     Args:
-        base: What does not vary.
+        base: The values that do not vary.
         point: Values by the names that the user gave.
-        source: Of the grid, for messages.
+        source: The name of the grid, for messages.
 
     Raises:
         InputError: There is no model, or a value cannot be used.
@@ -93,15 +93,15 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     else:
         recipe = Recipe.parse(_in_steps(fields, Recipe.model_fields["max_steps"].default))
     if target is None:
-        raise InputError(f"{source} names no model; give --target, or an axis called target.")
+        raise InputError(f"{source} names no model; give --target or an axis called target.")
     return Cell(target=target, overrides=overrides, seed=seed, recipe=recipe, labels=dict(point))
 
 
 def seed_of(value: object) -> int:
-    """A seed as a grid writes it.
+    """Return a grid's value as a seed.
 
     Raises:
-        InputError: It is no whole number of at least 0.
+        InputError: The value is not a whole number of at least 0.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
@@ -109,7 +109,7 @@ def seed_of(value: object) -> int:
 
 
 def _in_our_words(field: str, value: object) -> object:
-    """Names of optimizers and precisions as sweeps write them; what is unknown stays as it is."""
+    """Translate a sweep's names of optimizers and precisions; leave unknown names unchanged."""
     if field == "optimizer":
         return optimizer_of(str(value))[0] or value
     if field == "precision":
@@ -118,7 +118,7 @@ def _in_our_words(field: str, value: object) -> object:
 
 
 def _in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
-    """A warm-up between 0 and 1 is a share of the run, as in `TrainingArguments`."""
+    """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
     share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
     if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
         return fields | {"warmup_steps": round(share * whole)}
@@ -126,7 +126,7 @@ def _in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
 
 
 def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:
-    """The settings with one replaced, by its dotted name."""
+    """Return the settings with the value at one dotted name replaced."""
     first, _, rest = name.partition(".")
     actual = next(k for k in data if str(k).replace("-", "_") == first.replace("-", "_"))
     if not rest:

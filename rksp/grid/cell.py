@@ -1,4 +1,4 @@
-"""One point of a grid, and what it shares with others."""
+"""One cell of a grid, and the identities by which cells share work."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SPECTRUM = {"blocks", "variant", "rank", "kreiss"}  # options that change the p
 class Options(MeasureOptions):
     """How every cell of a grid is measured and judged.
 
-    What changes an answer is part of every cell's identity; `threshold` only names it. The seed
-    is that of the cell.
+    Every option that changes an answer is part of every cell's identity. `threshold` only names a
+    verdict and is not. The seed comes from the cell.
 
     Attributes:
         threshold: P(failed) at which a cell's verdict is `risk`.
         risk: Share of the edges that may lie below the rate not to exceed.
-        classifier: File of the classifier; None is the shipped one.
-        max_params: Larger models are refused.
+        classifier: File of the classifier; None means the shipped one.
+        max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
         trust_remote_code: Run code that comes with a model.
     """
@@ -43,10 +43,10 @@ class Cell:
 
     Attributes:
         target: As for `rksp score`.
-        overrides: Settings of the model that are changed.
-        seed: Of the initialization.
-        recipe: How it is to be trained.
-        labels: What the grid varies, by the names that the user gave: for tables.
+        overrides: The changed settings of the model.
+        seed: The seed of the initialization.
+        recipe: How the model is to be trained.
+        labels: The values that the grid varies, by the names that the user gave, for tables.
     """
 
     target: str
@@ -61,8 +61,10 @@ class Cell:
         return model_name(self.target, self.overrides)
 
     def init_key(self, options: Options) -> str:
-        """Identity of the initialization and of how it is looked at: cells that share it share
-        one profile."""
+        """Return the identity of the initialization and its measurement.
+
+        Cells with the same identity share one profile.
+        """
         return _digest(
             {
                 "target": self.target,
@@ -77,7 +79,7 @@ class Cell:
         )
 
     def key(self, options: Options) -> str:
-        """Identity of the cell: the same work has the same key in every run of the grid."""
+        """Return the identity of the cell; the same work has the same key in every run."""
         content = {
             "init": self.init_key(options),
             "recipe": self.recipe.model_dump(mode="json"),
@@ -89,7 +91,7 @@ class Cell:
 
 
 def model_name(target: str, overrides: Mapping[str, object]) -> str:
-    """`gpt2 n_layer=2`: a target with its overrides by name."""
+    """Join a target with its overrides, sorted by name, as in `gpt2 n_layer=2`."""
     return " ".join([target, *(f"{key}={value}" for key, value in sorted(overrides.items()))])
 
 
@@ -99,7 +101,7 @@ def _digest(content: Mapping[str, object]) -> str:
 
 
 def _content(target: str | Path) -> str | None:
-    """Digest of a target's file, so that a changed file is another target."""
+    """Return the digest of a target's file, so that a changed file counts as another target."""
     path = Path(target)
     file = path / "config.json" if path.is_dir() else path
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None

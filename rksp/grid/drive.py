@@ -1,4 +1,4 @@
-"""The coordinator: claims groups, gives them to an engine, and writes down what comes back."""
+"""The coordinator: claims groups, gives them to an engine, and stores the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rksp.factory import is_factory
 from rksp.grid.cell import Options, model_name
 from rksp.grid.engines.base import End, Engine, Job
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import CellGroup, Event, Failure
 from rksp.grid.store import GridStore
 
 LEASE = 60.0  # seconds; renewed three times as often
@@ -19,9 +19,9 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A group at work: what of it is still open, and when it last said something."""
+    """A group at work, its open cells, and the time of its last event."""
 
-    task: Task
+    group: CellGroup
     job: Job
     open: list[str]
     started: bool = False
@@ -39,33 +39,36 @@ def drive(
     typed: Collection[str] = (),
     options: Options | None = None,
 ) -> None:
-    """Works until no cell is open; cells that another coordinator holds are waited for.
+    """Work until no cell is open, and wait for cells that another coordinator holds.
 
-    Whom a dead worker is blamed on: before the profile was made, all cells of the group, which
-    share it; afterwards the first cell without a result, because cells are judged in order. The
-    others go back untried.
+    If a worker dies before the profile is made, all cells of the group share the blame, since they
+    share the profile. Later the first cell without a result takes it, because cells are judged in
+    order; the others go back untried.
 
     Args:
-        timeout: Seconds without an event after which a worker that has begun is ended.
-        lease: Seconds for which a claim is good unless renewed.
-        typed: Targets that may be factories. A store is a file: what it holds besides runs no code.
-        options: In place of the store's, which could let code run or be fetched.
+        store: The grid's cells.
+        engine: Where groups are worked on.
+        timeout: Seconds without an event after which a worker that has begun is stopped.
+        lease: Seconds for which a claim holds unless renewed.
+        progress: Called with a line for every profile and every failure.
+        typed: Targets that may be factories. A store is a file, so no other target of it runs code.
+        options: Options that replace the store's, which could let code run or be fetched.
     """
     running: list[_Running] = []
     renewed = time.monotonic()
     try:
         while True:
             while len(running) < engine.slots:
-                task = store.claim(lease)
-                if task is None:
+                group = store.claim(lease)
+                if group is None:
                     break
                 if options is not None:
-                    task["options"] = options.model_dump(mode="json")
-                keys = [key for key, _ in task["cells"]]
-                if is_factory(task["target"]) and task["target"] not in typed:
-                    store.fail(keys, "invalid", f"the factory {task['target']} was not typed.")
+                    group["options"] = options.model_dump(mode="json")
+                keys = [key for key, _ in group["cells"]]
+                if is_factory(group["target"]) and group["target"] not in typed:
+                    store.fail(keys, "invalid", f"the factory {group['target']} was not typed.")
                     continue
-                running.append(_Running(task=task, job=engine.start(task), open=keys))
+                running.append(_Running(group=group, job=engine.start(group), open=keys))
             if not running and not any(store.counts()[state] for state in ("todo", "running")):
                 return
             if time.monotonic() - renewed > lease / 3:
@@ -82,14 +85,14 @@ def drive(
 
 
 def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress) -> bool:
-    """Writes down what a group said; says whether it is over."""
-    end = work.job.end()  # before the events: what came last must not be missed
+    """Store a group's events; return whether the group is over."""
+    end = work.job.end()  # before the events, so that the last ones are not missed
     for event in work.job.poll():
         work.heard = time.monotonic()
         _apply(store, work, event, progress)
     if end is None and work.started and time.monotonic() - work.heard > timeout:
         work.job.stop()
-        end = End(failure="timeout", message=f"no answer for {timeout:g} s")
+        end = End(failure="timeout", message=f"the worker did not answer for {timeout:g} s")
     if end is None:
         return False
     if work.open:
@@ -98,14 +101,14 @@ def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress
 
 
 def _apply(store: GridStore, work: _Running, event: Event, progress: Progress) -> None:
-    name = model_name(work.task["target"], work.task["overrides"])
-    work.started = True  # a group may wait for its turn as long as it must
+    name = model_name(work.group["target"], work.group["overrides"])
+    work.started = True  # the time before this does not count towards the timeout
     if event["kind"] == "started":
         return
     if event["kind"] == "profile":
         work.profiled = True
-        store.profiled(work.task["cells"][0][0], event["seconds"])
-        progress(f"{name} seed {work.task['seed']}: profiled")
+        store.profiled(work.group["cells"][0][0], event["seconds"])
+        progress(f"{name} seed {work.group['seed']}: profiled")
         return
     keys = [event["cell"]] if "cell" in event else list(work.open)
     if event["kind"] == "result":

@@ -1,4 +1,4 @@
-"""One group of cells: profile the initialization once, then judge every recipe by it."""
+"""Evaluate one group of cells: profile the initialization once, then judge every recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rksp.errors import InputError, RkspError
 from rksp.grid.cell import Options
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import CellGroup, Event, Failure
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -22,23 +22,22 @@ _KEPT = {
     "probability_failed",
     "probability_failed_low",
     "probability_failed_high",
-    "probability_diverged",
     "start_here",
     "likely_edge",
     "do_not_exceed",
     "expected_excess",
     "evidence",
 }
-EVALUATOR = "rksp.grid.evaluate:evaluate_task"
+EVALUATOR = "rksp.grid.evaluate:evaluate_group"
 
 
 def gather_cell(
     target: str, overrides: Mapping[str, object], seed: int, options: Options
 ) -> Evidence:
-    """Resolves a target and profiles one initialization of it: what cells of a group share.
+    """Resolve a target and profile one initialization, which the cells of a group share.
 
     Raises:
-        InputError: There is no such model, or it cannot be shown anything.
+        InputError: There is no such model, or it cannot be profiled.
     """
     from rksp.evidence import gather
     from rksp.models.resolve import resolve
@@ -53,10 +52,10 @@ def gather_cell(
     return gather(source, options.model_copy(update={"seed": seed}))
 
 
-def evaluate_task(task: Task) -> Iterator[Event]:
-    """Yields one event for the profile and one for every cell, as soon as each is known.
+def evaluate_group(group: CellGroup) -> Iterator[Event]:
+    """Yield one event for the profile and one for every cell, each as soon as it is known.
 
-    A failure of the profile ends the group; a failure of one cell is that cell's.
+    A failure of the profile ends the group; a failure of one cell affects that cell alone.
     """
     import torch
 
@@ -64,18 +63,18 @@ def evaluate_task(task: Task) -> Iterator[Event]:
     from rksp.models.refusals import refusals
     from rksp.pipeline import judge
 
-    options = Options(**task["options"])
+    options = Options(**group["options"])
     torch.set_num_threads(options.workers)
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
         classifier = load_edge_model(options.classifier) if options.classifier else None
-        evidence = gather_cell(task["target"], task["overrides"], task["seed"], options)
+        evidence = gather_cell(group["target"], group["overrides"], group["seed"], options)
     except expected as error:
         yield _failed(error)
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
-    for key, fields in task["cells"]:
+    for key, fields in group["cells"]:
         try:
             evaluation = judge(
                 evidence,
@@ -91,15 +90,15 @@ def evaluate_task(task: Task) -> Iterator[Event]:
 
 
 def load_evaluator(name: str):
-    """The function behind `package.module:function`: what workers run."""
+    """Import the function that workers run, named as `package.module:function`."""
     module, _, function = name.partition(":")
     return getattr(import_module(module), function)
 
 
 def summarize(evaluation: Evaluation) -> dict[str, object]:
-    """What a grid keeps of an `rksp.pipeline.Evaluation`: the answer without its curves.
+    """Return the part of an evaluation that a grid stores: the answer without its curves.
 
-    Nothing in it depends on timing or on the machine's other work: the same cell has the same
+    The summary does not depend on timing or on the machine's load, so the same cell has the same
     summary on every engine.
     """
     risk = evaluation.risk

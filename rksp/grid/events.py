@@ -1,4 +1,4 @@
-"""What a worker says while it works on a group of cells: plain mappings that travel as JSON."""
+"""The events that a worker reports while it works on a group; they travel as JSON."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Literal, TypedDict
 
 Failure = Literal["invalid", "out of memory", "error", "killed", "timeout"]
 
-# Trying again cannot help a configuration that is wrong, and would hang twice.
+# A retry cannot repair a wrong configuration, and a cell that hung would hang again.
 FINAL: tuple[Failure, ...] = ("invalid", "error", "timeout")
 
 
-class Task(TypedDict):
-    """A group of cells with one initialization; `cells` are (key, recipe fields)."""
+class CellGroup(TypedDict):
+    """A group of cells with one initialization; `cells` holds pairs of key and recipe fields."""
 
     target: str
     overrides: dict[str, object]
@@ -21,14 +21,14 @@ class Task(TypedDict):
 
 
 class Event(TypedDict, total=False):
-    """One of four: the work began, the profile is made, a cell has a result, or something failed.
+    """One event of a group: its begin, its profile, a cell's result, or a failure.
 
     Attributes:
         kind: `started`, `profile`, `result` or `failed`.
-        cell: Key; absent where the whole group is meant.
-        seconds: What the profile cost.
+        cell: The cell's key; absent if the event concerns the whole group.
+        seconds: The time that the profile took.
         result: See `rksp.grid.evaluate.summarize`.
-        failure: Its kind.
+        failure: The kind of failure.
         message: One sentence.
     """
 

@@ -16,22 +16,22 @@ SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
 
 
 def check_export(path: Path) -> None:
-    """To be asked before hours of work.
+    """Check the path of an export before hours of work.
 
     Raises:
-        InputError: The suffix is none of ours, or the file cannot be written there.
+        InputError: The suffix is unknown, or the file cannot be written.
     """
     if path.suffix not in SUFFIXES:
-        raise InputError(f"--export {path} is none of {', '.join(SUFFIXES)}.")
+        raise InputError(f"--export {path} must end in one of {', '.join(SUFFIXES)}.")
     check_writable(path, "--export")
 
 
 def export(found: Sequence[Record], path: Path) -> None:
-    """Writes all records with all columns, by the suffix.
+    """Write all records with all columns in the format that the suffix names.
 
     Raises:
-        InputError: As `check_export`, or Parquet lacks pyarrow.
-        Incomplete: The disk is full; an old file is as it was.
+        InputError: As for `check_export`, or pyarrow is missing for Parquet.
+        Incomplete: The disk is full; an old file is unchanged.
     """
     check_export(path)
     if path.suffix == ".parquet":
@@ -44,7 +44,7 @@ def export(found: Sequence[Record], path: Path) -> None:
 
 
 def to_csv(found: Sequence[Record]) -> str:
-    """All columns of all records."""
+    """Return all columns of all records as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(found), lineterminator="\n")
     writer.writeheader()
@@ -68,7 +68,7 @@ def _columns(found: Sequence[Record]) -> list[str]:
 
 
 def _of_one_type(values: list[object]) -> list[object]:
-    """A column of Parquet has one type: whole numbers with others become floats, a mix text."""
+    """Convert a column to one type, as Parquet needs: numbers to floats, other mixtures to text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) <= 1 and kinds <= {int, float, bool, str}:
         return values

@@ -1,4 +1,4 @@
-"""Risk over the rate and whatever else a grid varies, as a table of numbers."""
+"""Risk by learning rate and the other axes of a grid, as a table of numbers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST_ROWS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """Mean P(failed) by rate (across) and place on the other axes (down).
+    """Mean P(failed) by learning rate (columns) and place on the other axes (rows).
 
     Attributes:
-        axes: What goes down; what else varies is averaged over.
-        rates: Across, rising.
+        axes: The axes of the rows; all other axes are averaged over.
+        rates: The learning rates of the columns, ascending.
         rows: Place on `axes` → P(failed) at each rate, None where no cell has an answer.
     """
 
@@ -27,9 +27,10 @@ class HeatMap:
 
 
 def heat_map(found: Sequence[Record], axes: Sequence[str]) -> HeatMap | None:
-    """All other axes that vary go down, or only the first where that were more than 16 rows.
+    """Return P(failed) by learning rate and by all other axes that vary.
 
-    None where fewer than two rates were looked at.
+    If these would give more than 16 rows, only the first of them is kept. The result is None if
+    there are fewer than two rates.
     """
     rates = sorted({r["learning_rate"] for r in found if r.get("learning_rate")})
     if len(rates) < 2:
@@ -50,7 +51,7 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> HeatMap | None:
 
 
 def place(record: Record, axes: Sequence[str]) -> str:
-    """Where a record stands on these axes; a dash where an axis does not reach it."""
+    """Return a record's values on these axes; a dash stands for a missing value."""
     values = ("–" if record.get(name) is None else str(record[name]) for name in axes)
     return " · ".join(values) or "all"
 

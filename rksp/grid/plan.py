@@ -1,4 +1,4 @@
-"""From a sweep file, overrides or rows to the cells of a grid."""
+"""Make the cells of a grid from a sweep file, overrides or rows."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MAX_CELLS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridPlan:
-    """The cells of a grid in order, without repetitions, and what the reader should know.
+    """The cells of a grid in order, without repetitions, and notes for the reader.
 
-    `typed` holds the targets that came from the command line or from Python: of these alone a
-    factory is run.
+    `typed` holds the targets that came from the command line or from Python. A factory is run
+    only if it is one of these.
     """
 
     cells: tuple[Cell, ...]
@@ -47,16 +47,21 @@ def make_plan(
     seed: int = 0,
     max_cells: int = MAX_CELLS,
 ) -> GridPlan:
-    """A grid from Python: `make_plan({"lr": [1e-4, 1e-3], "n_layer": [2, 4]}, target="gpt2")`.
+    """Make a grid from Python: `make_plan({"lr": [1e-4, 1e-3], "n_layer": [2, 4]}, target="gpt2")`.
 
     Args:
         grid: A mapping of lists (or of distributions of W&B, Optuna or Ray Tune), or a list of
-            such mappings: the union of their products, so that axes may depend on each other.
-        target, overrides, recipe: What does not vary.
-        samples, seed, max_cells: As for `read_plan`.
+            such mappings. A list is the union of their products, so that axes may depend on each
+            other.
+        target: The model, if no axis names it.
+        overrides: Settings of the model that do not vary.
+        recipe: Fields of the recipe that do not vary.
+        samples: See `read_plan`.
+        seed: See `read_plan`.
+        max_cells: See `read_plan`.
 
     Raises:
-        InputError: Something cannot be read; one sentence.
+        InputError: Something cannot be read.
     """
     base = Base(target=target, overrides=overrides or {}, recipe=recipe or {})
     points = _points(_blocks(grid, "The grid"), samples=samples, seed=seed, max_cells=max_cells)
@@ -79,24 +84,24 @@ def read_plan(
     trainer: str | None = None,
     max_cells: int = MAX_CELLS,
 ) -> GridPlan:
-    """Reads a grid.
+    """Read a grid.
 
     Args:
         source: A sweep (W&B YAML), a grid (`grid:` or a mapping of lists, YAML or JSON), rows
             (CSV, JSON Lines, Parquet), a trainer's run file to vary, or a target by name.
         assignments: Hydra-style overrides that add axes or replace the file's.
-        target: The model, where the file has none.
+        target: The model, if the file names none.
         recipe: Fields that no cell varies; they replace those of the file.
-        defaults: Fields for a grid that stands on no trainer's file, where it is silent.
-        samples: Draw this many cells; needed where a range is given.
-        seed: Of the drawing.
-        ignore: Names of the file that are neither recipe nor model.
-        devices: Of the run, for batches that a run file gives per device.
-        trainer: Whose format a run file has; default recognized.
-        max_cells: More are refused.
+        defaults: Fields that the grid does not set; unused with a trainer's file.
+        samples: The number of cells to draw; required if an axis is a range.
+        seed: The seed of the drawing.
+        ignore: Names in the file that are neither recipe nor model.
+        devices: The number of devices of the run, for batch sizes given per device.
+        trainer: The trainer whose format the run file has; recognized by default.
+        max_cells: The largest number of cells; a larger grid is refused.
 
     Raises:
-        InputError: Something cannot be read; one sentence.
+        InputError: Something cannot be read.
     """
     path = Path(source)
     base, blocks, rows, notes = Base(), [{}], None, []
@@ -134,7 +139,7 @@ def read_plan(
 
 
 def _named(recipe: Mapping[str, object]) -> dict[str, object]:
-    """Replace the short forms of recipe fields by their names."""
+    """Replace the short forms of recipe fields by the fields' names."""
     return {canonical(name)[1] or name: value for name, value in recipe.items()}
 
 
@@ -171,21 +176,21 @@ def _plan(
         cells.setdefault((cell.model, cell.seed, cell.recipe), cell)
     said = [*notes, *base.notes()]
     if len(cells) < len(points):
-        said.append(f"{len(points) - len(cells)} cells repeat others and are left out.")
+        said.append(f"{len(points) - len(cells)} cells are left out because they repeat others.")
     return GridPlan(cells=tuple(cells.values()), notes=tuple(said), typed=frozenset(typed))
 
 
 def _too_many(count: int, most: int) -> InputError:
     return InputError(
-        f"The grid has {count} cells; draw some of them with --samples N, or raise --max-cells "
-        f"from {most}."
+        f"The grid has {count} cells and the limit is {most}; draw some with --samples N or "
+        "raise --max-cells."
     )
 
 
 def _file(
     path: Path, samples: int | None, trainer: str | None
 ) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
-    """A sweep, a grid or a run file: the base, blocks of axes, notes."""
+    """Read a sweep, a grid or a run file; return the base, the blocks of axes and the notes."""
     document = _load(path)
     if document.has("parameters"):
         return _sweep(document, samples)
@@ -208,14 +213,14 @@ def _file(
 
 
 def _load(path: Path) -> Document:
-    """A document; a list of mappings at the top is a union of grids."""
+    """Load a document; a list of mappings at the top level is a union of grids."""
     if path.suffix.lower() not in (".yaml", ".yml", ".json", ".toml", ".py"):
         return load_document(path)
     syntax, data, lines = parse_file(path)
     if isinstance(data, list):
         return Document(path=path, syntax=syntax, data={"grid": data})
     if not isinstance(data, Mapping):
-        raise InputError(f"{path} holds a {type(data).__name__}, no grid.")
+        raise InputError(f"{path} holds a {type(data).__name__}, which is not a grid.")
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 
@@ -225,7 +230,7 @@ def _stated_base(document: Document) -> Base:
     unknown = set(data) - known
     if unknown:
         raise InputError(
-            f"{document.path}: {sorted(unknown)[0]!r} is no part of a grid; there are "
+            f"{document.path}: a grid has no entry {sorted(unknown)[0]!r}; it may have "
             f"{', '.join(sorted(known))}."
         )
     run = data.get("base")
@@ -247,17 +252,17 @@ def _sweep(
     method = str(document.data.get("method", "grid"))
     notes = []
     if method == "bayes":
-        notes.append("The sweep is adaptive (bayes); its cells are drawn at random here.")
+        notes.append("The sweep is adaptive (bayes); rksp draws its cells at random.")
     if method in ("random", "bayes") and samples is None:
         if any(isinstance(axis, Range) for axis in axes.values()):
             raise InputError(f"{document.path} draws its cells ({method}); give --samples N.")
-        notes = ["The sweep draws its cells, and all of its choices can be listed: they are."]
+        notes = ["The sweep draws its cells; rksp lists all of its choices instead."]
     return Base(), [axes], notes
 
 
 def _sweep_axes(parameters: object, prefix: str, axes: dict[str, Axis]) -> None:
     if not isinstance(parameters, Mapping):
-        raise InputError(f"Sweep parameters {prefix or 'of the file'} are no mapping.")
+        raise InputError(f"Sweep parameters {prefix or 'of the file'} are not a mapping.")
     for name, definition in parameters.items():
         if not isinstance(definition, Mapping):
             raise InputError(f"Sweep parameter {prefix}{name} has neither values nor a range.")
@@ -268,7 +273,7 @@ def _sweep_axes(parameters: object, prefix: str, axes: dict[str, Axis]) -> None:
 
 
 def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
-    """A mapping of lists is a product; a list of mappings is the union of theirs."""
+    """Convert a mapping of lists to one block of axes, or a list of mappings to one block each."""
     parts = grid if isinstance(grid, list) else [grid]
     if not all(isinstance(part, Mapping) for part in parts):
         raise InputError(f"{source}: a grid is a mapping of lists, or a list of such mappings.")
@@ -276,12 +281,12 @@ def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
 
 
 def _zip(zipped: object, path: Path) -> dict[str, Axis]:
-    """Axes that move together become one axis of tuples."""
+    """Combine the axes that move together into one axis of tuples."""
     if zipped is None:
         return {}
     lists = list(zipped.values()) if isinstance(zipped, Mapping) else []
     if not all(isinstance(part, list) for part in lists) or len(set(map(len, lists))) != 1:
-        raise InputError(f"{path}: 'zip' holds lists by name, all equally long.")
+        raise InputError(f"{path}: 'zip' must hold lists by name, all of the same length.")
     names = tuple(str(name) for name in zipped)
     return {"\0".join(names): Choice(values=tuple(zip(*zipped.values(), strict=True)))}
 
@@ -289,7 +294,7 @@ def _zip(zipped: object, path: Path) -> dict[str, Axis]:
 def _points(
     blocks: Sequence[Mapping[str, Axis]], *, samples: int | None, seed: int, max_cells: int
 ) -> list[Point]:
-    """All points of every block, or as many as asked for, each drawn from a block by chance."""
+    """Return all points of every block, or `samples` of them, each drawn from a random block."""
     if samples is None:
         return [point for block in blocks for point in _product(block, max_cells)]
     if samples > max_cells:
@@ -305,7 +310,7 @@ def _points(
 def _product(block: Mapping[str, Axis], max_cells: int) -> list[Point]:
     for name, axis in block.items():
         if isinstance(axis, Range):
-            raise InputError(f"{name} is a range, which a grid cannot list; give --samples N.")
+            raise InputError(f"{name} is a range, and a grid cannot list it; give --samples N.")
     size = math.prod(len(axis.values) for axis in block.values())
     if size > max_cells:
         raise _too_many(size, max_cells)

@@ -1,4 +1,4 @@
-"""What made the numbers of a store."""
+"""The versions that the numbers of a store come from."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def made_by(classifier: Path | None = None) -> dict[str, str]:
-    """Return versions, and a digest of the classifier; neither torch nor sklearn is imported.
+    """Return the versions and a digest of the classifier, without importing torch or sklearn.
 
     Args:
-        classifier: Its file; default the shipped one.
+        classifier: The classifier's file; the shipped one by default.
     """
     source = classifier or files("rksp.classifiers") / "fitted" / "edge.json"
     content = source.read_bytes() if source.is_file() else b""

@@ -1,4 +1,4 @@
-"""Grids as rows: CSV, JSON Lines or Parquet, one cell each, as trackers export them."""
+"""Grids as rows of CSV, JSON Lines or Parquet, one cell a row, as trackers export them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ _MOST_ROWS, _MOST_COLUMNS = 100_000, 10_000
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, object]], list[str]]:
-    """One cell a row; columns that are neither recipe nor model (metrics, names) are left out.
+    """Read one cell from each row; leave out columns that are neither recipe nor model.
+
+    Returns:
+        The cells, and a note that lists the columns left out.
 
     Raises:
-        InputError: The file cannot be read, or holds nothing.
+        InputError: The file cannot be read, or it has no rows.
     """
     rows = _READ[path.suffix.lower()](path)
     ignored, points = set(), []
@@ -37,7 +40,7 @@ def read_rows(path: Path) -> tuple[list[dict[str, object]], list[str]]:
         points.append(point)
     if not points:
         raise InputError(f"{path} holds no rows.")
-    note = f"Columns that are neither recipe nor model: {', '.join(sorted(ignored))}."
+    note = f"Ignored columns (neither recipe nor model): {', '.join(sorted(ignored))}."
     return points, [note] if ignored else []
 
 
@@ -58,7 +61,7 @@ def _json_lines(path: Path) -> list[dict[str, object]]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}:{number}: not valid JSON.") from error
         if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: a row is a JSON object.")
+            raise InputError(f"{path}:{number}: a row must be a JSON object.")
         rows.append(row)
     return rows
 
@@ -79,7 +82,7 @@ def _parquet(path: Path) -> list[dict[str, object]]:
 
 
 def _lines(path: Path) -> StringIO:
-    """Return the text of a file to be read by line, line ends as they are."""
+    """Return the text of a file with its line ends unchanged."""
     return StringIO(read_text(path, _LARGEST), newline="")
 
 

@@ -1,4 +1,4 @@
-"""A whole grid in one call: into a store, by an engine, to a ranked table."""
+"""Run a whole grid in one call: fill the store, work through it, return the ranked results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rksp.grid.store import GridStore, Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridResult:
-    """What a store holds.
+    """The contents of a store.
 
     Attributes:
         rows: Every cell, in the order of the grid.
@@ -34,16 +34,12 @@ class GridResult:
     made_by: Mapping[str, str]
 
     def records(self, bar: float = 0.5) -> list[table.Record]:
-        """One flat record a cell, ranked; `risk` from P(failed) = `bar` on."""
+        """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
         return table.records(self.rows, bar)
 
     def axes(self) -> list[str]:
-        """What varies, by the names that the user gave."""
+        """Return the varied names as the user gave them."""
         return table.axes_of(self.rows)
-
-    def unfinished(self) -> list[Row]:
-        """Cells without a result: those that could not run, and those not done yet."""
-        return [row for row in self.rows if row.state != "done"]
 
 
 def run_grid(
@@ -56,20 +52,20 @@ def run_grid(
     retry_failed: bool = False,
     progress: Progress = lambda line: None,
 ) -> GridResult:
-    """Works a grid off, or what an earlier call left of it.
+    """Work through a grid, or through what an earlier call left of it.
 
     Args:
         plan: From `rksp.grid.plan.read_plan` or `make_plan`.
-        path: The store; the same plan and options resume in it.
+        path: The store; a call with the same plan and options resumes it.
         options: How cells are measured.
-        engine: Default a process for every two cores, but no more than there are models.
-        timeout: Seconds without news after which a worker is ended.
-        retry_failed: Open cells again that failed for good.
-        progress: Told of every profile and failure.
+        engine: Where cells run; by default one process for every two cores, at most one a model.
+        timeout: Seconds without an event after which a worker is stopped.
+        retry_failed: Try cells again that failed for good.
+        progress: Called with a line for every profile and every failure.
 
     Raises:
         InputError: The store holds another grid.
-        Incomplete: The store could not be written; what is done stays.
+        Incomplete: The store could not be written; finished cells stay.
     """
     options = options or Options()
     groups = len({cell.init_key(options) for cell in plan.cells})
@@ -77,7 +73,7 @@ def run_grid(
     with _said(path), GridStore(path) as store:
         known = store.fill(plan.cells, options)
         if known:
-            progress(f"resumes: {store.counts()['done']} of {known} cells are done")
+            progress(f"resuming: {store.counts()['done']} of {known} cells are done")
         if retry_failed:
             store.retry_failed()
         drive(store, engine, options=options, timeout=timeout, progress=progress, typed=plan.typed)
@@ -85,10 +81,10 @@ def run_grid(
 
 
 def read_grid(path: Path) -> GridResult:
-    """What a store holds now, whoever works on it.
+    """Return what a store holds now, even while others work on it.
 
     Raises:
-        ArtifactError: The file is no store.
+        ArtifactError: The file is not a grid store.
     """
     with _said(path), GridStore(path, read_only=True) as store:
         return _result(store)
@@ -96,13 +92,13 @@ def read_grid(path: Path) -> GridResult:
 
 @contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """Turn what SQLite says in the middle of the work into errors of rksp."""
+    """Convert SQLite's errors during the work into errors of rksp."""
     try:
         yield
     except sqlite3.OperationalError as error:  # full, locked, read-only
         raise Incomplete(
-            f"{path} cannot be written or read ({error}); what is done stays, and the same grid "
-            "resumes."
+            f"{path} cannot be written or read ({error}); finished cells stay; run "
+            "the same grid again to resume."
         ) from error
     except sqlite3.DatabaseError as error:
         raise ArtifactError(f"{path} is damaged ({error}).") from error
@@ -115,5 +111,5 @@ def _result(store: GridStore) -> GridResult:
 
 
 def _workers(groups: int) -> int:
-    """Half of the cores: more threads than free cores cost tenfold."""
+    """Return half the number of cores; more threads than free cores cost tenfold."""
     return max(1, min(groups, (os.cpu_count() or 2) // 2))

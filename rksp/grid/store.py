@@ -1,8 +1,8 @@
 """The grid on disk: one SQLite file in which every cell has exactly one state and one result.
 
-A cell is `todo`, `running` under a lease, `done` or `failed`. Only who holds the lease can write;
-a lease that ran out, or whose process is gone, returns the cell. Several coordinators may work on
-one file on one machine; never put it on a network file system.
+A cell is `todo`, `running` under a lease, `done` or `failed`. Only the owner of the lease can
+write. A cell is open again once its lease has expired or its process is gone. Several
+coordinators may work on one file on one machine. Never put the file on a network file system.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from urllib.parse import quote
 from rksp.errors import ArtifactError, InputError
 from rksp.files import check_writable
 from rksp.grid.cell import Cell, Options
-from rksp.grid.events import FINAL, Failure, Task
+from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
 from rksp.text import safe_strings
 
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS profiles (init TEXT NOT NULL, owner TEXT NOT NULL, se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One cell with its state and, when done, its result."""
+    """One cell with its state and, once it is done, its result."""
 
     key: str
     position: int
@@ -65,16 +65,16 @@ class Row:
 
 
 class GridStore:
-    """A grid's cells, and who works on them.
+    """The cells of a grid and their owners.
 
     Args:
-        path: The file; made if absent.
-        owner: Who claims; default this object in this process.
-        read_only: Only look, also at a file or folder that cannot be written.
+        path: The file; created if absent.
+        owner: The name under which cells are claimed; by default unique to this object.
+        read_only: Only read; the file or its folder may then be read-only.
 
     Raises:
-        InputError: There is no such folder, or it cannot be written.
-        ArtifactError: The file is not such a store.
+        InputError: The folder does not exist, or it cannot be written.
+        ArtifactError: The file is not a grid store.
     """
 
     def __init__(self, path: Path, *, owner: str | None = None, read_only: bool = False) -> None:
@@ -91,9 +91,9 @@ class GridStore:
             raise ArtifactError(f"{path} has schema {found!r}; this rksp reads {SCHEMA!r}.")
 
     def close(self) -> None:
-        """Gives back what is still held, and closes the file."""
+        """Release the cells that this owner holds, and close the file."""
         if not self._is_read_only:
-            with contextlib.suppress(sqlite3.OperationalError):  # a full disk: leases run out
+            with contextlib.suppress(sqlite3.OperationalError):  # disk full: the leases expire
                 self.release()
         self._base.close()
 
@@ -104,13 +104,13 @@ class GridStore:
         self.close()
 
     def fill(self, cells: Sequence[Cell], options: Options) -> int:
-        """Puts a plan into an empty store, or takes up the same plan again.
+        """Put a plan into an empty store, or resume the same plan.
 
         Returns:
-            How many cells were there already.
+            The number of cells that were there already.
 
         Raises:
-            InputError: The store holds another grid, or another rksp made it.
+            InputError: The store holds another grid, or another version of rksp made it.
         """
         keys = [cell.key(options) for cell in cells]
         maker = made_by(options.classifier)
@@ -151,8 +151,8 @@ class GridStore:
             )
         return 0
 
-    def claim(self, lease: float) -> Task | None:
-        """Takes the next group: all open cells of one initialization, for `lease` seconds."""
+    def claim(self, lease: float) -> CellGroup | None:
+        """Claim the next group, all open cells of one initialization, for `lease` seconds."""
         now = time.time()
         with self._transaction():
             self._reclaim(now)
@@ -181,21 +181,21 @@ class GridStore:
         }
 
     def renew(self, lease: float) -> None:
-        """Extends every lease of this owner to `lease` seconds from now."""
+        """Extend every lease of this owner to `lease` seconds from now."""
         self._base.execute(
             "UPDATE cells SET lease = ? WHERE state = 'running' AND owner = ?",
             (time.time() + lease, self.owner),
         )
 
     def profiled(self, key: str, seconds: float) -> None:
-        """Counts one profile, made for the group of this cell."""
+        """Record the seconds of one profile, made for the group of this cell."""
         self._base.execute(
             "INSERT INTO profiles SELECT init, ?, ? FROM cells WHERE key = ?",
             (self.owner, seconds, key),
         )
 
     def finish(self, key: str, result: dict[str, object]) -> bool:
-        """Stores a result, if this owner still holds the cell; says whether it did."""
+        """Store a result if this owner still holds the cell; return whether it did."""
         done = self._base.execute(
             "UPDATE cells SET state = 'done', result = ?, owner = NULL, lease = NULL,"
             " failure = NULL, message = NULL WHERE key = ? AND state = 'running' AND owner = ?",
@@ -204,7 +204,7 @@ class GridStore:
         return done.rowcount == 1
 
     def fail(self, keys: Iterable[str], failure: Failure, message: str) -> None:
-        """Counts a try against cells that this owner holds; the last try is final."""
+        """Count a try against cells that this owner holds; the last try is final."""
         is_final = failure in FINAL
         self._base.executemany(
             "UPDATE cells SET tries = tries + 1, failure = ?, message = ?, owner = NULL,"
@@ -214,7 +214,7 @@ class GridStore:
         )
 
     def release(self, keys: Iterable[str] | None = None) -> None:
-        """Gives cells back untried; default all that this owner holds."""
+        """Return cells to the queue without counting a try; by default all of this owner."""
         where = "WHERE state = 'running' AND owner = ?"
         change = f"UPDATE cells SET state = 'todo', owner = NULL, lease = NULL {where}"
         if keys is None:
@@ -223,22 +223,22 @@ class GridStore:
             self._base.executemany(f"{change} AND key = ?", [(self.owner, key) for key in keys])
 
     def retry_failed(self) -> int:
-        """Opens failed cells again; says how many."""
+        """Open failed cells again and return their number."""
         return self._base.execute(
             "UPDATE cells SET state = 'todo', tries = 0 WHERE state = 'failed'"
         ).rowcount
 
     def counts(self) -> dict[str, int]:
-        """Number of cells by state."""
+        """Return the number of cells in each state."""
         found = dict(self._base.execute("SELECT state, COUNT(*) FROM cells GROUP BY state"))
         return {state: found.get(state, 0) for state in ("todo", "running", "done", "failed")}
 
     def made_by(self) -> dict[str, str]:
-        """Versions of what the numbers come from; empty before the store is filled."""
+        """Return the versions that the numbers come from; empty before the store is filled."""
         return json.loads(self._meta("made_by") or "{}")
 
     def profiles(self) -> list[float]:
-        """Seconds of every profile that was made."""
+        """Return the seconds of every profile."""
         return [s for (s,) in self._base.execute("SELECT seconds FROM profiles ORDER BY rowid")]
 
     def rows(self) -> list[Row]:
@@ -264,7 +264,7 @@ class GridStore:
         return rows
 
     def _reclaim(self, now: float) -> None:
-        """Opens cells whose lease ran out or whose process on this machine is gone."""
+        """Open cells whose lease has expired or whose process on this machine is gone."""
         held = self._base.execute(
             "SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner != ?", (self.owner,)
         ).fetchall()
@@ -274,12 +274,12 @@ class GridStore:
         self._base.execute(f"{back} AND lease < ?", (now,))
 
     def _check_maker(self, maker: dict[str, str]) -> None:
-        """Numbers of two classifiers must not stand in one table."""
+        """Refuse to mix the numbers of two versions or classifiers in one table."""
         stored = self.made_by()
         for name in ("rksp", "classifier"):
             if stored.get(name) != maker[name]:
                 raise InputError(
-                    f"{self.path} was made with {name} {stored.get(name)}, and this is "
+                    f"{self.path} was made with {name} {stored.get(name)}, and this rksp has "
                     f"{maker[name]}; write to another file."
                 )
 
@@ -299,7 +299,7 @@ def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
         base.executescript(_TABLES)
         return base
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
-    for options in ("", "&immutable=1"):  # the second needs no file beside it
+    for options in ("", "&immutable=1"):  # the second creates no file beside it
         base = sqlite3.connect(address + options, uri=True, timeout=30, isolation_level=None)
         try:
             base.execute("SELECT COUNT(*) FROM meta")
@@ -309,11 +309,11 @@ def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
                 raise
         else:
             return base
-    raise AssertionError("one of the two returns or raises")
+    raise AssertionError("unreachable: one of the two returns or raises")
 
 
 class _Transaction:
-    """A write transaction from its first read on, so that two claims cannot see the same cells."""
+    """A transaction that locks the file before its first read, so that no cell is claimed twice."""
 
     def __init__(self, base: sqlite3.Connection) -> None:
         self._base = base
@@ -326,7 +326,7 @@ class _Transaction:
 
 
 def _may_live(owner: str) -> bool:
-    """False only for a process of this machine that is certainly gone."""
+    """Return False only if the owner is a process of this machine that is certainly gone."""
     found = _OWNER.fullmatch(owner)
     if found is None or found["host"] != socket.gethostname():
         return True

@@ -1,4 +1,4 @@
-"""The results of a grid: ranking, filters, best setting, trade-off."""
+"""The results of a grid: ranking, filters, best settings and trade-off."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ _ANSWER = (
     "probability_failed",
     "probability_failed_low",
     "probability_failed_high",
-    "probability_diverged",
     "start_here",
     "likely_edge",
     "do_not_exceed",
@@ -41,13 +40,14 @@ _ANSWER = (
 
 
 def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
-    """One flat record a cell, ranked: the least expected loss first, faster rates before slower.
+    """Return one flat record for each cell, ranked by expected loss, then risk, then faster rates.
 
-    Cells without an answer come last, and among them those that could not run. Where rksp cannot
-    tell, the classifier's numbers are left out: they are no basis to rank by. The order and the
-    values depend on the cells alone.
+    Cells without an answer come last, and those that could not run come after the others. Where
+    rksp cannot tell, the classifier's numbers are left out, because they are no basis for a
+    ranking. Order and values depend on the cells alone.
 
     Args:
+        rows: The cells of a store.
         bar: P(failed) at which a verdict is `risk`.
     """
     return sorted((_record(row, bar) for row in rows), key=_rank)
@@ -65,7 +65,7 @@ def _record(row: Row, bar: float) -> Record:
     }
     return {
         **head,
-        **row.labels,  # as the user wrote them, under other names than ours
+        **row.labels,  # under the user's names
         **row.recipe,
         **head,
         **{name: answer.get(name) for name in _ANSWER},
@@ -78,7 +78,7 @@ def _record(row: Row, bar: float) -> Record:
 
 
 def _verdict(row: Row, bar: float) -> str:
-    """The stored one by this bar; for a cell without a result, its state."""
+    """Return the verdict at this bar, or the state of a cell without a result."""
     if row.result is None:
         return "could not run" if row.state == "failed" else row.state
     result = row.result
@@ -108,7 +108,7 @@ def _or_last(value: float | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One `--where`: a column against a value."""
+    """One `--where`: a column, a comparison and a value."""
 
     text: str
     name: str
@@ -117,10 +117,10 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Reads `lr<=1e-3` or `verdict=ok`.
+        """Parse `lr<=1e-3` or `verdict=ok`.
 
         Raises:
-            InputError: It is no such condition.
+            InputError: The text is not such a condition.
         """
         match = _CONDITION.match(text)
         if match is None:
@@ -128,23 +128,23 @@ class Condition:
         return cls(text=text, name=match[1], compare=_COMPARE[match[2]], value=parse_yaml(match[3]))
 
     def column(self, columns: Collection[str]) -> str:
-        """The column that is meant.
+        """Return the column that the condition names.
 
         Raises:
-            InputError: There is none of that name.
+            InputError: There is no such column.
         """
         name = self.name if self.name in columns else canonical(self.name)[1]
         if name not in columns:
             hint = nearest(self.name, columns) or "."
-            raise InputError(f"--where {self.text!r}: no such column{hint}")
+            raise InputError(f"--where {self.text!r} names no column{hint}")
         return name
 
 
 def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
-    """The records that meet every condition, such as `lr<=1e-3` or `verdict=ok`.
+    """Return the records that meet every condition, such as `lr<=1e-3` or `verdict=ok`.
 
     Raises:
-        InputError: A condition cannot be read, or names no column.
+        InputError: A condition cannot be read, or it names no column.
     """
     columns = {column for record in found for column in record}
     for condition in map(Condition.parse, conditions):
@@ -163,12 +163,12 @@ def _meets(found: object, compare: Callable, value: object) -> bool:
 
 
 def is_safe(record: Record) -> bool:
-    """Whether the answer is ok, which a rate above the one not to exceed never is."""
+    """Return whether the verdict is ok; above the rate not to exceed it never is."""
     return record["verdict"] == "ok" and record["expected_excess"] is not None
 
 
 def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
-    """For each model its cell of the least expected loss among the safe ones; None without one."""
+    """Return each model's safe cell of the least expected loss; None if it has no safe cell."""
     best: dict[str, Record | None] = {}
     for record in sorted(found, key=lambda record: record["position"]):
         name = str(record["model"])
@@ -183,7 +183,7 @@ def _gain(record: Record) -> tuple[float, float]:
 
 
 def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
-    """For each model the cells that no other beats in both rate (higher) and risk (lower)."""
+    """Return each model's cells that no other cell beats in both rate (higher) and risk (lower)."""
     fronts: dict[str, list[Record]] = {}
     usable = [r for r in found if r.get("learning_rate") and r["probability_failed"] is not None]
     for record in sorted(usable, key=lambda r: (-r["learning_rate"], r["probability_failed"])):
@@ -194,6 +194,6 @@ def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def axes_of(rows: Sequence[Row]) -> list[str]:
-    """Names of what varies over the grid, in the order in which they were given."""
+    """Return the names that vary over the grid, in the order in which they were given."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     return [n for n in names if len({str(row.labels.get(n)) for row in rows}) > 1]

@@ -1,1 +1,1 @@
-"""Interventions: one a file; they change a run and log what they did."""
+"""Interventions, one a file: they change a run and record their actions."""

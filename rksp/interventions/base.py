@@ -1,4 +1,4 @@
-"""The contract of an intervention: what may change a run, and the record of having done so."""
+"""The base class of interventions, and the record of their actions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from rksp.monitors.alarm import Alarm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One thing an intervention did.
+    """One action of an intervention.
 
     Attributes:
-        intervention, step: Who and when.
-        what: A sentence without numbers that repeat at every step.
-        seconds: What it cost; the only field that differs between two equal runs.
-        detail: Numbers: the factor, how many heads, the penalty, …
-        moved_weights: Whether weights are now others than the optimizer left them. Monitors that
-            compare weights over time start anew.
+        intervention: Name of the intervention.
+        step: Step of the action.
+        what: A sentence without numbers, equal for equal actions.
+        seconds: Host time of the action; the only field that differs between two equal runs.
+        detail: Numbers: the factor, the number of heads, the penalty, …
+        moved_weights: True if the weights now differ from the optimizer's result. Monitors that
+            compare weights over time then start anew.
     """
 
     intervention: str
@@ -37,16 +38,16 @@ class Action:
 
 
 class Intervention(ABC):
-    """Changes a run, and logs it. Switched on alone or combined, called in the order given.
+    """Changes a run and records its actions. Interventions combine and act in the given order.
 
-    Life: `bind` once before the optimizer's first step; then at every step `arm` before the
-    forward pass, `penalty` after it (of every micro-batch), `before_update` after backward
-    (gradients unscaled, unclipped), `after_update` after the optimizer's step. `on_alarm` is
-    called for every new alarm at the end of the step that raised it.
+    The loop calls `bind` once before the optimizer's first step. At every step it calls `arm`
+    before the forward pass, `penalty` after the forward pass of every micro-batch, `before_update`
+    after backward (gradients unscaled and unclipped), and `after_update` after the optimizer's
+    step. It calls `on_alarm` for every new alarm at the end of the step that raised it.
 
     Attributes:
-        name: Unique, as in tables and on the command line.
-        actions: What it did so far.
+        name: Unique name in tables and on the command line.
+        actions: The actions so far.
         rate_scale: Factor on the recipe's learning rate, read by the loop at every step.
     """
 
@@ -57,29 +58,29 @@ class Intervention(ABC):
         self.rate_scale = 1.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Finds what it acts on.
+        """Find the parts of the model to act on.
 
         Raises:
-            NotCovered: The model has nothing to act on.
+            NotCovered: The model has no such part.
         """
         return None
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Hooks for this step's forward and backward passes; removed by the loop afterwards."""
+        """Return hooks for this step's forward and backward passes; the loop removes them."""
         return ()
 
     def penalty(self, moment: Moment) -> Tensor | None:
-        """A scalar added to the loss before backward; never part of the recorded loss."""
+        """Return a scalar to add to the loss before backward but not to the recorded loss."""
         return None
 
     def before_update(self, moment: Moment) -> None:
-        """May change gradients."""
+        """Change gradients, or do nothing."""
         return None
 
     def after_update(self, moment: Moment) -> None:
-        """May change weights."""
+        """Change weights, or do nothing."""
         return None
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
-        """May react."""
+        """React to an alarm, or do nothing."""
         return None

@@ -22,7 +22,7 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Euclidean norm of each gradient over all its shards, `[tensors]`, at least float32."""
+    """Return each gradient's Euclidean norm over all its shards, `[tensors]`, at least float32."""
     if any(isinstance(gradient, DTensor) for gradient in gradients):
         return sums_of_squares([[gradient] for gradient in gradients]).sqrt()
     wide = torch.float64 if any(g.dtype == torch.float64 for g in gradients) else torch.float32
@@ -30,7 +30,7 @@ def _norms(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _scale_to(gradients: Sequence[Tensor], norm: float, limit: float) -> bool:
-    """Scales gradients of this norm down to the limit; whether there was anything to do."""
+    """Scale gradients of this norm down to the limit; return whether they exceeded it."""
     if not norm > limit:
         return False
     torch._foreach_mul_(list(gradients), limit / norm)
@@ -49,6 +49,7 @@ class Clip(Intervention):
         self.norm = norm
 
     def before_update(self, moment: Moment) -> None:
+        """Scale the gradients if their norm exceeds the limit."""
         start = time.perf_counter()
         gradients = list(_gradients(moment.model).values())
         norm = float(_norms(gradients).norm())
@@ -60,15 +61,15 @@ class Clip(Intervention):
 class ZClip(Intervention):
     """Clips when the gradient norm is an outlier of its own running mean and variance.
 
-    Source: arXiv 2504.02507, reciprocal mode. With z = (g − µ)/(σ + 1e-6): where z exceeds the
-    threshold, the norm becomes µ + threshold² σ / z. µ and σ² are exponential averages that
-    follow the clipped norm, σ² around the new µ; they start from the first `warmup` norms.
+    Source: arXiv 2504.02507, reciprocal mode. With z = (g − µ)/(σ + 1e-6): if z exceeds the
+    threshold, the norm becomes µ + threshold² σ / z. µ and σ² are exponential averages of the
+    clipped norm, with σ² around the new µ; they start from the first `warmup` norms.
 
     Args:
-        threshold: z from which on a norm is an outlier.
-        alpha: Memory of the averages.
-        warmup: Steps that only collect.
-        norm: Fixed limit that holds besides, from the first step on.
+        threshold: The z above which a norm is an outlier.
+        alpha: Decay of the averages.
+        warmup: Steps that only collect norms.
+        norm: A fixed limit that also holds, from the first step on.
     """
 
     name = "zclip"
@@ -91,6 +92,7 @@ class ZClip(Intervention):
         self._mean = self._variance = 0.0
 
     def before_update(self, moment: Moment) -> None:
+        """Scale the gradients if their norm exceeds the fixed or the adaptive limit."""
         start = time.perf_counter()
         gradients = list(_gradients(moment.model).values())
         norm = float(_norms(gradients).norm())
@@ -102,7 +104,7 @@ class ZClip(Intervention):
             record(self, moment, what, since=start, norm=norm, limit=limit)
 
     def _limit(self, norm: float) -> float:
-        """The adaptive limit of this norm, which the averages then take in."""
+        """Return the adaptive limit for this norm; update the averages with the clipped norm."""
         if len(self._first) < self.warmup:
             self._first.append(norm)
             count = len(self._first)
@@ -124,15 +126,15 @@ class AdaGC(Intervention):
     """Clips every tensor's gradient against a running mean of its own norm.
 
     Source: arXiv 2502.11034. For the first `warmup` steps all gradients are clipped together to
-    `norm` and each tensor's γ is the smallest norm seen; then h = min(1, λ γ / ‖g‖) scales the
-    tensor, and γ ← β γ + (1 − β) ‖h g‖. A tensor whose gradient was zero so
-    far starts at its first other one, a case the paper leaves out.
+    `norm`, and each tensor's γ is the smallest norm seen. Then h = min(1, λ γ / ‖g‖) scales the
+    tensor, and γ ← β γ + (1 − β) ‖h g‖. A tensor whose gradient was zero so far starts at its first
+    other one, a case that the paper leaves out.
 
     Args:
         ratio: λ.
         beta: β.
-        warmup: Steps of the first part.
-        norm: Its limit.
+        warmup: Steps in which all gradients are clipped together.
+        norm: The limit in these steps.
     """
 
     name = "adagc"
@@ -150,6 +152,7 @@ class AdaGC(Intervention):
         self._usual: dict[str, float] = {}
 
     def before_update(self, moment: Moment) -> None:
+        """Clip all gradients together during warm-up, and each tensor's gradient afterwards."""
         start = time.perf_counter()
         gradients = _gradients(moment.model)
         norms = dict(zip(gradients, _norms(list(gradients.values())).tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""The differentiable side of the spectral score: small operators of blocks, and penalties on them.
+"""The differentiable side of the spectral score: reduced operators of blocks, and their penalties.
 
 Sources: arXiv 2602.22988, §4 (Koopman Spectral Shaping); the energy gain is the quantity of its
-Theorem 1. All functions take a batch of layers and give a value per layer.
+Theorem 1. All functions take a batch of layers and return a value for each layer.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_WORST_CONDITION = 1e6  # of the eigenvectors, beyond which an eigenvalue's gradient is noise
-_AMPLIFICATION = 100.0  # of ‖G‖_F over the gradient of the moduli; 1 for a normal operator
+_WORST_CONDITION = 1e6  # of the eigenvectors; above it an eigenvalue's gradient is noise
+_AMPLIFICATION = 100.0  # largest ‖G‖_F over the moduli's gradient; it is 1 for a normal operator
 
 
 def reduced_operator(
@@ -22,40 +22,40 @@ def reduced_operator(
     epsilon: float = 1e-5,
     is_exact: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The whitened operator of each layer, A = V C_yx Vᵀ with V (C_xx + εI) Vᵀ = I.
+    """Return the whitened operator of each layer, A = V C_yx Vᵀ with V (C_xx + εI) Vᵀ = I.
 
     V is the inverse Cholesky factor. The symmetric root of the literature differs from it by a
-    rotation, so that eigenvalues and Frobenius norm are the same. ε has a floor of 1e-6 of the mean
-    variance, which keeps the factorization alive in float32. It shrinks eigenvalues: a direction of
-    variance s² counts s² / (s² + ε).
+    rotation, so eigenvalues and Frobenius norm are the same. ε is at least 1e-6 of the mean
+    variance, which keeps the factorization stable in float32. It shrinks eigenvalues: a direction
+    of variance s² counts as s² / (s² + ε).
 
-    With `is_exact` there is no ε, as in the published A = Ỹ X̃⁺, whose spectrum is that of Y X⁺: V
-    is w^-½ Uᵀ of the eigenvalues w and eigenvectors U of C_xx, in float64, and directions that
-    rounding cannot tell from zero are left out, as a pseudo-inverse does.
+    With `is_exact` there is no ε, as in the published A = Ỹ X̃⁺, whose spectrum is that of Y X⁺. V
+    is then w^-½ Uᵀ of the eigenvalues w and eigenvectors U of C_xx, in float64. Directions that
+    rounding cannot tell from zero are left out, as in a pseudo-inverse.
 
     Args:
-        x: States entering, `[layers, tokens, width]`; carry no gradient.
-        y: States leaving, likewise; the gradient goes through them.
-        basis: Orthonormal columns `[layers, width, rank]` to restrict both to.
+        x: States that enter the block, `[layers, tokens, width]`; they carry no gradient.
+        y: States that leave it, of the same shape; the gradient flows through them.
+        basis: Orthonormal columns `[layers, width, rank]` to which both are restricted.
         epsilon: ε.
-        is_exact: Whether to whiten without ε.
+        is_exact: Whiten without ε.
 
     Returns:
-        A `[layers, rank, rank]`, and `[layers]` bool: whether the factorization held; where it
-        did not, A is that of unwhitened states.
+        A, `[layers, rank, rank]`, and a bool `[layers]` that says whether the factorization
+        succeeded. Where it did not, A is the operator of the unwhitened states.
     """
-    with torch.no_grad():  # all of this is constant: what is left for the graph are two products
+    with torch.no_grad():  # all of this is constant; only two products enter the graph
         x = x - x.mean(-2, keepdim=True)
         if basis is not None:
             x = x @ basis
         inverse, usable = _exact_whitening(x) if is_exact else _ridge_whitening(x, epsilon)
         white = x @ (inverse.mT / (x.shape[-2] - 1))
-    # Centering y would change nothing: the columns of x have no mean.
+    # Centering y would change nothing, because the columns of x have mean zero.
     return inverse @ ((y if basis is None else y @ basis).mT @ white), usable
 
 
 def _ridge_whitening(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """L⁻¹ of L Lᵀ = C + εI for centered states, and whether there is one."""
+    """Return L⁻¹ of L Lᵀ = C + εI for centered states, and whether the factorization succeeded."""
     covariance = x.mT @ x / (x.shape[-2] - 1)
     diagonal = covariance.diagonal(dim1=-2, dim2=-1)
     diagonal += epsilon + 1e-6 * diagonal.mean(-1, keepdim=True)
@@ -67,14 +67,14 @@ def _ridge_whitening(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 def _exact_whitening(x: Tensor) -> tuple[Tensor, Tensor]:
-    """w^-½ Uᵀ of C = U w Uᵀ for centered states, and whether they are finite."""
+    """Return w^-½ Uᵀ of C = U w Uᵀ for centered states, and whether C is finite."""
     double = x.double()
     covariance = double.mT @ double / (x.shape[-2] - 1)
     usable = covariance.isfinite().all(-1).all(-1)
     unit = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     variances, vectors = torch.linalg.eigh(torch.where(usable[:, None, None], covariance, unit))
     count = max(x.shape[-2:])
-    # Of singular values as numpy's pinv, of their squares no finer than these are computed.
+    # numpy's pinv tolerance for singular values, but not below the accuracy of their squares.
     least = max((count * torch.finfo(x.dtype).eps) ** 2, count * torch.finfo(torch.float64).eps)
     least = least * variances[:, -1:]
     roots = torch.where(variances > least, variances.clamp(min=1e-300).rsqrt(), 0.0)
@@ -83,23 +83,23 @@ def _exact_whitening(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def refine_basis(x: Tensor, basis: Tensor) -> Tensor:
-    """One subspace iteration towards the leading principal directions of x.
+    """Do one subspace iteration towards the leading principal directions of x.
 
     Args:
         x: `[layers, tokens, width]`.
-        basis: `[layers, width, rank]`, of the last call.
+        basis: `[layers, width, rank]`, from the last call.
     """
     x = x - x.mean(-2, keepdim=True)
     return torch.linalg.qr(x.mT @ (x @ basis)).Q
 
 
 def energy_gain(operator: Tensor) -> Tensor:
-    """‖A‖_F² / r: the mean square gain of a whitened state, `[layers]`."""
+    """Return ‖A‖_F² / r, the mean square gain of a whitened state, `[layers]`."""
     return operator.square().sum((-2, -1)) / operator.shape[-1]
 
 
 def excess_energy(operator: Tensor, *, upper: float = 1.05) -> Tensor:
-    """relu(‖A‖_F²/r − τ²): zero for layers that amplify no more than τ, `[layers]`."""
+    """Return relu(‖A‖_F²/r − τ²), `[layers]`; it is zero for layers that amplify no more than τ."""
     return F.relu(energy_gain(operator) - upper**2)
 
 
@@ -112,11 +112,11 @@ def shaping_loss(
     upper: float = 1.05,
     lower: float = 0.90,
 ) -> Tensor:
-    """The published penalty on the eigenvalues' moduli `[layers, rank]`, a value per layer.
+    """Return the published penalty on the eigenvalues' moduli `[layers, rank]`, one per layer.
 
-    Σ_j σ(T(a_j − τ_u)) softplus(a_j − τ_u)² + β (m − γ)², m the soft share of moduli between
-    τ_l and τ_u. The softplus has no temperature, as published: at a = τ_u a mode still costs
-    0.24. β is not published; 1 is our choice.
+    The penalty is Σ_j σ(T(a_j − τ_u)) softplus(a_j − τ_u)² + β (m − γ)², where m is the soft share
+    of moduli between τ_l and τ_u. The softplus has no temperature, as published: at a = τ_u a mode
+    still costs 0.24. β is not published; rksp uses 1.
     """
     over = moduli - upper
     unstable = (torch.sigmoid(temperature * over) * F.softplus(over).square()).sum(-1)
@@ -125,25 +125,28 @@ def shaping_loss(
 
 
 def eigenvalue_moduli(operator: Tensor) -> tuple[Tensor, Tensor]:
-    """|λ| of each layer's operator, with a gradient that is bounded.
+    """Return |λ| of each layer's operator, with a bounded gradient.
 
-    Computed in float64 on the CPU, where the solver is; |λ| is √(re² + im² + 1e-12), so that a
-    zero eigenvalue has a gradient. The gradient is G = V⁻ᴴ diag(g) Vᴴ (Magnus, 1985), bounded to
-    ‖G‖_F ≤ 100 ‖g‖, and zero for a layer whose eigenvectors have a condition above 1e6: next to a
-    defective operator it is noise.
+    It is computed in float64 on the CPU, where the solver is. |λ| is √(re² + im² + 1e-12), so that
+    a zero eigenvalue has a gradient. The gradient is G = V⁻ᴴ diag(g) Vᴴ (Magnus, 1985), bounded to
+    ‖G‖_F ≤ 100 ‖g‖. It is zero for a layer whose eigenvectors have a condition number above 1e6,
+    because near a defective operator it is noise.
 
     Args:
         operator: `[layers, rank, rank]`, finite.
 
     Returns:
-        Moduli `[layers, rank]`, and `[layers]` bool: whether the layer's gradient can be used.
+        Moduli `[layers, rank]`, and a bool `[layers]` that says whether the gradient can be used.
     """
     return _Moduli.apply(operator)
 
 
 class _Moduli(torch.autograd.Function):
+    """The moduli of the eigenvalues and their bounded gradient; see `eigenvalue_moduli`."""
+
     @staticmethod
     def forward(ctx, operator: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the moduli and save the decomposition."""
         dense = operator.detach().to("cpu", torch.float64)
         finite = dense.isfinite().all(-1).all(-1)
         dense = torch.where(finite[:, None, None], dense, torch.zeros_like(dense))
@@ -158,6 +161,7 @@ class _Moduli(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor) -> Tensor:
+        """Compute the bounded gradient."""
         values, vectors, moduli, usable = ctx.saved_tensors
         sensitivity = grad.to("cpu", torch.float64) * values / moduli
         unit = torch.eye(vectors.shape[-1], dtype=vectors.dtype).expand_as(vectors)

@@ -1,4 +1,4 @@
-"""Koopman Spectral Shaping: a penalty on how blocks amplify the states that pass through them."""
+"""Koopman Spectral Shaping: a penalty on how much blocks amplify their states."""
 
 from __future__ import annotations
 
@@ -27,52 +27,53 @@ from rksp.models.anatomy.weight_view import at_least_float
 from rksp.moment import Moment
 
 Form = Literal["energy", "published", "random"]
-_FEWEST = 8  # token states that a penalty is made of
-_FIRST_REFINEMENTS = 4  # of a basis that starts at random
+_FEWEST = 8  # token states that a penalty needs
+_FIRST_REFINEMENTS = 4  # iterations of a new random basis
 
-# What a form takes unless told otherwise. The published row is the paper's (weights 0.01 to 0.20
-# there, a random half of the layers, every 10 to 20 steps). The energy row held all of 10 runs
-# without norms (width 64, 4 blocks, rates 0.005 to 0.01) of which 10 diverge without it; weight 10
-# lost 3 of 6, half of the blocks 4 of 6, rank 32 on 128 tokens 5 of 6, every fourth step 3 of 4.
+# The defaults of each form. The published row is the paper's (it gives weights 0.01 to 0.20, a
+# random half of the layers, every 10 to 20 steps). The energy row kept all of 10 runs without norms
+# stable (width 64, 4 blocks, rates 0.005 to 0.01); all 10 diverge without it. Weight 10 lost 3 of 6
+# runs, half of the blocks 4 of 6, rank 32 on 128 tokens 5 of 6, every fourth step 3 of 4.
 _DEFAULTS: dict[str, dict[str, float]] = {
     "energy": {"weight": 3.0, "every": 1, "rank": 256, "share": 1.0},
     "published": {"weight": 0.15, "every": 10, "rank": 32, "share": 0.5},
 }
 _DEFAULTS["random"] = _DEFAULTS["energy"]
-_TOKENS = {"published": 2048}  # else four a direction
+_TOKENS = {"published": 2048}  # other forms take four per direction
 _PER_DIRECTION = 4
 
 
 class KSS(Intervention):
     """Adds `weight` times the mean over the chosen blocks of a penalty on their operator A.
 
-    A is fitted on a sub-sample of tokens of the step's own forward pass: the states entering a
-    block, held constant, and those leaving it, through which the gradient goes.
+    A is fitted on a sub-sample of tokens of the step's own forward pass: the states that enter a
+    block, held constant, and those that leave it, through which the gradient flows.
 
     Forms:
-        energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. No
-            decomposition; exact gradient.
-        published: that paper's penalty on the eigenvalues of A (`koopman.shaping_loss`), A
-            whitened exactly as there; the other forms add 1e-5 to the variances. Layers whose
-            eigenvalue gradients cannot be trusted sit out a step.
-        random: the negative control. Same states, same operator, same cost and the same size of
-            pull on A as `energy`, in a random direction.
+        energy: relu(‖A‖_F²/r − 1.05²), the quantity of Theorem 1 of arXiv 2602.22988. It needs no
+            decomposition, and its gradient is exact.
+        published: That paper's penalty on the eigenvalues of A (`koopman.shaping_loss`), with A
+            whitened exactly as in the paper; the other forms add 1e-5 to the variances. Layers
+            whose eigenvalue gradients cannot be trusted are left out of a step.
+        random: The negative control, with the states, the operator, the cost and the gradient size
+            on A of `energy`, but in a random direction.
 
-    With an energy or random form that acts every n steps the penalty is multiplied by n, so that
-    `weight` is per step; the published weight is taken as it stands. The penalty is meant to be
-    divided by the number of micro-batches along with the loss.
+    If an energy or random form acts every n steps, its penalty is multiplied by n, so that `weight`
+    is per step. The published weight is not multiplied. The caller divides the penalty by the
+    number of micro-batches together with the loss.
 
     Args:
+        form: `energy`, `published` or `random`.
         weight: α.
         every: Steps between two penalties.
-        tokens: Token states a block, of each micro-batch; None is four a direction, and 2,048 for
+        tokens: Token states per block and micro-batch; None means four per direction, or 2,048 for
             the published form.
-        rank: Leading principal directions of the states entering; all of them up to this width,
-            and never more than half as many as there are tokens.
-        share: Part of the blocks, drawn anew each time.
+        rank: Number of leading principal directions of the entering states: all of them up to this
+            width, and never more than half the number of tokens.
+        share: Share of the blocks, drawn anew each time.
         target: γ of the published form, the share of eigenvalues near the unit circle. The paper
             gives 0.3 to 0.5, which depends on rank and model.
-        seed: Of the choice of blocks and of the random form.
+        seed: Seed of the choice of blocks and of the random form.
     """
 
     name = "kss"
@@ -113,20 +114,25 @@ class KSS(Intervention):
         self._seconds = 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the model's blocks.
+
+        Raises:
+            NotCovered: The model has no list of blocks.
+        """
         self._blocks = [model.get_submodule(path) for path in block_paths(model)]
         if not self._blocks:
             raise NotCovered(
-                "KSS needs a list of blocks to act on and the model has none; "
-                "choose another intervention."
+                "KSS needs a list of blocks, and this model has none; choose another intervention."
             )
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Capture the states of the chosen blocks, at every `every`-th step."""
         self._forget()
         if moment.step % self.every:
             return ()
         count = max(1, round(self.share * len(self._blocks)))
         chosen = torch.randperm(len(self._blocks), generator=self._generator)[:count].tolist()
-        # Activation checkpointing runs the blocks again, in the backward pass: what was captured
+        # Activation checkpointing runs the blocks again in the backward pass. States captured
         # there must not reach the next micro-batch.
         fresh = moment.model.register_forward_pre_hook(lambda *_: self._pairs.clear())
         return [
@@ -153,7 +159,7 @@ class KSS(Intervention):
         return hook
 
     def _sample(self, states: Tensor, step: int) -> Tensor:
-        """Evenly spaced rows, moved on at every step; an odd stride visits all positions."""
+        """Return evenly spaced rows, shifted at every step; an odd stride visits all positions."""
         rows = states.reshape(-1, states.shape[-1])
         tokens = self.tokens or _PER_DIRECTION * min(self.rank, states.shape[-1])
         stride = max(1, len(rows) // tokens)
@@ -163,6 +169,7 @@ class KSS(Intervention):
         return at_least_float(rows)
 
     def penalty(self, moment: Moment) -> Tensor | None:
+        """Return the weighted penalty of the captured states, or None."""
         if not self._pairs:
             return None
         start = time.perf_counter()
@@ -190,7 +197,7 @@ class KSS(Intervention):
         return scale * mean
 
     def _basis(self, x: Tensor, layers: list[int]) -> Tensor | None:
-        """The leading directions of each layer, one iteration further than at the last call."""
+        """Return the leading directions of each layer, refined by one more iteration."""
         width, rank = x.shape[-1], min(self.rank, (x.shape[1] - 1) // 2)
         if width <= rank:
             return None
@@ -207,7 +214,7 @@ class KSS(Intervention):
         return basis
 
     def _values(self, operator: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-        """The form's penalty of every layer, and which layers count."""
+        """Return the form's penalty of every layer, and which layers count."""
         if self.form == "energy":
             return excess_energy(operator), usable
         if self.form == "published":
@@ -221,7 +228,7 @@ class KSS(Intervention):
         return strength * (pull * operator).sum((-2, -1)), usable
 
     def before_update(self, moment: Moment) -> None:
-        """Only notes: the numbers are read here, where the backward pass has waited for them."""
+        """Record the step's action, now that the backward pass has waited for the numbers."""
         what = f"added the {self.form} penalty to the loss"
         record_means(self, moment, what, self._noted, spent=self._seconds)
         self._forget()

@@ -1,4 +1,4 @@
-"""Writing down what an intervention did."""
+"""Record the actions of interventions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def record(
     moved_weights: bool = False,
     **detail: float,
 ) -> None:
-    """Appends an action that began at `since`, a reading of `time.perf_counter`.
+    """Append an action that began at `since`, a reading of `time.perf_counter`.
 
-    Seconds are the host's; work that a device still has queued is not waited for.
+    The seconds are host time and do not include work that a device still has queued.
     """
     intervention.actions.append(
         Action(
@@ -45,9 +45,12 @@ def record_means(
     *,
     spent: float = 0.0,
 ) -> None:
-    """Appends an action with the means of what was noted at the micro-batches, if anything was.
+    """Append an action with the means of the micro-batches' numbers, if there are any.
 
     Args:
+        intervention: The intervention that acted.
+        moment: The step of the action.
+        what: A sentence without numbers.
         noted: The same scalars for every micro-batch.
         spent: Seconds spent so far.
     """

@@ -1,4 +1,4 @@
-"""MSign: projections are replaced by their matrix sign, at unchanged Frobenius norm."""
+"""MSign: replace projections by their matrix sign, at unchanged Frobenius norm."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ class MSign(Intervention):
     """Restores full stable rank: W ← ‖W‖_F · S / ‖S‖_F, S = UVᵀ of W = UΣVᵀ.
 
     Source: arXiv 2602.01734, after the optimizer's step, on weights and not on momenta, every 100
-    steps. All singular values become ‖W‖_F/√r. With `strength` λ below one W moves only part of
-    the way, (1 − λ) W + λ · (that), and is scaled back to its norm.
+    steps. All singular values become ‖W‖_F/√r. With `strength` λ below one, W moves only part of
+    the way to that target, to (1 − λ) W + λ · target, and is scaled back to its norm.
 
-    Where we differ: S comes from the Polar Express instead of an SVD (directions below 1e-4 of
-    the largest stay partly suppressed), fused projections are taken apart first (a sign across
-    Q|K|V would mix them), and it can act on alarms. Embeddings, heads, norms, routers and
-    convolutions are left alone. Adam's moments are not touched.
+    Differences from the paper: S comes from the Polar Express instead of an SVD (directions below
+    1e-4 of the largest stay partly suppressed); fused projections are split first, because a sign
+    across Q|K|V would mix them; and it can act on alarms. Embeddings, heads, norms, routers,
+    convolutions and Adam's moments are left unchanged.
 
     Args:
-        every: P; on alarm, the least number of steps between two.
+        every: P; when it acts on alarms, the least number of steps between two actions.
         on: The clock, alarms, or both.
         scope: Projections of attention, matrices of feed-forward layers, or all of them.
         strength: λ.
-        steps: Of the polar iteration; 8 reaches rounding at condition numbers up to 1e2, 10 at 1e3.
+        steps: Steps of the polar iteration; 8 reach rounding error at condition numbers up to 1e2,
+            10 at 1e3.
     """
 
     name = "msign"
@@ -56,7 +57,7 @@ class MSign(Intervention):
         super().__init__()
         if on not in ("clock", "alarm", "both") or scope not in ("attention", "mlp", "all"):
             raise InputError(
-                "MSign acts on=clock, alarm or both and has scope=attention, mlp or all, got "
+                "MSign needs on=clock, alarm or both and scope=attention, mlp or all, got "
                 f"on={on!r}, scope={scope!r}."
             )
         if every < 1 or steps < 1 or not 0 < strength <= 1:
@@ -70,6 +71,11 @@ class MSign(Intervention):
         self._last = -math.inf
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the projections of the scope.
+
+        Raises:
+            NotCovered: The model has no projection of a known layout in the scope.
+        """
         anatomy = find_anatomy(model)
         found: list[Matrix] = []
         if self.scope != "mlp":
@@ -78,16 +84,18 @@ class MSign(Intervention):
             found += anatomy.feed_forward
         if not found:
             raise NotCovered(
-                f"MSign with scope {self.scope!r} found no projection it knows in this model; "
+                f"MSign with scope={self.scope!r} found no projection of a known layout; "
                 "try scope=all or choose another intervention."
             )
         self._matrices = found
 
     def after_update(self, moment: Moment) -> None:
+        """Act if the clock says so."""
         if self.on != "alarm" and (moment.step + 1) % self.every == 0:
             self._act(moment)
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
+        """Act on an alarm if it is enabled and the last action is long enough ago."""
         if self.on != "clock" and moment.step - self._last >= self.every:
             self._act(moment)
 
@@ -109,7 +117,7 @@ class MSign(Intervention):
         )
 
     def signed(self, weights: Tensor) -> Tensor:
-        """Matrices `[..., m, n]` moved towards their sign, each at its own Frobenius norm."""
+        """Return matrices `[..., m, n]` moved towards their sign, at their own Frobenius norms."""
         size = weights.norm(dim=(-2, -1), keepdim=True)
         sign = polar_factor(weights, self.steps)
         target = sign * (size / sign.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-30))

@@ -1,4 +1,4 @@
-"""QK-clip: query and key weights are scaled back where a head's attention logits grow too large."""
+"""QK-clip: scale query and key weights down where a head's attention logits grow too large."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ _QUERIES = 512  # query positions multiplied at a time
 class QKClip(Intervention):
     """Scales a head's W_q and W_k so that its largest logit of the step would have been τ.
 
-    Source: Kimi K2 (arXiv 2507.20534), MuonClip. With S the largest scaled logit of a head over
-    the step's batch on all ranks, masked positions left out, a head with S > τ has W_q and W_k,
-    and their biases, multiplied by √γ each, γ = τ/S, after the optimizer's step. Rotary embeddings
-    turn queries and keys without changing what a factor does.
+    Source: Kimi K2 (arXiv 2507.20534), MuonClip. S is the largest scaled logit of a head over the
+    step's batch on all ranks, without masked positions. If S > τ, the head's W_q and W_k and their
+    biases are each multiplied by √γ, with γ = τ/S, after the optimizer's step. Rotary embeddings
+    rotate queries and keys without changing the effect of a factor.
 
-    Heads that share a key (grouped queries): the key takes √γ of the group's worst head, and each
-    query the rest of its own γ, so that every head's logits shrink by its own γ and by no more;
+    Heads that share a key (grouped queries): the key is multiplied by √γ of the group's worst head,
+    and each query by the rest of its own γ. Every head's logits then shrink by exactly its own γ.
     K2 itself has no such heads.
 
-    Sees attention that goes through `scaled_dot_product_attention`: the zoo's, and transformers'
-    default. Layers with QK-norm are left out: their logits do not depend on the size of the
-    weights. In latent attention the halves without position take √γ each and the rotary query γ.
+    The intervention covers attention through `scaled_dot_product_attention`: that of rksp's own
+    zoo, and transformers' default. Layers with QK-norm are left out, because their logits do not
+    depend on the size of the weights. In latent attention the parts without position are multiplied
+    by √γ each, and the rotary query by γ.
 
     Args:
         tau: τ.
-        every: Steps between two looks at the logits.
+        every: Steps between two readings of the logits.
     """
 
     name = "qk_clip"
@@ -54,16 +55,22 @@ class QKClip(Intervention):
         self._seconds = 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the attention layers without QK-norm.
+
+        Raises:
+            NotCovered: The model has no such layer, or another attention function.
+        """
         layers = find_anatomy(model).attention
         self._layers = [layer for layer in layers if not layer.has_qk_norm]
         written = getattr(getattr(model, "config", None), "_attn_implementation", "sdpa")
         if not self._layers or written != "sdpa":
-            reason = "has QK-norm" if layers and not self._layers else "has no attention it knows"
+            reason = "has QK-norm" if layers and not self._layers else "has no known attention"
             if self._layers:
-                reason = f"attends through {written!r}; build it with attn_implementation='sdpa'"
-            raise NotCovered(f"QK-clip scales query and key weights and this model {reason}.")
+                reason = f"uses {written!r} attention; build it with attn_implementation='sdpa'"
+            raise NotCovered(f"QK-clip scales query and key weights, and this model {reason}.")
 
     def arm(self, moment: Moment) -> Sequence[object]:
+        """Record the largest logits of the step's attention calls."""
         self._largest.clear()
         if moment.step % self.every:
             return ()
@@ -94,6 +101,7 @@ class QKClip(Intervention):
 
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
+        """Scale the weights of the heads whose logits exceeded τ."""
         if not self._largest:
             return
         start = time.perf_counter() - self._seconds
@@ -125,13 +133,13 @@ class QKClip(Intervention):
         group = gamma.amin(-1, keepdim=True)
         layer.key.scale_heads(group.sqrt().flatten())
         layer.query.scale_heads((gamma / group.sqrt()).flatten())
-        if layer.query_rotary is not None:  # its key is one for all heads and stays
+        if layer.query_rotary is not None:  # all heads share its key, which stays
             layer.query_rotary.scale_heads(gamma.flatten())
 
 
 @torch.no_grad()
 def largest_logits(call: AttentionCall) -> Tensor:
-    """The largest visible logit of each head over batch and positions, `[heads]` float32."""
+    """Return the largest visible logit of each head over batch and positions, `[heads]` float32."""
     positions = torch.arange(call.query.shape[-2], device=call.query.device)
     parts = (visible_logits(call, rows)[0] for rows in positions.split(_QUERIES))
     return torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)

@@ -1,4 +1,4 @@
-"""QK-norm: queries and keys are normalized per head from the first step on."""
+"""QK-norm: normalize queries and keys per head from the first step on."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from rksp.moment import Moment
 
 
 class QKNorm(Intervention):
-    """Puts an RMS norm with a learned gain on every head's queries and keys, before positions.
+    """Adds an RMS norm with a learned gain to every head's queries and keys, before positions.
 
     Source: Henry et al. (2020) and Dehghani et al. (2023), in the RMS form of Qwen3: the gain has
-    the width of a head and is shared by a layer's heads. A scaled logit is then at most
-    √width · max|gain_q| · max|gain_k|, whatever the weights do.
+        the
+    width of a head and is shared by a layer's heads. A scaled logit is then at most
+    √width · max|gain_q| · max|gain_k|, whatever the weights are.
 
-    A change of architecture: it is made once, when the intervention is bound, and stays. The
-    norms hang on the projections as hooks, their gains as parameters `q_norm_gain` and
-    `k_norm_gain` of the projection, which checkpoints carry but the plain architecture cannot
-    load. Bind before sharding or compiling.
+    The intervention changes the architecture once, when it is bound. The norms are hooks on the
+    projections, and their gains are the projections' parameters `q_norm_gain` and `k_norm_gain`.
+    Checkpoints contain the gains, but the plain architecture cannot load them. Bind before sharding
+    or compiling.
 
     Args:
         epsilon: Added to the mean square.
@@ -42,18 +43,24 @@ class QKNorm(Intervention):
         self.epsilon = epsilon
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Add the norms and give their gains to the optimizer.
+
+        Raises:
+            NotCovered: The model has no known projections, has QK-norm already, or uses latent
+                attention.
+        """
         start = time.perf_counter()
         layers = find_anatomy(model).attention
         if not layers:
             raise NotCovered(
-                "QK-norm needs query and key projections and found none that it knows in this "
-                "model; choose another intervention."
+                "QK-norm found no query and key projections of a known layout; choose another "
+                "intervention."
             )
         if any(layer.has_qk_norm for layer in layers):
             raise NotCovered("QK-norm: this model already normalizes its queries and keys.")
         if any(layer.key_down is not None for layer in layers):
             raise NotCovered(
-                "QK-norm does not fit latent attention, whose keys are never formed; "
+                "QK-norm does not work with latent attention, which never forms its keys; "
                 "choose qk_clip."
             )
         owners = {id(getattr(module, "weight", None)): module for module in model.modules()}
@@ -86,8 +93,8 @@ class QKNorm(Intervention):
 
 
 def _add(optimizer: Optimizer, gains: list[nn.Parameter]) -> None:
-    """Gives the gains to the optimizer that has the vectors, at the common rate, undecayed."""
+    """Add the gains to the optimizer of the vectors, at the common rate and without decay."""
     part = getattr(optimizer, "parts", (optimizer,))[-1]
     part.add_param_group({"params": gains, "weight_decay": 0.0})
-    if part is not optimizer:  # of a pair that steps as one
+    if part is not optimizer:  # the optimizer is a pair that steps as one
         optimizer.param_groups.append(part.param_groups[-1])

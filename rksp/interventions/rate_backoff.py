@@ -1,4 +1,4 @@
-"""Back-off: return to a state from before the trouble, and go on at a lower rate."""
+"""Back-off: return to a state from before the trouble, and continue at a lower rate."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from rksp.run_state import RunState
 
 
 class RateBackoff(Intervention):
-    """On an alarm rolls weights and optimizer back and lowers the rate.
+    """Rolls weights and optimizer back on an alarm and lowers the rate.
 
-    The run's state is copied every `every` steps and the last copies are kept; an alarm returns to
-    the newest that is at least `lead` steps older than itself, or to the oldest. The data goes on,
-    so the batches that led there are skipped, as PaLM did (Chowdhery et al., 2022, §5.1). The rate
-    stays at `factor` of itself for `hold` steps and then recovers linearly in as many; another
-    alarm multiplies it again. For `lead` steps after a rollback alarms are ignored: they look at
-    what has just been undone.
+    The run's state is copied every `every` steps, and the last copies are kept. An alarm returns to
+    the newest copy that is at least `lead` steps older than the alarm, or to the oldest one. The
+    data moves on, so the batches that led to the alarm are skipped, as in PaLM (Chowdhery et al.,
+    2022, §5.1). The rate is multiplied by `factor` for `hold` steps and then recovers linearly in
+    as many steps; another alarm multiplies it again. For `lead` steps after a rollback alarms are
+    ignored, because they refer to steps that were undone.
 
-    A copy holds weights and optimizer state in host memory: with AdamW three times the model,
-    times `keep`.
+    A copy holds weights and optimizer state in host memory. With AdamW this is three times the
+    model, times `keep`.
 
     Args:
-        factor: On the rate, at every alarm.
+        factor: Factor on the rate at every alarm.
         every: Steps between two copies.
-        keep: Number of copies that are kept.
-        lead: Steps that trouble is older than its alarm.
+        keep: Number of copies kept.
+        lead: Steps by which the trouble is older than its alarm.
         hold: Steps at the lowered rate.
-        severity: The least that counts.
-        limit: Rollbacks in a run; after them alarms only lower the rate.
+        severity: The least severity that counts.
+        limit: Number of rollbacks in a run; later alarms only lower the rate.
     """
 
     name = "backoff"
@@ -67,9 +67,11 @@ class RateBackoff(Intervention):
         self._alarmed = -math.inf
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Copy the initial state."""
         self._states.append(RunState.of(0, model, optimizer))
 
     def after_update(self, moment: Moment) -> None:
+        """Update the rate's factor and copy the state if it is time."""
         since = moment.step - self._alarmed
         recovered = min(1.0, max(0.0, (since - self.hold) / self.hold))
         self.rate_scale = self._low + (1.0 - self._low) * recovered
@@ -80,6 +82,7 @@ class RateBackoff(Intervention):
             record(self, moment, "kept the state in host memory", since=start)
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
+        """Roll back and lower the rate."""
         too_soon = moment.step - self._alarmed <= self.lead
         if too_soon or (self.severity is Severity.CRITICAL and alarm.severity is Severity.WARN):
             return

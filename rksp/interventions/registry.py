@@ -1,4 +1,4 @@
-"""Every intervention by name. A new one is a file and a line here."""
+"""Every intervention by name; a new intervention needs a file and a line here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
 
 
 def make_intervention(text: str) -> Intervention:
-    """The intervention that a line such as `kss:weight=0.1,every=4` describes.
+    """Make the intervention that a line such as `kss:weight=0.1,every=4` describes.
 
     Raises:
         InputError: There is no such intervention or option, or a value cannot be used.

@@ -56,6 +56,7 @@ class RepeatStep(Intervention):
         self._norms: deque[float] = deque(maxlen=window)
 
     def before_update(self, moment: Moment) -> None:
+        """Repeat the step if its gradient norm is suspicious."""
         params = [p for p in moment.model.parameters() if p.grad is not None]
         norm = float(_norm([p.grad for p in params]))
         is_known = len(self._norms) >= MIN_SAMPLES

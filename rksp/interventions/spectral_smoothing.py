@@ -1,4 +1,4 @@
-"""Spectral smoothing: singular values that stand out are lowered to the rest."""
+"""Spectral smoothing: lower the singular values that stand out."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from rksp.moment import Moment
 from rksp.monitors.alarm import Alarm
 
 On = Literal["clock", "alarm"]
-_REACHED = 1 + 1e-4  # of the threshold: a value that was lowered is not lowered again
+_REACHED = 1 + 1e-4  # times the threshold, so that a lowered value is not lowered again
 
 
 class SpectralSmoothing(Intervention):
     """Lowers the leading singular value of matrices in which it stands out.
 
-    Source: arXiv 2602.01308 ("curse of singularities") proposes to smooth the singular spectrum
-    of weights; its procedure and constants are not known to us. This is the simplest form of the
-    idea: with τ = `ratio` times the root mean square of all singular values, taken once a time,
-    every leading value above τ is lowered to τ, at most `rounds` of them:
-    W ← W − (σ₁ − τ) u vᵀ. Everything else of the matrix stays; its Frobenius norm falls, so that
-    the next time τ is lower.
+    Source: arXiv 2602.01308 ("curse of singularities") proposes to smooth the singular spectrum of
+    weights; its procedure and constants are not known to us. This is the simplest form of the idea.
+    With τ = `ratio` times the root mean square of all singular values, computed once per action,
+    every leading value above τ is lowered to τ, at most `rounds` of them: W ← W − (σ₁ − τ) u vᵀ.
+    The rest of the matrix stays. Its Frobenius norm falls, so τ is lower the next time.
 
-    Acts on the matrices of the blocks, fused projections taken apart. Needs no decomposition: the
-    triplets come from a warm power iteration.
+    It acts on the matrices of the blocks, with fused projections split. It needs no decomposition:
+    the triplets come from a warm-started power iteration.
 
     Args:
-        ratio: Of σ₁ to the root mean square; Gaussian square matrices have 2.
-        every: Steps between two rounds on the clock, and the least between two on alarm.
-        on: Whether it acts on a clock or on alarms.
-        rounds: Leading values looked at each time.
+        ratio: Ratio of σ₁ to the root mean square; it is 2 for square Gaussian matrices.
+        every: Steps between two actions on the clock, and the least between two on alarms.
+        on: `clock` or `alarm`.
+        rounds: Number of leading values tested each time.
     """
 
     name = "spectral_smoothing"
@@ -60,19 +59,26 @@ class SpectralSmoothing(Intervention):
         self._last = -math.inf
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the matrices of the blocks.
+
+        Raises:
+            NotCovered: The model has no matrices in a list of blocks.
+        """
         anatomy = find_anatomy(model)
         self._matrices = [*anatomy.attention_matrices(), *anatomy.feed_forward]
         if not self._matrices:
             raise NotCovered(
-                "Spectral smoothing needs matrices in a list of blocks and the model has none; "
+                "Spectral smoothing needs matrices in a list of blocks, and this model has none; "
                 "choose another intervention."
             )
 
     def after_update(self, moment: Moment) -> None:
+        """Act if the clock says so."""
         if self.on == "clock" and (moment.step + 1) % self.every == 0:
             self._smooth(moment)
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
+        """Act on an alarm if it is enabled and the last action is long enough ago."""
         if self.on == "alarm" and moment.step - self._last >= self.every:
             self._smooth(moment)
 
@@ -94,7 +100,11 @@ class SpectralSmoothing(Intervention):
         record(self, moment, what, since=start, moved_weights=lowered > 0, **detail)
 
     def _lower(self, weight: Tensor, index: int) -> tuple[int, float]:
-        """Lowers in place; how many values, and σ₁ over the root mean square before."""
+        """Lower leading values in place.
+
+        Returns:
+            The number of lowered values, and σ₁ over the root mean square before.
+        """
         typical = float(weight.norm()) / math.sqrt(min(weight.shape))
         threshold, largest = self.ratio * typical, 0.0
         for number in range(self.rounds):

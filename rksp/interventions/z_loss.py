@@ -1,4 +1,4 @@
-"""z-loss: a penalty on the log-partition of output logits and routers."""
+"""z-loss: a penalty on the log-partition function of output logits and routers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ZLoss(Intervention):
     """Adds `output` · mean(log Z²) of the output logits and `router` times that of each router.
 
     Sources: output, 1e-4, PaLM (Chowdhery et al., 2022, §5); routers, 1e-3, ST-MoE (Zoph et al.,
-    2022, eq. 5), the mean over routers' tokens summed over routers. log Z is taken over all
+    2022, eq. 5), the mean over each router's tokens summed over routers. log Z is taken over all
     positions, padding included, in float32. Router logits are recomputed from the states that enter
-    the router's block, since what routers return changes from release to release; routers whose
-    scores are sigmoids have no log Z and are left out.
+    the router's block, because the return values of routers change between releases. Routers with
+    sigmoid scores have no log Z and are left out.
 
-    The penalty is meant to be divided by the number of micro-batches along with the loss.
+    The caller divides the penalty by the number of micro-batches together with the loss.
 
     Args:
-        output: Coefficient of the output's; 0 leaves it out.
-        router: Coefficient of the routers'; 0 leaves them out.
+        output: Coefficient of the output logits; 0 leaves them out.
+        router: Coefficient of the routers; 0 leaves them out.
     """
 
     name = "z_loss"
@@ -42,7 +42,7 @@ class ZLoss(Intervention):
         super().__init__()
         if output < 0 or router < 0 or output + router == 0:
             raise InputError(
-                "z-loss needs coefficients of at least zero, one of them above, got "
+                "z-loss needs coefficients >= 0, at least one of them above 0, got "
                 f"output={output}, router={router}."
             )
         self.output, self.router = output, router
@@ -51,17 +51,23 @@ class ZLoss(Intervention):
         self._noted: list[dict[str, Tensor]] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the routers.
+
+        Raises:
+            NotCovered: Only routers have a coefficient, and the model has none.
+        """
         routers = find_anatomy(model).routers if self.router else ()
         self._routers = [router for router in routers if not router.is_sigmoid]
         if not self.output and not self._routers:
             raise NotCovered(
-                "z-loss of routers alone was asked for and the model has none; "
+                "z-loss was given a coefficient for routers alone, and this model has none; "
                 "give output a coefficient or choose another intervention."
             )
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Capture log Z of the output and of the routers."""
         self._noted.clear()
-        # Activation checkpointing runs the blocks again, in the backward pass: what was captured
+        # Activation checkpointing runs the blocks again in the backward pass. States captured
         # there must not reach the next micro-batch.
         hooks = [moment.model.register_forward_pre_hook(lambda *_: self._clear())]
         hooks += [
@@ -94,6 +100,7 @@ class ZLoss(Intervention):
         return hook
 
     def penalty(self, moment: Moment) -> Tensor | None:
+        """Return the weighted sum of the captured terms, or None."""
         weights = {"output": self.output, "router": self.router}
         sums = {name: torch.stack(terms).sum() for name, terms in self._terms.items() if terms}
         self._clear()
@@ -103,7 +110,7 @@ class ZLoss(Intervention):
         return torch.stack([weights[name] * term for name, term in sums.items()]).sum()
 
     def before_update(self, moment: Moment) -> None:
-        """Only notes: the numbers are read here, where the backward pass has waited for them."""
+        """Record the step's action, now that the backward pass has waited for the numbers."""
         record_means(self, moment, "added a penalty on log Z to the loss", self._noted)
         self._noted.clear()
 

@@ -1,1 +1,1 @@
-"""The lab: labelled training runs, made in ladders of learning rates."""
+"""Run the lab: labelled training runs in ladders of learning rates."""

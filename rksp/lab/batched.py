@@ -1,7 +1,7 @@
-"""Replicas of one shape, each with its own seed and recipe, trained as one program.
+"""Train replicas of one shape, each with its own seed and recipe, as one program.
 
-On an accelerator a small model costs its kernel launches, not its arithmetic: R replicas stacked
-along a leading axis launch about as many kernels as one. On a CPU nothing is gained.
+On an accelerator the kernel launches of a small model cost more than its arithmetic: R replicas
+stacked along a leading axis launch about as many kernels as one. A CPU gains nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from rksp.objective import cross_entropy
 from rksp.outcome import Curves
 from rksp.recipe import Recipe
 
-CHECK_EVERY = 10  # steps between looks from the host: each look waits for the device
+CHECK_EVERY = 10  # steps between checks from the host; each check waits for the device
 HOPELESS_LOSS = 50.0  # three steps in a row above it end a run, as in rksp.training.hopeless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """Where each parameter lies in the flat vector of one replica."""
+    """The place of each parameter in the flat vector of one replica."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
 
     @property
     def sizes(self) -> list[int]:
+        """Number of elements of each parameter."""
         return [shape.numel() for shape in self.shapes]
 
     def unpack(self, flat: Tensor) -> dict[str, Tensor]:
+        """Split a flat vector into the parameters by name."""
         parts = zip(self.names, flat.split(self.sizes), self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
 
@@ -51,18 +53,18 @@ def train_replicas(
     batches: Sequence[Batch] | Sequence[Sequence[Batch]],
     device: torch.device | str = "cpu",
 ) -> list[Curves]:
-    """Trains R models of one shape together; each run is what `rksp.training.train` makes alone.
+    """Train R models of one shape together; each run equals one of `rksp.training.train`.
 
     Every replica has its own parameters, gradient norm, clipping, AdamW state, warm-up and
-    schedule. One whose outcome is certain (`rksp.training.hopeless`) is frozen by a mask and
-    leaves the others bitwise as they are; the program ends when all are.
+    schedule. A replica whose outcome is certain (`rksp.training.hopeless`) is frozen by a mask,
+    which leaves the others bitwise unchanged. The program ends when all replicas are frozen.
 
     Args:
         config: The shared shape.
         recipes: R recipes with a learning rate: AdamW in fp32, equal `max_steps`.
         seeds: Initialization seed of each replica, as in `build_member`.
         batches: `max_steps` batches that all replicas see, or R such lists of equal shape.
-        device: Where to train; the results are on the host.
+        device: Device to train on; the results are on the host.
 
     Returns:
         The curves of each replica, in the order given.
@@ -106,15 +108,15 @@ def train_replicas(
             break
     for module in template.modules():
         if isinstance(module, MixtureOfExperts):
-            module.aux_loss = None  # a tensor of the function transform, dead outside it
+            module.aux_loss = None  # a tensor of the function transform, invalid outside of it
     return _curves(losses, norms, taken, steps)
 
 
 class _AdamW:
-    """AdamW (Loshchilov and Hutter, 2019) on `[replicas, parameters]`, a recipe a row, in place.
+    """AdamW (Loshchilov and Hutter, 2019) on `[replicas, parameters]`, in place.
 
-    The steps of a row that is masked out leave its parameters and moments untouched, whatever
-    its gradient holds.
+    Each row has its own recipe. A step leaves the parameters and moments of a masked row
+    unchanged, whatever its gradient holds.
     """
 
     def __init__(self, flat: Tensor, decays: Tensor, recipes: Sequence[Recipe]) -> None:
@@ -186,7 +188,7 @@ def _shared_steps(recipes: Sequence[Recipe], seeds: Sequence[int]) -> int:
 def _stacked(
     batches: Sequence[Batch] | Sequence[Sequence[Batch]], replicas: int, steps: int, device
 ) -> tuple[Tensor, Tensor, int | None]:
-    """Inputs and labels `[steps, (replicas,) batch, …]`, and the axis of the replicas in a step."""
+    """Return inputs and labels `[steps, (replicas,) batch, …]` and the replica axis of a step."""
     shared = isinstance(batches[0], Batch)
     columns = [batches] if shared else list(batches)
     if len(columns) != (1 if shared else replicas) or any(len(c) < steps for c in columns):

@@ -1,4 +1,4 @@
-"""The data card: what the collection holds, how it was drawn, and what it does not cover."""
+"""Write the data card: what the collection holds, how it was drawn, and what it lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORDER = tuple(Outcome)
 
 
 def shipped_plans() -> list[Plan | LadderGrid]:
-    """The plans that come with rksp, by file name."""
+    """Return the plans that are part of rksp, sorted by file name."""
     folder = Path(str(files("rksp.datasets") / "plans"))
     return [read_ladder_plan(path) for path in sorted(folder.glob("*.yaml"))]
 
@@ -39,12 +39,15 @@ def data_card(
     plans: Sequence[Plan | LadderGrid] | None = None,
     policy: OutcomePolicy | None = None,
 ) -> str:
-    """The Markdown card of a collection; every number in it is computed from the curves.
+    """Write the Markdown card of a collection; every number in it is computed from the curves.
 
     Args:
         ladders: What `read_collection` returns.
-        plans: The plans that may have drawn them; default the shipped ones.
-        policy: Labels the runs.
+        plans: The plans that may have drawn the ladders; default the bundled ones.
+        policy: The policy that labels the runs.
+
+    Returns:
+        The card.
     """
     policy = policy or OutcomePolicy()
     plans = shipped_plans() if plans is None else plans
@@ -59,12 +62,12 @@ def data_card(
         _outcome_table(ladders, labels, "task", lambda s: s.task),
         _outcome_table(ladders, labels, "optimizer", lambda s: s.recipe.optimizer),
         "## Where failure begins\n\nLearning rate of the first failing run at or above the best "
-        "rate; ladders without one are counted apart.\n\n"
+        "rate; ladders without a failing run are counted apart.\n\n"
         + _edge_table(ladders, policy, "family", lambda s: s.family),
         _edge_table(ladders, policy, "optimizer", lambda s: s.recipe.optimizer),
         "## What was learned\n\nLadders whose best run ends more than "
-        f"{policy.margin:g} nats below the task's trivial loss (label frequencies). In the others "
-        "`healthy` means no worse than a model that learned nothing but frequencies.\n\n"
+        f"{policy.margin:g} nats below the task's trivial loss (label frequencies). In the others, "
+        "`healthy` means no worse than a model that learned only the label frequencies.\n\n"
         + _learned_table(ladders, policy),
         "## Ranges\n\n" + _ranges(ladders),
         "## How it was drawn\n\n" + _origin(ladders, plans),
@@ -81,10 +84,18 @@ def recall_table(
     plans: Sequence[Plan | LadderGrid] | None = None,
     policy: OutcomePolicy | None = None,
 ) -> str:
-    """Divergence by the published thresholds per normalization and rate, beside Table 1.
+    """Tabulate divergence by the published thresholds per normalization and rate, next to Table 1.
 
-    Uses the ladders of the plan called `recall`; empty where there are none. Only the plan's
-    own rates count: bisection would fill the table with runs next to the edge.
+    Uses the ladders of the plan called `recall`; the table is empty if there are none. Only the
+    plan's own rates count, because bisection would add many runs next to the edge.
+
+    Args:
+        ladders: What `read_collection` returns.
+        plans: The plans that may have drawn the ladders; default the bundled ones.
+        policy: The policy with the thresholds.
+
+    Returns:
+        The Markdown table, or an empty string.
     """
     policy = policy or OutcomePolicy()
     plans = shipped_plans() if plans is None else plans
@@ -108,8 +119,8 @@ def recall_table(
     header = ["family", *(f"LR {rate:g}" for rate in rates), "ours", "published"]
     return (
         f"Diverged (loss above {policy.max_loss:g}, gradient norm above {policy.max_grad_norm:g}, "
-        "or not finite) of trained, at the plan's own rates; the published column pools sizes and "
-        "rates that are not stated run by run, so only the direction can be compared.\n\n"
+        "or not finite) of trained, at the plan's own rates. The published column pools sizes and "
+        "rates that the paper does not list run by run, so only the direction can be compared.\n\n"
         + _table(header, lines)
     )
 
@@ -139,7 +150,7 @@ def _edge_table(
     without: Counter = Counter()
     for ladder in ladders:
         name, judged = key(ladder.spec), ladder.judge(policy)
-        # All diverged: the first failure is the lowest rate that was tried.
+        # If all runs diverged, the first failure is the lowest rate that was tried.
         first = min(ladder.rates) if judged.edge is None else judged.edge[1]
         edges[name] += [] if first is None else [first]
         without[name] += first is None
@@ -185,8 +196,8 @@ def _ranges(ladders: Sequence[LadderRun]) -> str:
         ["steps", _span(recipe.max_steps for recipe in recipes)],
         ["warm-up share", _span(recipe.warmup_steps / recipe.max_steps for recipe in recipes)],
         ["schedule", _census(recipe.schedule for recipe in recipes)],
-        ["sequences a batch", _span(recipe.batch_size for recipe in recipes)],
-        ["tokens a sequence", _span(recipe.sequence_length for recipe in recipes)],
+        ["sequences per batch", _span(recipe.batch_size for recipe in recipes)],
+        ["tokens per sequence", _span(recipe.sequence_length for recipe in recipes)],
         ["clipping", _census(recipe.max_grad_norm or "none" for recipe in recipes)],
         ["weight decay", _census(recipe.weight_decay for recipe in recipes)],
         ["Adam β1", _census(recipe.adam_beta1 for recipe in recipes)],
@@ -200,10 +211,10 @@ def _ranges(ladders: Sequence[LadderRun]) -> str:
 def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | LadderGrid]) -> str:
     present = {ladder.spec.id for ladder in ladders}
     lines = [
-        "Each ladder is one model, task, seed and recipe at rates half a decade apart; up to two "
-        "rates are added above while nothing fails, and the edge is bisected to a factor of 1.5. "
-        "Runs therefore crowd around the edge, and shares of outcomes are those of this design, "
-        "not of practice.",
+        "Each ladder is one model, task, seed and recipe at rates half a decade apart. Up to two "
+        "higher rates are added while nothing fails, and the edge is bisected to a factor of 1.5. "
+        "Runs therefore cluster around the edge, and the shares of outcomes reflect this design, "
+        "not practice.",
         "",
     ]
     for plan in plans:
@@ -229,15 +240,15 @@ def _limits(ladders: Sequence[LadderRun]) -> str:
     )
     return "\n".join(
         [
-            f"- No model wider than {widest}, no run longer than {longest} steps, no batch above "
-            f"{tokens} tokens: slow instabilities and those of scale are not in it.",
-            "- One seed per ladder, which sets the initialization and the batches together: noise "
-            "between seeds shows between ladders only.",
-            "- No real failure of hardware or data: every run is a healthy program with a choice "
-            "of hyperparameters.",
-            "- No fine-tuning, no pretrained weights, no reinforcement learning.",
-            "- Below the best rate a bad final loss is called undertrained, above it failed: near "
-            "the best rate of a flat ladder that line is thin.",
+            f"- No model is wider than {widest}, no run is longer than {longest} steps, and no "
+            f"batch has more than {tokens} tokens. Slow and large-scale instabilities are missing.",
+            "- Each ladder has one seed, which sets the initialization and the batches together: "
+            "noise between seeds shows only between ladders.",
+            "- There is no real failure of hardware or data: every run is a healthy program with a "
+            "choice of hyperparameters.",
+            "- There is no fine-tuning, no pretrained weights and no reinforcement learning.",
+            "- A bad final loss counts as undertrained below the best rate and as failed above it: "
+            "near the best rate of a flat ladder that distinction is weak.",
         ]
     )
 

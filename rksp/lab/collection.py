@@ -1,4 +1,4 @@
-"""The collection: stored ladders packed into one compact, reproducible Parquet file."""
+"""Pack stored ladders into one compact, reproducible Parquet file, and read it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rksp.lab.store import read_ladder
 from rksp.outcome import Curves, OutcomePolicy
 
 SCHEMA = "rksp-collection-1"
-_DROPPED_BITS = 8  # of 23: keeps 1 part in 65,536, and a byte of zeros that costs nothing
+_DROPPED_BITS = 8  # of 23: keeps 1 part in 65,536; the zero byte compresses to nothing
 _READ = ("ladder", "spec", "learning_rate", "seconds", "loss", "grad_norm")
 
 
 def shipped_collection() -> Path:
-    """Where the collection that comes with rksp lies."""
+    """Return the path of the bundled collection."""
     return Path(str(files("rksp.datasets") / "runs" / "collection.parquet"))
 
 
 def rows(
     ladders: Iterable[LadderRun], policy: OutcomePolicy | None = None
 ) -> list[dict[str, object]]:
-    """One labelled row per run, the curves included.
+    """Return one labelled row per run, including the curves.
 
-    `excess` is infinite where a run has no final loss; `best_rate`, `edge_low` and `edge_high`
-    are None where the ladder has none (`rksp.outcome.Ladder`), `trivial_loss` where the task's
-    data are not at hand.
+    `excess` is infinite if a run has no final loss. `best_rate`, `edge_low` and `edge_high` are
+    None if the ladder has none (`rksp.outcome.Ladder`). `trivial_loss` is None if the task's data
+    are not available.
     """
     policy = policy or OutcomePolicy()
     table = []
@@ -71,7 +71,7 @@ def rows(
 
 
 def trivial_loss(spec: LadderSpec) -> float | None:
-    """Loss, in nats, of answering the task's label frequencies; None without the task's data."""
+    """Return the loss, in nats, of answering the task's label frequencies; None without data."""
     try:
         return make_task(spec.task, **spec.task_options).trivial_loss
     except InputError:
@@ -79,14 +79,15 @@ def trivial_loss(spec: LadderSpec) -> float | None:
 
 
 def build_collection(sources: Sequence[Path], output: Path) -> int:
-    """Packs stored ladders into one Parquet file, one row per run; the same input, the same bytes.
+    """Pack stored ladders into one Parquet file, one row per run.
 
-    Curves keep 16 significant bits, and the labels are those of the kept curves, so that they
-    can be recomputed from the file. A ladder found twice is taken once, from the first source.
+    The same input gives the same bytes. Curves keep 16 significant bits. The labels are those of
+    the kept curves, so they can be recomputed from the file. A ladder that is found twice is taken
+    from the first source.
 
     Args:
         sources: Folders of a plan, single ladder files, or collections to extend.
-        output: Replaced whole or not at all.
+        output: The file, which is replaced atomically.
 
     Returns:
         The number of runs written.
@@ -115,7 +116,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
             partial,
             compression="zstd",
             compression_level=19,
-            # Bytes of equal significance side by side: exponents repeat, the dropped byte vanishes.
+            # This puts bytes of equal significance side by side; the dropped byte compresses away.
             use_dictionary=[f.name for f in schema if pa.types.is_string(f.type)],
             use_byte_stream_split=["loss.list.element", "grad_norm.list.element"],
             row_group_size=len(table),
@@ -124,7 +125,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
 
 
 def read_collection(path: Path | None = None) -> list[LadderRun]:
-    """The ladders of a collection, sorted by id; `path` None reads the one that rksp ships.
+    """Read the ladders of a collection, sorted by id; `path` None reads the bundled one.
 
     Raises:
         InputError: pyarrow is missing, or there is no such file.
@@ -178,7 +179,7 @@ def _ladders(columns: dict[str, list]) -> list[LadderRun]:
 
 
 def _stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
-    """(ladder, its provenance as JSON) of every source in turn."""
+    """Yield each ladder of every source with its provenance as JSON."""
     for source in sources:
         if not source.exists():
             raise InputError(f"There is no folder or file {source}; give a folder of rksp lab run.")
@@ -196,7 +197,7 @@ def _stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
 
 
 def collection_ids(path: Path | None = None) -> frozenset[str]:
-    """Ids of the ladders of a collection; `path` None reads the one that rksp ships."""
+    """Return the ids of the ladders of a collection; `path` None reads the bundled one."""
     return frozenset(_provenance(path or shipped_collection()))
 
 
@@ -220,7 +221,7 @@ def _shortened(ladder: LadderRun) -> LadderRun:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """float32 rounded to 16 significant bits (relative error at most 2⁻¹⁶); NaN and ±inf stay."""
+    """Round to float32 with 16 significant bits (relative error ≤ 2⁻¹⁶); NaN and ±inf stay."""
     bits = values.astype(np.float32).view(np.uint32)
     half, mask = (
         np.uint32(1 << (_DROPPED_BITS - 1)),

@@ -1,4 +1,4 @@
-"""The lab's ladders as the model of the edge sees them."""
+"""Convert the lab's ladders to the input of the edge model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import EdgeInputs, measured_features
+from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_ladder import LAB, EdgeLadder
 from rksp.classifiers.real_ladders import read_measured, read_real_ladders
 from rksp.lab.collection import read_collection, trivial_loss
 from rksp.lab.ladder import LadderRun
+from rksp.lab.measurements import unpack_measurements
 from rksp.lab.plan import LadderSpec
-from rksp.lab.training_table import unpack_measurements
 from rksp.outcome import OutcomePolicy
 
 
@@ -24,11 +24,15 @@ def edge_ladders(
     measurements: Path | None = None,
     real: Sequence[Path] = (),
 ) -> list[EdgeLadder]:
-    """All ladders that the model of the edge is fitted on.
+    """Return all ladders that the edge model is fitted on.
 
     Args:
-        collection, measurements: Of the lab; default the shipped ones.
-        real: Files of public ladders and runs; those that rksp may ship are always read.
+        collection: Collection of the lab; default the bundled one.
+        measurements: Measurements of the lab; default the bundled ones.
+        real: Files of public ladders and runs; the bundled ones are always read.
+
+    Returns:
+        The ladders.
     """
     measured = unpack_measurements(measurements)
     runs = [run for run in read_collection(collection) if run.spec.id in measured]
@@ -47,11 +51,16 @@ def lab_ladders(
     measurements: Mapping[str, Mapping[str, object]],
     policy: OutcomePolicy | None = None,
 ) -> list[EdgeLadder]:
-    """The ladders that learned and of which a run was finite, sorted by name.
+    """Return the ladders that learned and had a finite run, sorted by name.
 
     Args:
-        measurements: By ladder id, as `rksp.lab.measure.read_measurement` returns them; a ladder
-            without one keeps its configuration.
+        runs: The trained ladders.
+        measurements: By ladder id, as `unpack_measurements` returns them; a ladder
+            without a measurement keeps only its configuration.
+        policy: The policy that labels the runs.
+
+    Returns:
+        The ladders.
     """
     policy = policy or OutcomePolicy()
     found = [_ladder(run, measurements.get(run.spec.id), policy) for run in runs]
@@ -86,12 +95,12 @@ def _ladder(
         rates=np.log10(run.rates),
         excess=np.minimum(np.array(judged.excess), cap),
         failed=np.array([outcome.is_failure for outcome in judged.outcomes]),
-        measured=measured_features(values) if values else {},
+        measured=values,
     )
 
 
 def lab_inputs(spec: LadderSpec) -> EdgeInputs:
-    """A lab ladder's configuration."""
+    """Return a lab ladder's configuration."""
     recipe = spec.recipe
     norm = "post" if spec.family in _POST_NORM else "pre"
     return EdgeInputs(

@@ -1,4 +1,4 @@
-"""Grid designs: every combination of a few lists, for questions a random design cannot put."""
+"""Define grid designs: every combination of a few lists of values."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class LadderGrid(BaseModel):
     """The ladders of a full grid.
 
     Attributes:
+        name: Name of the plan.
         base: Fields of `LadderSpec` that all ladders share.
-        grid: Field → its values; `recipe.warmup_steps` reaches into a nested field. The first
-            list varies slowest, so that a plan cut short is complete in its first lists.
+        grid: Values by field; `recipe.warmup_steps` reaches into a nested field. The first list
+            varies slowest, so that a truncated plan is complete in its first lists.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +30,7 @@ class LadderGrid(BaseModel):
     grid: dict[str, list[object]]
 
     def expand(self) -> list[LadderSpec]:
-        """The ladders, always the same for the same plan, in the order of the lists."""
+        """Return the ladders in the order of the lists; the same plan gives the same ladders."""
         return [
             LadderSpec.model_validate(self._fields(values))
             for values in itertools.product(*self.grid.values())
@@ -47,7 +48,7 @@ class LadderGrid(BaseModel):
 
 
 def read_ladder_plan(path: Path) -> Plan | LadderGrid:
-    """Reads a plan of either design: one with a `grid` is a grid, any other random.
+    """Read a plan of either design: one with a `grid` is a grid, any other is random.
 
     Raises:
         InputError: The file is missing, is not a plan, or names an unknown family.

@@ -1,4 +1,4 @@
-"""Training ladders: the starting rates, rates above while nothing fails, then bisection."""
+"""Train ladders: the starting rates, higher rates while nothing fails, then bisection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rksp.outcome import Curves, Ladder, OutcomePolicy
 from rksp.training import train
 
 Pair = tuple[LadderSpec, float]  # one run: a ladder and a rate
-Timed = tuple[Curves, float]  # its curves, and the seconds it took
+Timed = tuple[Curves, float]  # the curves of a run, and the seconds it took
 TrainRuns = Callable[[Sequence[Pair]], list[Timed]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRun:
-    """A trained ladder: rates ascending, their curves, and the seconds each took."""
+    """A trained ladder: ascending rates, their curves, and the seconds of each run."""
 
     spec: LadderSpec
     rates: tuple[float, ...]
@@ -29,6 +29,7 @@ class LadderRun:
     seconds: tuple[float, ...]
 
     def judge(self, policy: OutcomePolicy | None = None) -> Ladder:
+        """Label the runs by a policy."""
         return (policy or OutcomePolicy()).judge(self.rates, self.curves)
 
 
@@ -39,7 +40,7 @@ def run_ladder(
     resolution: float = 1.5,
     max_extensions: int = 2,
 ) -> LadderRun:
-    """Trains every run of one ladder, one after the other; see `run_ladders`."""
+    """Train every run of one ladder, one after the other; see `run_ladders`."""
     (ladder,) = run_ladders(
         [spec], policy=policy, resolution=resolution, max_extensions=max_extensions
     )
@@ -54,14 +55,18 @@ def run_ladders(
     resolution: float = 1.5,
     max_extensions: int = 2,
 ) -> list[LadderRun]:
-    """Trains ladders side by side: in every round each one asks for the rates it needs next.
+    """Train ladders side by side; in every round each ladder asks for the rates it needs next.
 
     Args:
+        specs: The ladders to train.
         train_runs: Trains the runs of a round; default one after the other on this thread.
-        policy: Labels the runs while the ladders grow; the stored curves do not depend on it
-            beyond the choice of refining rates.
-        resolution: The edge is bisected (geometrically) until its two rates are within this factor.
-        max_extensions: Rates added above the highest while nothing fails.
+        policy: Labels the runs while the ladders grow; it influences the stored curves only
+            through the choice of refining rates.
+        resolution: The edge is bisected (geometrically) until its rates are within this factor.
+        max_extensions: Number of rates added above the highest while nothing fails.
+
+    Returns:
+        The trained ladders.
     """
     train_runs = train_runs or train_alone
     policy = policy or OutcomePolicy()
@@ -79,7 +84,7 @@ def run_ladders(
 
 @dataclass(slots=True)
 class _Growing:
-    """A ladder on its way: what is done, and what it needs next."""
+    """A ladder in progress: the finished runs, and the rates it needs next."""
 
     spec: LadderSpec
     done: dict[float, Timed] = field(default_factory=dict)
@@ -87,6 +92,7 @@ class _Growing:
     def next_rates(
         self, policy: OutcomePolicy, resolution: float, max_extensions: int
     ) -> list[float]:
+        """Return the rates to train next; none if the ladder is complete."""
         if not self.done:
             return self.spec.rates
         rates = sorted(self.done)
@@ -101,6 +107,7 @@ class _Growing:
         return [_rounded(math.sqrt(last * failed))] if failed / last > resolution else []
 
     def finished(self) -> LadderRun:
+        """Return the trained ladder."""
         rates = sorted(self.done)
         return LadderRun(
             spec=self.spec,
@@ -111,7 +118,7 @@ class _Growing:
 
 
 def train_alone(pairs: Sequence[Pair]) -> list[Timed]:
-    """One run after the other; the batches of a ladder are made once."""
+    """Train one run after the other; the batches of a ladder are made once."""
     batches: dict[str, list[Batch]] = {}
     results = []
     for spec, rate in pairs:
@@ -124,13 +131,13 @@ def train_alone(pairs: Sequence[Pair]) -> list[Timed]:
 
 
 def ladder_batches(spec: LadderSpec) -> list[Batch]:
-    """The batches that every run of a ladder sees."""
+    """Return the batches that every run of a ladder sees."""
     task = make_task(spec.task, **spec.task_options)
     return task.batches(spec.recipe.max_steps, spec.recipe.batch_size, seed=spec.seed)
 
 
 def run_once(spec: LadderSpec, rate: float, batches: list[Batch]) -> Curves:
-    """One run of a ladder: the same initialization and batches at every rate."""
+    """Train one run of a ladder; every rate has the same initialization and batches."""
     recipe = spec.recipe.model_copy(update={"learning_rate": rate})
     return train(build_member(spec.family, spec.shape, seed=spec.seed), batches, recipe)
 

@@ -1,4 +1,4 @@
-"""Which ladders to train: a plan file, and the ladders it expands to."""
+"""Define which ladders to train: a plan file, and the ladders it expands to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
 
 # Fields of a recipe when the first ladders were stored. A later field enters a ladder's name only
-# where it is not at its default, so that a new field renames no stored ladder.
+# if it is not at its default, so that a new field renames no stored ladder.
 _FIRST_FIELDS = frozenset(
     (
         *("optimizer", "learning_rate", "schedule", "warmup_steps", "max_steps", "min_lr_ratio"),
@@ -27,7 +27,7 @@ _FIRST_FIELDS = frozenset(
 
 
 class LadderSpec(BaseModel):
-    """Everything that one ladder shares, and the rates it starts from.
+    """Everything that the runs of one ladder share, and the rates it starts from.
 
     A ladder is one model, task, seed and recipe at `count` rates, `step` decades apart from
     `first_rate` up.
@@ -47,7 +47,7 @@ class LadderSpec(BaseModel):
 
     @property
     def id(self) -> str:
-        """Hash of the content: the name under which a ladder is stored."""
+        """Hash of the content, under which the ladder is stored."""
         content = self.model_dump(mode="json")
         usual = Recipe().model_dump(mode="json")
         content["recipe"] = {
@@ -60,17 +60,17 @@ class LadderSpec(BaseModel):
 
     @property
     def rates(self) -> list[float]:
-        """The starting rates, ascending, rounded to six digits so that they print as they are."""
+        """The starting rates, ascending, rounded to six digits so that they print exactly."""
         return [float(f"{self.first_rate * 10 ** (self.step * k):.6g}") for k in range(self.count)]
 
 
 class Plan(BaseModel):
     """A random design, stratified over families: each family gets its share of the ladders.
 
-    `families` maps a family to its weight. The other fields are the values drawn from, uniformly;
-    one of the `budgets` bounds parameters-in-blocks × tokens × steps of a run, and a draw too
-    large for it is drawn again. `tasks` maps a task to its weight (encoders and vision models
-    have their own) and `task_options` a task to options that replace the drawn ones; rates start
+    `families` maps a family to its weight. The other fields are the values to draw from,
+    uniformly. One of the `budgets` bounds parameters-in-blocks × tokens × steps of a run; a draw
+    above it is drawn again. `tasks` maps a task to its weight (encoders and vision models have
+    their own), and `task_options` maps a task to options that replace the drawn ones. Rates start
     near `first_rates[optimizer]`.
     """
 
@@ -93,7 +93,7 @@ class Plan(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Reads a YAML or JSON plan.
+        """Read a YAML or JSON plan.
 
         Raises:
             InputError: The file is missing, is not a plan, or names an unknown family.
@@ -113,12 +113,15 @@ class Plan(BaseModel):
         return plan
 
     def expand(self) -> list[LadderSpec]:
-        """The ladders, always the same for the same plan; a longer plan begins with a shorter."""
+        """Return the ladders of the plan.
+
+        The same plan gives the same ladders, and a longer plan begins with those of a shorter one.
+        """
         share = np.array(list(self.families.values())) / sum(self.families.values())
         given = np.zeros(len(share))
         specs = []
         for index in range(self.ladders):
-            # The family furthest behind its share goes next: stratified at every prefix.
+            # The family furthest behind its share goes next, so every prefix is stratified.
             chosen = int(np.argmax(share * (index + 1) - given))
             given[chosen] += 1
             specs.append(self._draw(list(self.families)[chosen], index))
@@ -190,7 +193,7 @@ class Plan(BaseModel):
         )
 
 
-_DRAWS = 10_000  # per ladder, before a budget is called out of reach
+_DRAWS = 10_000  # per ladder, before the budget is reported as infeasible
 # Measured cost of a training step relative to a dense transformer of the same shape.
 _COST = {"zoo_moe": 3.0, "zoo_kan": 5.0, "mamba": 10.0, "mixtral": 2.0, "qwen3_moe": 2.0}
 

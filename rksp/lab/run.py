@@ -1,4 +1,4 @@
-"""Running a plan: one process a core, resumable after any interruption."""
+"""Run a plan with one process per core; it resumes after any interruption."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What a call to `run_plan` did."""
+    """Counts of the ladders of a `run_plan` call."""
 
     planned: int
     already_stored: int
@@ -42,20 +42,25 @@ def run_plan(
     device: str = "cpu",
     progress: Progress = lambda done, total: None,
 ) -> Tally:
-    """Trains the ladders of a plan that are not in `folder` yet.
+    """Train the ladders of a plan that are not in `folder` yet.
 
-    A ladder's rows depend on its specification alone, so an interrupted plan that is run again
-    ends with the same rows as one that was never interrupted.
+    A ladder's rows depend only on its specification, so an interrupted plan that is run again
+    ends with the same rows as an uninterrupted one.
 
     Args:
-        workers: Processes, each on one thread; default one a core.
+        plan: The plan.
+        folder: Folder of the stored ladders.
+        workers: Processes of one thread each; default one per core.
         known: Ids of ladders stored elsewhere, which are not trained again.
-        device: Where ladders that can share a program train (`rksp.lab.together`); on "cpu" that
-            gains nothing, and each trains in a worker of its own.
+        device: Device for ladders that can share a program (`rksp.lab.together`). On "cpu" that
+            gains nothing, and each ladder trains in its own worker.
         progress: Called after every ladder.
 
+    Returns:
+        The counts of ladders.
+
     Raises:
-        Incomplete: A worker process died; what is stored stays, and the same call continues.
+        Incomplete: A worker process died; the stored ladders stay, and the same call continues.
     """
     results = ResultFolder(folder)
     results.clean()
@@ -72,8 +77,8 @@ def run_plan(
 def _run_together(
     specs: Sequence[LadderSpec], folder: Path, device: str, *, total: int, progress: Progress
 ) -> list[LadderSpec]:
-    """Trains what can share a program on `device`; returns the ladders that cannot."""
-    from rksp.lab.together import groups, run_group, shape_key  # torch: not for the CPU's parent
+    """Train the ladders that can share a program on `device`; return those that cannot."""
+    from rksp.lab.together import groups, run_group, shape_key  # needs torch, unlike the CPU parent
 
     done = total - len(specs)
     loners = [spec for spec in specs if shape_key(spec) is None]
@@ -93,7 +98,7 @@ def measure_plan(
     known: Collection[str] = (),
     progress: Progress = lambda done, total: None,
 ) -> Tally:
-    """Measures the stored ladders of one folder into another; resumable like `run_plan`."""
+    """Measure the stored ladders of one folder into another; resumable like `run_plan`."""
     results = ResultFolder(folder)
     results.clean()
     paths = sorted(ladders.glob("*.json"))
@@ -112,15 +117,15 @@ def work_through(
     workers: int | None,
     progress: Progress,
 ) -> None:
-    """Calls `action(item, folder)` for every item in processes of one thread each.
+    """Call `action(item, folder)` for every item in processes of one thread each.
 
     Raises:
-        Incomplete: A worker died; what it and the others stored stays.
+        Incomplete: A worker died; everything stored so far stays.
     """
     done = total - len(items)
     progress(done, total)
     os.environ.update(SAFE_PATH)
-    # spawn: a forked child would inherit torch's thread pools in an unknown state.
+    # spawn, because a forked child would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
         workers or os.cpu_count(),
@@ -143,10 +148,10 @@ def work_through(
 
 
 def _start_worker(coordinator: int) -> None:
-    import torch  # in the worker only: the parent needs no torch
+    import torch  # only in the worker: the parent needs no torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles the interrupt
     end_with(coordinator)
 
 
@@ -155,7 +160,7 @@ def _run(spec: LadderSpec, folder: Path) -> None:
 
 
 def _provenance() -> dict[str, object]:
-    import torch  # where something is trained only
+    import torch  # only where something is trained
     import transformers
 
     return {
@@ -166,7 +171,9 @@ def _provenance() -> dict[str, object]:
 
 
 def _measure(path: Path, folder: Path) -> None:
-    from rksp.lab.measure import measure_ladder, write_measurement  # torch: in the worker only
+    from rksp.lab.measure import measure_ladder  # torch: in the worker only
+    from rksp.lab.measurements import write_measurement
     from rksp.lab.store import read_ladder
 
-    write_measurement(folder, measure_ladder(read_ladder(path).spec))
+    spec = read_ladder(path).spec
+    write_measurement(folder, spec.id, measure_ladder(spec))

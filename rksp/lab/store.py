@@ -1,4 +1,4 @@
-"""Ladders on disk while a plan runs: one JSON file each, written whole or not at all."""
+"""Store ladders on disk while a plan runs: one JSON file each, written atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "rksp-ladder-1"
 
 
 def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) -> Path:
-    """Stores a ladder under its id; a crash at any moment leaves the old state or the new."""
+    """Store a ladder under its id; a crash leaves the old state or the new one."""
     document = {
         "schema": SCHEMA,
         "spec": run.spec.model_dump(mode="json"),
@@ -36,7 +36,7 @@ def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) ->
 
 
 def read_ladder(path: Path) -> LadderRun:
-    """Reads a stored ladder.
+    """Read a stored ladder.
 
     Raises:
         ArtifactError: The file is not a ladder of this schema.
@@ -65,7 +65,7 @@ def read_ladder(path: Path) -> LadderRun:
 
 
 def _numbers(values: np.ndarray) -> list[float | str]:
-    """Six significant digits; what JSON cannot hold is spelled out."""
+    """Round to six significant digits; values that JSON cannot hold are spelled out."""
     return [float(f"{v:.6g}") if np.isfinite(v) else str(float(v)) for v in values]
 
 

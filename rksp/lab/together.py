@@ -1,4 +1,4 @@
-"""Ladders on an accelerator: those of one shape grow together, their runs as one program."""
+"""Train ladders of one shape together on an accelerator, their runs as one program."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rksp.lab.ladder import LadderRun, Pair, Timed, ladder_batches, run_ladders,
 from rksp.lab.plan import LadderSpec
 from rksp.models.zoo import zoo_config
 
-MAX_REPLICAS = 256  # of one program
+MAX_REPLICAS = 256  # per program
 
 
 def shape_key(spec: LadderSpec) -> str | None:
-    """Equal for ladders whose runs can share a program; None for one that must train alone.
+    """Return a key that is equal for ladders that can share a program; None for other ladders.
 
-    They share everything but the seed and what a replica may have of its own: rate, warm-up,
+    They share everything but the seed and the settings that each replica may have: rate, warm-up,
     schedule, betas, epsilon, decay and clipping.
     """
     recipe = spec.recipe
@@ -36,7 +36,7 @@ def shape_key(spec: LadderSpec) -> str | None:
 
 
 def groups(specs: Sequence[LadderSpec]) -> list[list[LadderSpec]]:
-    """The ladders by shape, in the order of first appearance; a loner is a group of one."""
+    """Group ladders by shape, in order of first appearance; a ladder without a key is alone."""
     found: dict[str, list[LadderSpec]] = {}
     for spec in specs:
         found.setdefault(shape_key(spec) or spec.id, []).append(spec)
@@ -44,10 +44,10 @@ def groups(specs: Sequence[LadderSpec]) -> list[list[LadderSpec]]:
 
 
 def run_group(specs: Sequence[LadderSpec], *, device: torch.device | str) -> list[LadderRun]:
-    """The ladders of one group of `groups`, with the labels that `run_ladders` gives alone.
+    """Train the ladders of one group of `groups`, with the labels of `run_ladders`.
 
-    Curves agree with those trained alone to rounding (tests/test_batched.py); a rate that the
-    rounding moves across a label would be bisected differently, as on any other machine.
+    Curves agree with those trained alone to rounding (tests/test_batched.py). If the rounding
+    moves a rate across a label, the ladder is bisected differently, as on another machine.
     """
     if shape_key(specs[0]) is None:
         return run_ladders(specs, train_alone)
@@ -55,7 +55,7 @@ def run_group(specs: Sequence[LadderSpec], *, device: torch.device | str) -> lis
 
 
 def train_together(pairs: Sequence[Pair], *, device: torch.device | str) -> list[Timed]:
-    """The runs of one round as batched programs of at most `MAX_REPLICAS`."""
+    """Train the runs of one round as batched programs of at most `MAX_REPLICAS`."""
     batches = {spec.id: ladder_batches(spec) for spec, _ in pairs}
     results: list[Timed] = []
     for start in range(0, len(pairs), MAX_REPLICAS):

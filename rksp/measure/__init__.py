@@ -1,1 +1,1 @@
-"""What a model shows before it trains: snapshots, forward statistics, response, range test."""
+"""Measure a model before it trains: snapshots, forward statistics and response."""

@@ -1,4 +1,4 @@
-"""Attention logits and entropy of one call."""
+"""Compute statistics of the logits and entropy of one attention call."""
 
 from __future__ import annotations
 
@@ -13,38 +13,35 @@ from rksp.models.anatomy.attention_calls import (
     visible_logits,
 )
 
-_QUERIES = 128  # query positions looked at per attention layer
+_QUERIES = 128  # query positions sampled per attention layer
 _SEQUENCES = 2
-_COLLAPSED = 0.05  # normalized entropy of a head that looks at one key
+_COLLAPSED = 0.05  # normalized entropy below which a head attends to one key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionStats:
-    """One attention call on the first two sequences, over visible keys.
+    """Statistics of one attention call on the first two sequences, over visible keys.
 
     Attributes:
-        block: Position of the block it ran in; None outside of the blocks.
         logit_std: Standard deviation over keys, averaged over queries and heads.
         max_logit: Largest absolute logit.
         entropy: H / ln(visible keys), averaged over queries and heads; in [0, 1].
-        min_head_entropy: The lowest head's.
-        collapsed_heads: Heads below 0.05.
+        collapsed_heads: Number of heads with an entropy below 0.05.
     """
 
     logit_std: float
     max_logit: float
     entropy: float
-    min_head_entropy: float
     collapsed_heads: int
     block: int | None = None
 
 
 @torch.no_grad()
 def attention_stats(call: AttentionCall, *, block: int | None = None) -> AttentionStats | None:
-    """Statistics of a call's softmax at 128 evenly chosen queries.
+    """Compute the statistics of a call's softmax at 128 evenly spaced queries.
 
     Returns:
-        None if no query sees two keys: then entropy says nothing.
+        The statistics; None if no query sees two keys, because entropy is then undefined.
     """
     call = call.kept(_SEQUENCES)
     length = call.rows.shape[-2]
@@ -60,7 +57,6 @@ def attention_stats(call: AttentionCall, *, block: int | None = None) -> Attenti
         logit_std=float(logit_deviations(logits, visible)[usable].mean()),
         max_logit=float(logits.masked_fill(~visible, 0.0).abs().max()),
         entropy=float(per_head.mean()),
-        min_head_entropy=float(per_head.min()),
         collapsed_heads=int((per_head < _COLLAPSED).sum()),
         block=block,
     )

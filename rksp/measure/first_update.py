@@ -1,4 +1,4 @@
-"""The first update of a recipe's optimizer, weight by weight and any rows of a weight alone."""
+"""Compute the first update of a recipe's optimizer, for whole weights or rows of them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from rksp.optimizers import make_optimizer
 from rksp.optimizers.lion import Lion
 from rksp.recipe import Recipe
 
-PROBE_RATE = 1e-3  # of the step that reveals the update direction; the direction is per unit rate
+PROBE_RATE = 1e-3  # rate of the step that gives the direction, which is then divided by it
 
 
 def clipping(recipe: Recipe, norm: float) -> float:
-    """What a recipe multiplies a gradient of this norm by."""
+    """Return the factor by which a recipe scales a gradient of this norm."""
     limit = recipe.max_grad_norm
     return limit / norm if limit is not None and norm > limit else 1.0
 
 
 class FirstUpdate:
-    """The update per unit rate that an optimizer makes first, from gradients kept as factors.
+    """The first update of an optimizer per unit rate, from gradients kept as factors.
 
-    AdamW's is −g / (|g| + ε), because its moments are corrected to g and g²; Lion's −sign(g);
-    SGD's −g, its momentum empty; decay adds −λθ to each. Rows of these need nothing but the same
-    rows of the gradient. Any other optimizer takes a step on the whole weight.
+    AdamW's is −g / (|g| + ε), because its moments are corrected to g and g². Lion's is −sign(g).
+    SGD's is −g, because its momentum is empty. Decay adds −λθ to each. Rows of these updates need
+    only the same rows of the gradient. Any other optimizer takes a step on the whole weight.
 
     Args:
-        model: A skeleton or a model, for what its optimizer does with which weight.
-        gradients: Of its weights.
-        recipe: Its learning rate is not looked at.
-        norm: Of all gradients together, for clipping.
+        model: A skeleton or a model; it tells which weights the optimizer trains and how.
+        gradients: Gradients of its weights.
+        recipe: The recipe; its learning rate is ignored.
+        norm: Norm of all gradients together, for clipping.
     """
 
     def __init__(self, model: nn.Module, gradients: Gradients, recipe: Recipe, norm: float) -> None:
@@ -40,7 +40,10 @@ class FirstUpdate:
         self._kinds = kinds_of(model, recipe)
 
     def moves(self, key: Key) -> bool:
-        """Whether a weight has an update: all of it has where any part has a gradient."""
+        """Tell whether a weight has an update.
+
+        An expert without a gradient has one if its stack decays and another expert has a gradient.
+        """
         name, index = key
         if key in self.gradients:
             return True
@@ -48,11 +51,11 @@ class FirstUpdate:
         return index is not None and decays and name in self.gradients.names
 
     def is_by_rows(self, name: str) -> bool:
-        """Whether rows can be had without the rest of the weight."""
+        """Tell whether rows can be computed without the rest of the weight."""
         return self._kinds[name][0] in _BY_ROWS
 
     def needs_values(self, name: str) -> bool:
-        """Whether the update depends on the weight, and not on its gradient alone."""
+        """Tell whether the update depends on the weight, and not only on its gradient."""
         kind, options = self._kinds[name]
         return kind not in _BY_ROWS or options.get("weight_decay", 0.0) > 0
 
@@ -60,11 +63,17 @@ class FirstUpdate:
     def rows(
         self, key: Key, start: int, stop: int, weight: Tensor, gradient: Tensor | None = None
     ) -> Tensor:
-        """The update of the rows `start … stop`, whose values are `weight`.
+        """Compute the update of the rows `start … stop`, whose values are `weight`.
 
         Args:
-            weight: May be on the meta device where `needs_values` says no.
-            gradient: Of the same rows, unclipped; default taken from the factors.
+            key: Name of the weight, and index of the expert or None.
+            start: First row.
+            stop: Row after the last.
+            weight: The rows; may be on the meta device if `needs_values` is false.
+            gradient: Gradient of the same rows, unclipped; default from the factors.
+
+        Returns:
+            The update per unit rate, in the shape of `weight`.
         """
         kind, options = self._kinds[key[0]]
         if gradient is None:
@@ -72,7 +81,7 @@ class FirstUpdate:
         return step_of((kind, options), gradient * self.clip, weight)
 
     def gradient(self, key: Key, start: int, stop: int, shape: tuple[int, ...]) -> Tensor:
-        """Rows of a gradient, zero for an expert that no token chose."""
+        """Compute rows of a gradient; they are zero for an expert that no token chose."""
         if key not in self.gradients:
             return torch.zeros(part_shape(shape, start, stop))
         return self.gradients.fill(key, start, stop, torch.empty(part_shape(shape, start, stop)))
@@ -82,7 +91,7 @@ Kind = tuple[type[torch.optim.Optimizer], Mapping[str, object]]
 
 
 def kinds_of(model: nn.Module, recipe: Recipe) -> dict[str, Kind]:
-    """The optimizer of every trained weight by name, and its options."""
+    """Return the optimizer and its options for every trained weight by name."""
     optimizer = make_optimizer(model, recipe.model_copy(update={"learning_rate": PROBE_RATE}))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
@@ -94,12 +103,15 @@ def kinds_of(model: nn.Module, recipe: Recipe) -> dict[str, Kind]:
 
 
 def step_of(kind: Kind, gradient: Tensor, weight: Tensor) -> Tensor:
-    """The update per unit rate of a weight or some rows of one.
+    """Compute the update per unit rate of a weight or some rows of it.
 
     Args:
         kind: As in `kinds_of`.
-        gradient: Clipped; its memory is used for the result.
-        weight: Its values.
+        gradient: The clipped gradient; its memory is reused for the result.
+        weight: Values of the weight.
+
+    Returns:
+        The update, in the shape of `weight`.
     """
     optimizer, options = kind
     if optimizer not in _BY_ROWS:
@@ -130,7 +142,7 @@ def _step(
     weight: Tensor,
     gradient: Tensor,
 ) -> Tensor:
-    """The step that an optimizer takes with one weight, per unit rate."""
+    """Take one optimizer step with one weight; return the change per unit rate."""
     parameter = nn.Parameter(weight.detach().clone())
     parameter.grad = gradient
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""What else one forward pass shows: losses, scales, attention, routers, aligned response."""
+"""Measure losses, scales, attention, routers and aligned response in one forward pass."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.experts import experts
 from rksp.models.anatomy.routers import find_routers
 
-_ROWS = 256  # token rows looked at per linear layer
+_ROWS = 256  # token rows sampled per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
-_WORST = 5
-_DEAD = 0.1  # of the mean load
-_ENOUGH = 20  # choices an expert in the mean: fewer leave one idle by chance
+_DEAD = 0.1  # share of the mean load
+_ENOUGH = 20  # mean choices per expert; with fewer, an expert may be idle by chance
 LOGITS_NOT_FINITE = "the logits are not finite"
 
 
@@ -31,13 +30,14 @@ class BlockStats:
 
     Attributes:
         name: Module path.
-        rms_in, rms_out: RMS of the states entering and leaving.
-        update_ratio: ‖y − x‖ / ‖x‖ over all states; None if the states entering are zero.
-        absmax: Largest absolute entry leaving; None if the states are not finite.
-        kurtosis: Mean fourth power over the squared mean square of the entries leaving (3 for
-            Gaussian entries); large where few dimensions carry the stream.
-        aligned, aligned_max: Geometric mean and largest of the block's linear layers' aligned
-            response, as in `ForwardStats`.
+        rms_in: RMS of the states entering the block.
+        rms_out: RMS of the states leaving it.
+        update_ratio: ‖y − x‖ / ‖x‖ over all states; None if the entering states are zero.
+        absmax: Largest absolute entry of the leaving states; None if they are not finite.
+        kurtosis: Mean fourth power over the squared mean square of the leaving entries (3 for
+            Gaussian entries); large if few dimensions carry the stream.
+        aligned: Geometric mean of the aligned response of the block's linear layers, as in
+            `ForwardStats`.
     """
 
     name: str
@@ -47,19 +47,19 @@ class BlockStats:
     absmax: float | None
     kurtosis: float | None = None
     aligned: float | None = None
-    aligned_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterStats:
-    """One router's softmax over all experts.
+    """Statistics of one router's softmax over all experts.
 
     Attributes:
+        name: Module path.
         entropy: Mean entropy over ln E.
-        logit_std: Spread over experts, averaged over tokens.
+        logit_std: Standard deviation over experts, averaged over tokens.
         max_violation: (largest − mean) / mean of the top-1 load (MaxVio).
-        dead_experts: Experts below a tenth of the mean load, over all choices of every token;
-            None where the probe has too few tokens to tell.
+        dead_experts: Number of experts below a tenth of the mean load, over all choices of every
+            token; None if the probe has too few tokens to tell.
     """
 
     name: str
@@ -71,33 +71,33 @@ class RouterStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardStats:
-    """Numbers of one forward pass; None where a quantity was not measured, with why.
+    """Statistics of one forward pass; a quantity that was not measured is None.
 
     Attributes:
         loss: Cross-entropy in nats on the probe, with its labels; None without labels.
         uniform_loss: ln of the number of classes.
         logit_std: Standard deviation of the output logits over classes, averaged over positions.
-        log_z: Mean log-partition of the output logits.
-        activation_absmax, activation_name: Largest absolute module output, and whose.
-        non_finite: The first module whose output held NaN or infinity; None if none did.
+        blocks: Scales of every block.
+        attention: Statistics of every attention call.
+        routers: Statistics of every router.
+        activation_absmax: Largest absolute module output.
+        activation_name: Module path of that output.
         aligned_response: Geometric mean over linear layers of mean‖x‖₁ / RMS(Wx): the relative
-            change of a layer's output per unit learning rate when every weight moves by the rate
+            change of a layer's output per unit learning rate if every weight moves by the rate
             in the worst direction.
-        aligned_worst: The five most reactive layers with their value.
-        not_measured: Quantity → why.
+        not_measured: Reason for every quantity that was not measured.
+        non_finite: The first module whose output held NaN or infinity; None if none did.
     """
 
     loss: float | None
     uniform_loss: float | None
     logit_std: float | None
-    log_z: float | None
     blocks: tuple[BlockStats, ...]
     attention: tuple[AttentionStats, ...]
     routers: tuple[RouterStats, ...]
     activation_absmax: float | None
     activation_name: str | None
     aligned_response: float | None
-    aligned_worst: tuple[tuple[str, float], ...]
     not_measured: dict[str, str]
     non_finite: str | None = None
 
@@ -132,8 +132,8 @@ class ForwardWatch:
     """Collects the statistics while a forward pass runs inside `watching`.
 
     Attributes:
-        statistics: False leaves out what needs hooks on every module.
-        block: Position of the block that is running, kept by whoever hooks the blocks.
+        statistics: False skips everything that needs hooks on every module.
+        block: Index of the running block; the code that hooks the blocks sets it.
     """
 
     statistics: bool = True
@@ -150,7 +150,7 @@ class ForwardWatch:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[ForwardWatch]:
-        """Hooks every leaf module and every attention call; removes all of it after."""
+        """Watch every leaf module and every attention call; remove the hooks afterwards."""
         if not self.statistics:
             yield self
             return
@@ -210,11 +210,11 @@ class ForwardWatch:
     def finish(
         self, blocks: list[BlockStats], logits: Tensor | None, labels: Tensor | None
     ) -> ForwardStats:
-        """The statistics of the pass, with its logits `[..., classes]` and labels."""
+        """Return the statistics of the pass, given its logits `[..., classes]` and labels."""
         missing: dict[str, str] = {}
         output = _output_stats(logits, labels, missing)
         if not self.statistics:
-            missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not asked for")
+            missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not requested")
         else:
             if not self.attention:
                 missing["attention"] = "the model computes no attention that rksp can read"
@@ -226,7 +226,6 @@ class ForwardWatch:
                 )
             if not self.aligned:
                 missing["aligned_response"] = "no linear layer took part"
-        worst = sorted(self.aligned.items(), key=lambda item: (-item[1], item[0]))[:_WORST]
         return ForwardStats(
             **output,
             blocks=tuple(self._with_response(i, stats) for i, stats in enumerate(blocks)),
@@ -235,7 +234,6 @@ class ForwardWatch:
             activation_absmax=self.absmax if self.absmax_name else None,
             activation_name=self.absmax_name,
             aligned_response=_geometric_mean(list(self.aligned.values())),
-            aligned_worst=tuple(worst),
             not_measured=missing,
             non_finite=self.non_finite,
         )
@@ -250,12 +248,11 @@ class ForwardWatch:
             absmax=stats.absmax,
             kurtosis=stats.kurtosis,
             aligned=_geometric_mean(values),
-            aligned_max=max(values, default=None),
         )
 
 
 def block_stats(name: str, x: Tensor, y: Tensor) -> BlockStats:
-    """Scales of one block from the states `[states, width]` entering and leaving it."""
+    """Compute the scales of one block from the states `[states, width]` entering and leaving it."""
     x, y = x.float(), y.float()
     rms_in = float(x.square().mean().sqrt())
     square = y.square()
@@ -285,7 +282,7 @@ def _geometric_mean(values: list[float]) -> float | None:
 def _output_stats(
     logits: Tensor | None, labels: Tensor | None, missing: dict[str, str]
 ) -> dict[str, float | None]:
-    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std", "log_z"))
+    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std"))
     if logits is None or logits.dim() < 2 or logits.shape[-1] < 2:
         missing["loss"] = missing["logit_std"] = "the model returns no logits"
         return result
@@ -299,21 +296,19 @@ def _output_stats(
         missing["loss"] = "a label lies outside of the logits' classes"
     else:
         target = labels.flatten().to(flat.device)
-    spread = log_z = loss = 0.0
+    spread = loss = 0.0
     counted = 0
     for start in range(0, len(flat), _CHUNK):
         part = flat[start : start + _CHUNK].float()
         spread += float(_spread(part).sum(dtype=torch.float64))
-        partition = part.logsumexp(-1)
-        log_z += float(partition.sum(dtype=torch.float64))
         if target is not None:
             here = target[start : start + _CHUNK]
             keep = here >= 0
             chosen = part.gather(1, here.clamp(min=0).unsqueeze(1)).squeeze(1)
-            loss += float((partition - chosen)[keep].sum(dtype=torch.float64))
+            loss += float((part.logsumexp(-1) - chosen)[keep].sum(dtype=torch.float64))
             counted += int(keep.sum())
     result["uniform_loss"] = math.log(flat.shape[-1])
-    result["logit_std"], result["log_z"] = _finite(spread / len(flat)), _finite(log_z / len(flat))
+    result["logit_std"] = _finite(spread / len(flat))
     if target is not None and counted:
         result["loss"] = _finite(loss / counted)
         if result["loss"] is None:
@@ -322,7 +317,7 @@ def _output_stats(
 
 
 def _spread(rows: Tensor) -> Tensor:
-    """Standard deviation of each row in two reads; torch.std takes as long as the model's head."""
+    """Return the standard deviation of each row in two reads; torch.std is far slower."""
     count = rows.shape[-1]
     square = torch.linalg.vector_norm(rows, dim=-1).square()
     return ((square - count * rows.mean(-1).square()) / (count - 1)).clamp(min=0).sqrt()
@@ -330,12 +325,19 @@ def _spread(rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def router_stats(name: str, x: Tensor, router: nn.Module, choices: int = 1) -> RouterStats:
-    """Statistics of the softmax over all experts, recomputed in float32 from the router's input.
+    """Compute statistics of the softmax over all experts from the router's input.
 
-    Recomputed because routers return different things from one release to the next.
+    The logits are recomputed in float32, because the return value of routers differs between
+    releases of transformers.
 
     Args:
+        name: Module path.
+        x: Input of the router, `[..., width]`.
+        router: The router, with a weight `[experts, width]`.
         choices: Experts that each token goes to.
+
+    Returns:
+        The statistics.
     """
     bias = getattr(router, "bias", None)
     logits = F.linear(x.reshape(-1, x.shape[-1]).float(), router.weight.float())

@@ -1,4 +1,4 @@
-"""How a model reacts to the learning rate: a few forward passes along its first update."""
+"""Measure how a model reacts to the learning rate, in a few passes along its first update."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rksp.recipe import Recipe
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
-_BEYOND = (3.0, 10.0)  # multiples of the critical rate looked at afterwards
+_BEYOND = (3.0, 10.0)  # multiples of the critical rate evaluated afterwards
 GRADIENT_NOT_FINITE = "the gradient is not finite"
-_SMALL = 1e-4  # RMS update of the step that shows the linear response
+_SMALL = 1e-4  # RMS update of the step for the linear response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsePoint:
-    """The model moved along its first update by `rate` times the update per unit rate.
+    """The effect of moving the model along its first update by `rate` times that update.
 
-    `same` and `fresh` are changes of the loss in nats on the batch that gave the gradient and on
-    one it has not seen; `output` is ‖f(θ+δ) − f(θ)‖ / ‖f(θ)‖ over the logits of both.
+    `same` and `fresh` are changes of the loss in nats, on the batch that gave the gradient and on
+    an unseen batch. `output` is ‖f(θ+δ) − f(θ)‖ / ‖f(θ)‖ over the logits of both batches.
     """
 
     rate: float
@@ -49,12 +49,12 @@ class ResponseProfile:
         grad_max: Largest absolute entry of the gradient (against the range of fp16).
         update_rms: RMS of the first update per unit learning rate (1 for Adam and Lion).
         descent: −g·u, the first-order decrease of the loss per unit learning rate.
-        critical_rate: Rate at which the fresh loss stops being lower than before the step (the
-            idea of "critical sharpness", arXiv 2601.16979, on a batch the gradient has not
-            seen); None if even the smallest step raises it or no step does.
+        critical_rate: Rate at which the fresh loss stops being lower than before the step; None if
+            even the smallest step raises it or no step does. The idea is "critical sharpness"
+            (arXiv 2601.16979), here on a batch that the gradient has not seen.
         output_slope: Relative change of the output per unit rate, at an update RMS of 10⁻⁴.
         overshoot: Change of the fresh loss, in nats, at ten times the critical rate.
-        points: Every evaluation, by rate.
+        points: Every evaluation, sorted by rate.
         forward_passes: Cost in forward passes over both batches together (a backward counts two).
         reason: Why nothing could be measured, or None.
     """
@@ -76,18 +76,21 @@ class ResponseProfile:
 def measure_response(
     model: nn.Module, same: Batch, fresh: Batch, recipe: Recipe
 ) -> ResponseProfile:
-    """Moves a model along the first update of a recipe and back, and watches loss and output.
+    """Move a model along the first update of a recipe and back, and measure loss and output.
 
-    The update is what the recipe's optimizer, with its epsilon, clipping and weight decay, would
-    do first, per unit of learning rate; its algebra is linear in the rate, so one profile serves
-    every learning rate of a sweep. The model is left bitwise as it was. Three copies of the weights
-    are held: the model's own, the update, and the moved weights.
+    The update is the one that the recipe's optimizer would make first, per unit of learning rate,
+    with its epsilon, clipping and weight decay. Its algebra is linear in the rate, so one profile
+    serves every learning rate of a sweep. The model is left bitwise unchanged. Memory holds three
+    copies of the weights: the model's own, the update, and the moved weights.
 
     Args:
-        model: Freshly initialized; any mode, restored afterwards.
+        model: Freshly initialized, in any mode; the mode is restored afterwards.
         same: The batch of the gradient.
         fresh: An equally large batch that the gradient has not seen.
-        recipe: Its learning rate is not looked at.
+        recipe: The recipe; its learning rate is ignored.
+
+    Returns:
+        The profile; it holds only a reason if the gradient is zero or not finite.
     """
     params = [p for p in model.parameters() if p.requires_grad]
     same, fresh = without_cache(model, same), without_cache(model, fresh)
@@ -141,21 +144,21 @@ def measure_response(
         grad_max=grad_max,
         update_rms=update_rms,
         descent=descent,
-        # half of the data forward and backward, its other half forward, then all of it
+        # Half of the data forward and backward, the other half forward, then all of it per point.
         forward_passes=1.5 + 0.5 + len(found.points),
         **found.fields(),
     )
 
 
 def _joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Return both outputs as one new vector; None where a model shows none."""
+    """Return both outputs as one new vector; None if the model has no output."""
     if one is None or other is None:
         return None
     return torch.cat([one.flatten().float(), other.flatten().float()])
 
 
 def without_cache(model: nn.Module, batch: Batch) -> Batch:
-    """The batch for a model that would otherwise keep every key and value for a next token."""
+    """Return the batch with the cache off, for a model that would keep every key and value."""
     if batch.objective is not None or not isinstance(batch.inputs, dict):
         return batch
     if "use_cache" not in inspect.signature(model.forward).parameters:
@@ -167,11 +170,13 @@ def without_cache(model: nn.Module, batch: Batch) -> Batch:
 def first_direction(
     model: nn.Module, recipe: Recipe, norm: float, params: list[nn.Parameter]
 ) -> tuple[list[Tensor], float]:
-    """The recipe's first update per unit rate, in the place of the gradients, and its descent.
+    """Compute the recipe's first update per unit rate in place of the gradients, and its descent.
 
     Args:
-        norm: Of the gradient, before clipping.
-        params: Those that have a gradient, which they lose.
+        model: The model.
+        recipe: The recipe; its learning rate is ignored.
+        norm: Norm of the gradient before clipping.
+        params: The parameters with a gradient, which is removed.
 
     Returns:
         The update by parameter, and −g·u.
@@ -191,7 +196,7 @@ def first_direction(
 def moving(
     params: list[nn.Parameter], direction: list[Tensor]
 ) -> Iterator[Callable[[float], None]]:
-    """Gives what puts parameters a step of any rate along a direction; their own values return."""
+    """Yield a function that moves parameters along a direction; restore their values at the end."""
     own = [p.data for p in params]
     moved = [torch.empty_like(value) for value in own]
 
@@ -210,7 +215,7 @@ def moving(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where along the update the loss returns, and every point on the way."""
+    """The rate at which the loss returns to its start, and every point of the search."""
 
     points: tuple[ResponsePoint, ...]
     critical_rate: float | None
@@ -218,20 +223,23 @@ class Search:
     overshoot: float | None
 
     def fields(self) -> dict[str, object]:
-        """As `ResponseProfile` calls them."""
+        """Return the fields under their names in `ResponseProfile`."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def search(
     look: Callable[[Sequence[float]], list[ResponsePoint]], update_rms: float, *, ahead: int = 1
 ) -> Search:
-    """Bisects the logarithm of the rate on the sign of the fresh loss's change.
+    """Bisect the logarithm of the rate on the sign of the change of the fresh loss.
 
     Args:
-        look: Gives the point at each of several rates.
-        update_rms: Of the update per unit rate.
-        ahead: Halvings that one call decides, for 2^ahead − 1 rates; points off the way to the
+        look: Returns the point at each of several rates.
+        update_rms: RMS of the update per unit rate.
+        ahead: Halvings that one call decides, for 2^ahead − 1 rates. Points off the way to the
             answer are dropped, so the result is the same for any number.
+
+    Returns:
+        The critical rate, the slope and overshoot, and the points.
     """
     low, high = _LOWEST, _HIGHEST
     first, points = [_SMALL / update_rms], []
@@ -244,7 +252,7 @@ def search(
         first = []
         while (middle := (low + high) / 2) in known:
             points.append(known[middle])
-            # Not "<= 0": a loss that is no longer a number has certainly stopped falling.
+            # "< 0" and not "<= 0": a loss that became NaN has certainly stopped falling.
             falls = known[middle].fresh < 0
             low, high = (middle, high) if falls else (low, middle)
     critical = overshoot = None
@@ -262,7 +270,7 @@ def search(
 
 
 def _middles(low: float, high: float, levels: int) -> list[float]:
-    """The points that so many halvings of an interval may visit, in order."""
+    """Return, in order, the points that `levels` halvings of an interval may visit."""
     if levels == 0:
         return []
     middle = (low + high) / 2
@@ -271,7 +279,7 @@ def _middles(low: float, high: float, levels: int) -> list[float]:
 
 
 def unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
-    """A profile of nothing but the reason."""
+    """Return a profile that holds only the reason."""
     fields = dict.fromkeys(ResponseProfile.__dataclass_fields__)
     return ResponseProfile(
         **fields | {"points": (), "forward_passes": forward_passes, "reason": reason}
@@ -279,22 +287,11 @@ def unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
 
 
 @contextmanager
-def untouched(model: nn.Module, params: list[nn.Parameter]) -> Iterator[dict[int, Tensor]]:
-    """Gives the weights by identity, and afterwards restores weights, buffers, modes, no grads."""
-    weights = {id(p): p.detach().clone() for p in params}
-    with evaluating(model, params):
-        try:
-            yield weights
-        finally:
-            with torch.no_grad():
-                for p in params:
-                    p.copy_(weights[id(p)])
-
-
-@contextmanager
 def evaluating(model: nn.Module, params: list[nn.Parameter]) -> Iterator[None]:
-    """Evaluation mode, so that two passes differ by the weights alone; afterwards restores buffers
-    and modes, and leaves no gradients."""
+    """Run in evaluation mode, so that two passes differ only by the weights.
+
+    Afterwards buffers and modes are restored, and no gradients are left.
+    """
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     modes = [(module, module.training) for module in model.modules()]
     try:

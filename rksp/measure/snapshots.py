@@ -1,4 +1,4 @@
-"""The residual stream, block by block: what a forward pass hands to the spectra."""
+"""Read the residual stream block by block in one forward pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rksp.models.anatomy.chains import Chain
 from rksp.models.streaming.streamed import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
-# What a model may raise when its configuration and the probe do not fit each other.
+# Errors that a model may raise when its configuration and the probe do not match.
 _CANNOT_RUN = (
     RuntimeError,
     ValueError,
@@ -43,11 +43,11 @@ class LayerTransition:
     """The states of one token set before and after one block.
 
     Attributes:
-        layer: Position of the block in its chain, from zero.
+        layer: Index of the block in its chain, from zero.
         name: The block's module path, such as `model.layers.3`.
         x: States entering the block, `[states, width]`, any float dtype.
         y: States leaving it, same shape; row i of `x` and `y` belong to the same token.
-        sequence: Index of the sequence each state came from, `[states]` int64.
+        sequence: Index of the sequence of each state, `[states]` int64.
     """
 
     layer: int
@@ -59,15 +59,15 @@ class LayerTransition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What one pass gave.
+    """The result of one pass.
 
     Attributes:
         chains: (path, number of blocks) of every chain that was read.
-        width: Width of the residual stream; of several chains, the last one's.
-        states: States handed over per block; of several chains, the last one's.
+        width: Width of the residual stream; of the last chain if there are several.
+        states: Number of states per block; of the last chain if there are several.
         forward: Statistics of the same pass.
-        forward_passes: Cost in passes over the probe, the detection on one sequence included.
-        notes: What the reader must know about how the stream was read, a sentence each.
+        forward_passes: Cost in passes over the probe, including the detection on one sequence.
+        notes: Facts about how the stream was read, a sentence each.
     """
 
     chains: tuple[tuple[str, int], ...]
@@ -88,24 +88,30 @@ def collect(
     statistics: bool = True,
     needs_chain: bool = True,
 ) -> Collected:
-    """Runs one forward pass and hands every block's transition to `consume` as it is done.
+    """Run one forward pass and hand every block's transition to `consume` as soon as it is done.
 
-    Nothing holds more than one block's states. The model, its mode, its hooks, its buffers and
-    the random state are left bitwise as found. Several chains (encoder and decoder, the stages of
-    a vision model) follow each other, layers counted on.
+    Never more than one block's states are held. The model, its mode, its hooks, its buffers and the
+    random state are left bitwise unchanged. Several chains (encoder and decoder, the stages of a
+    vision model) follow each other, and the layer count continues.
 
     Args:
-        batch: A tensor, positional arguments, keyword arguments (an `attention_mask`'s zeros are
-            left out), or a `Batch` of inputs and labels that line up with the logits.
-        num_states: Use this many states of every block, evenly over all; default all.
+        model: The model.
+        batch: A tensor, positional arguments, keyword arguments (positions with a zero in
+            `attention_mask` are left out), or a `Batch` of inputs and labels that line up with the
+            logits.
+        consume: Receives each transition.
+        num_states: Use this many states of every block, evenly spaced; default all.
         blocks: Path of the list of blocks; default the one that is found.
         statistics: Whether to measure attention, routers and linear layers too.
-        needs_chain: Refuse a model without a chain of blocks; else nothing is handed to `consume`,
-            and the statistics of the pass are all there is.
+        needs_chain: Whether to refuse a model without a chain of blocks. If false, `consume` gets
+            nothing from such a model, and the result has only the statistics of the pass.
+
+    Returns:
+        What was read, with the statistics of the pass.
 
     Raises:
-        InputError: Fewer than two states, token ids outside the vocabulary, or a model that
-            cannot run on these inputs.
+        InputError: There are fewer than two states, token ids lie outside the vocabulary, or the
+            model cannot run on these inputs.
         NotCovered: The model has no chain of blocks of constant width.
     """
     if not isinstance(batch, Batch):
@@ -147,7 +153,7 @@ def collect(
 
 
 class _Reader:
-    """Hooks on the blocks of all chains, and what they saw."""
+    """The hooks on the blocks of all chains, and their results."""
 
     def __init__(
         self,
@@ -162,6 +168,7 @@ class _Reader:
         self.states = self.width = 0
 
     def hooks(self, chain: Chain, offset: int, mask: Tensor | None) -> Iterator:
+        """Register the hooks of a chain and yield their handles."""
         turns: dict[nn.Module, list[int]] = {}
         for index, block in enumerate(chain.blocks):
             turns.setdefault(block, []).append(index)
@@ -171,15 +178,16 @@ class _Reader:
             yield block.register_forward_hook(visit.after, with_kwargs=True)
 
     def hand_over(self, transition: LayerTransition) -> None:
+        """Pass a transition to `consume` and remember its error, which is not the model's."""
         try:
             self.consume(transition)
-        except BaseException as error:
-            self.failures.append(error)  # not the model's own: raised again as it is
+        except BaseException as error:  # not the model's own: raised again as it is
+            self.failures.append(error)
             raise
 
 
 class _Visit:
-    """One block's part: its input is copied before it runs, for blocks that add in place."""
+    """The hooks of one block; its input is copied first, since some blocks add in place."""
 
     def __init__(
         self, reader: _Reader, chain: Chain, offset: int, mask: Tensor | None, indices: list[int]
@@ -189,6 +197,7 @@ class _Visit:
         self.x = self.rows = self.sequence = None
 
     def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Copy the states entering the block."""
         tensor = self.chain.read_input(args, kwargs)
         self.rows, self.sequence = _choose(
             self.chain, tensor, self.mask, self.reader.num_states, self.reader.count
@@ -198,6 +207,7 @@ class _Visit:
         self.reader.watch.block = self.offset + index
 
     def after(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+        """Hand over the transition of the block."""
         reader, x = self.reader, self.x
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.turn, self.x = self.turn + 1, None
@@ -211,7 +221,7 @@ class _Visit:
         )
 
     def _pick(self, tensor: Tensor) -> Tensor:
-        # A copy: the next block may add into it.
+        # A copy, because the next block may add into the tensor.
         flat = self.chain.states(tensor).reshape(-1, self.chain.width)
         return flat.clone() if self.rows is None else flat[self.rows]
 
@@ -219,13 +229,13 @@ class _Visit:
 def _choose(
     chain: Chain, tensor: Tensor, mask: Tensor | None, num_states: int | None, count: int
 ) -> tuple[Tensor | None, Tensor]:
-    """Rows of the flattened states to keep (None: all) and the sequence of each."""
+    """Return the rows of the flattened states to keep (None: all) and the sequence of each."""
     states = chain.states(tensor)
     lead, length = states.shape[:2]
     positions = torch.arange(lead * length)
     if lead == count or lead % count == 0:
         sequence = positions // (length * (lead // count))
-    else:  # time first, as in some encoder–decoders: the sequence is the second index
+    else:  # time first, as in some encoder–decoders: the second index is the sequence
         sequence = positions % length if length == count else positions * 0
     rows = None
     if mask is not None and not bool(mask.bool().all()):
@@ -259,15 +269,15 @@ def _choose(
 def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
     notes = []
     if any(chain.kind == "streams" for chain in chains):
-        notes.append("Parallel residual streams are read as states of their own.")
+        notes.append("Each of the parallel residual streams counts as a state of its own.")
     if any(chain.kind == "maps" for chain in chains):
-        notes.append("Channels come first: every pixel of the maps is a state.")
+        notes.append("The channel dimension comes first: every pixel of the maps is a state.")
     if len({chain.width for chain in chains}) > 1:
         notes.append(
             "The width changes between stages; blocks that change it are left out of the spectra."
         )
     if any(len(set(map(id, chain.blocks))) < len(chain.blocks) for chain in chains):
-        notes.append("Blocks share their weights; every pass through one counts as a layer.")
+        notes.append("Blocks share their weights; every pass through a block counts as a layer.")
     return tuple(notes)
 
 
@@ -296,7 +306,7 @@ def _judged(model: nn.Module, batch: Batch, failures: list[BaseException]) -> Pa
     """Run a batch that brings its own loss."""
     try:
         return batch.objective(model, batch)
-    except Exception as error:
+    except Exception as error:  # code of the user, which may raise anything
         if isinstance(error, RkspError) or any(error is failure for failure in failures):
             raise
         text = " ".join(str(error).split())[:200] or "no message"
@@ -309,7 +319,7 @@ def _judged(model: nn.Module, batch: Batch, failures: list[BaseException]) -> Pa
 def _forward_stats(
     watch: ForwardWatch, blocks: list[BlockStats], output: object, batch: Batch
 ) -> ForwardStats:
-    """Return the statistics of a pass; a batch's own loss takes the place of ours."""
+    """Return the statistics of a pass; the batch's own loss replaces the cross-entropy."""
     if not isinstance(output, Pass):
         return watch.finish(blocks, _logits(output), batch.labels)
     found = watch.finish(blocks, output.logits, None)
@@ -361,7 +371,7 @@ def _mask(batch: Batch, chain: Chain) -> Tensor | None:
 
 @contextmanager
 def _as_found(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; modes, buffers and the random state restored afterwards."""
+    """Run in evaluation mode; restore modes, buffers and the random state afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, None if buffer is None else buffer.detach().clone())

@@ -1,4 +1,4 @@
-"""The response of a model whose weights come and go: the same numbers, in a few passes."""
+"""Measure the response of a streamed model: the same numbers, in a few passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rksp.objective import cross_entropy, logits_of
 from rksp.recipe import Recipe
 
 _WORK = 3 + 2 * 13  # passes over one batch: forward, backward (twice as much), and the lanes
-AHEAD = 2  # halvings decided by one sweep: three lanes, where two would do, but half the sweeps
+AHEAD = 2  # halvings per sweep: three lanes instead of two, but half as many sweeps
 
 
 def respond(
@@ -46,10 +46,18 @@ def respond(
     recipe: Recipe,
     progress: Progress | None = None,
 ) -> ResponseProfile:
-    """The response of a model in memory, or of one that a closed stream fed.
+    """Measure the response of a model in memory, or of one that a closed stream fed.
 
     Args:
-        progress: Told how far it has come; the first label says what it will take.
+        model: The model, or the skeleton of a streamed one.
+        stream: The closed stream of a streamed model, else None.
+        same: The batch of the gradient.
+        fresh: An equally large batch that the gradient has not seen.
+        recipe: The recipe; its learning rate is ignored.
+        progress: Called as the work proceeds; the first label states the expected cost.
+
+    Returns:
+        The profile; it holds only a reason if the response does not apply.
     """
     if stream is None:
         return measure_response(model, same, fresh, recipe)
@@ -67,29 +75,32 @@ def measure_streamed_response(
     recipe: Recipe,
     progress: Progress | None = None,
 ) -> ResponseProfile:
-    """What `measure_response` gives for the same weights in memory.
+    """Measure what `measure_response` would give for the same weights in memory.
 
     One forward and one backward pass leave the gradients as factors of products
-    (`rksp.models.streaming.gradients`), from which the recipe's first update is made again, rows at
-    a time, whenever a weight has come. Then four sweeps look at two to five rates each; a sweep
-    loads each weight once.
+    (`rksp.models.streaming.gradients`). Whenever a weight is loaded, the recipe's first update is
+    made again from them, in parts of rows. Then four sweeps evaluate two to five rates each; a
+    sweep loads each weight once.
 
     Args:
-        stream: Rehearsed on a batch like these.
+        stream: An open stream, rehearsed on a batch like these.
         same: The batch of the gradient.
         fresh: An equally large batch that the gradient has not seen.
-        recipe: Its learning rate is not looked at.
-        progress: Told how far it has come; the first label says what it will take.
+        recipe: The recipe; its learning rate is ignored.
+        progress: Called as the work proceeds; the first label states the expected cost.
+
+    Returns:
+        The profile; it holds only a reason if the gradient is zero or not finite.
 
     Raises:
         NotCovered: It does not fit in memory, or the optimizer needs whole weights that are too
-            large to be held.
+            large to hold.
     """
     model = stream.model
     same, fresh = without_cache(model, same), without_cache(model, fresh)
     meter = Meter(progress, _WORK * _size(stream), plan_of(stream, same).describe())
     meter.add(0)
-    stream.buffers.limit *= 2  # updates and moved weights besides
+    stream.buffers.limit *= 2  # room for updates and moved weights
     with evaluating(model, []):
         gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
@@ -107,7 +118,7 @@ def measure_streamed_response(
         loss=sweeps.base[1],
         grad_norm=norm,
         grad_rms=norm / math.sqrt(sums.pop("count")),
-        # half of the data forward and backward, then all of it for every lane
+        # Half of the data forward and backward, then all of it for every lane.
         forward_passes=1.5 + sweeps.passes,
         **sums,
         **found.fields(),
@@ -115,15 +126,15 @@ def measure_streamed_response(
 
 
 def _size(stream: Stream) -> int:
-    """Bytes of all weights."""
+    """Return the bytes of all weights."""
     return sum({slot.name: slot.size for slot in stream.slots}.values())
 
 
 def plan_of(stream: Stream, same: Batch) -> ResponsePlan:
-    """What it will take.
+    """Plan the response.
 
     Raises:
-        NotCovered: More memory than there is.
+        NotCovered: It needs more memory than is available.
     """
     config = getattr(stream.model, "config", None)
     classes = getattr(config, "vocab_size", None) or 0
@@ -138,7 +149,7 @@ def plan_of(stream: Stream, same: Batch) -> ResponsePlan:
 
 
 def _gradients(stream: Stream, same: Batch, meter: Meter) -> Gradients:
-    """The gradients of the loss that training minimizes, on one batch."""
+    """Compute the gradients, on one batch, of the loss that training minimizes."""
     with taping(stream, meter.add) as tape:
         logits, aux = logits_of(stream.model, same)
         loss = cross_entropy(logits, same.labels)
@@ -153,17 +164,17 @@ def _shape(stream: Stream, key: Key) -> tuple[int, ...]:
 
 
 def _check_whole(stream: Stream, update: FirstUpdate) -> None:
-    """Refuses an optimizer that must see weights whole of which there are only parts."""
+    """Refuse an optimizer that needs a whole weight that is only loaded in parts."""
     for slot in (*stream.stacks, *stream.tall):
         if slot.name in update.gradients.names and not update.is_by_rows(slot.name):
             raise NotCovered(
-                f"the first update of this optimizer needs {slot.name} whole, which is too large "
-                "to be held"
+                f"the first update of this optimizer needs all of {slot.name}, which is too large "
+                "to hold in memory"
             )
 
 
 def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
-    """Sizes of the gradient and of the update, from one look at every entry of both."""
+    """Compute the sizes of the gradient and of the update in one read of both."""
     gradients = update.gradients
     jobs, whole = [], []
     for key in gradients:
@@ -190,7 +201,7 @@ def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
 def _sums_of(
     update: FirstUpdate, key: Key, start: int, stop: int, values: Tensor
 ) -> tuple[float, float, float]:
-    """Largest gradient, squared update and their product over some rows, whose values are given."""
+    """Return largest gradient, squared update and their product over some given rows."""
     gradient = update.gradient(key, start, stop, tuple(values.shape))
     found = update.rows(key, start, stop, values, gradient).flatten()
     gradient = gradient.flatten()
@@ -200,7 +211,7 @@ def _sums_of(
 def _sums_with_values(
     stream: Stream, update: FirstUpdate, key: Key
 ) -> list[tuple[float, float, float]]:
-    """The same over a weight that must be loaded for it."""
+    """Compute the same sums over a weight that must be loaded."""
     name, index = key
     slot = next(slot for slot in stream.slots if slot.name == name)
     if slot in stream.tall:
@@ -228,7 +239,7 @@ class _Sweeps:
 
     Attributes:
         base: Losses of the unmoved model on both batches.
-        passes: Lanes so far.
+        passes: Number of lanes so far.
     """
 
     def __init__(
@@ -243,9 +254,9 @@ class _Sweeps:
         self._scale = 1.0
 
     def look(self, rates: Sequence[float]) -> list[ResponsePoint]:
-        """The point at each rate, and before the first the model as it is."""
+        """Return the point at each rate; the first call also measures the unmoved model."""
         lanes = list(rates) if self._output is not None else [0.0, *rates]
-        served = lambda size: self.meter.add(2 * size)  # two batches, where the gradient has one
+        served = lambda size: self.meter.add(2 * size)  # two batches; the gradient has one
         found = Lanes(self.stream, self.update, lanes, served).run(self._pass)
         self.passes += len(lanes)
         return [
@@ -259,14 +270,14 @@ class _Sweeps:
         ]
 
     def _pass(self) -> tuple[float, float, float]:
-        """Losses on both batches, and how far the output is from the unmoved model's."""
+        """Return the losses on both batches and the distance from the unmoved model's output."""
         logits = logits_of(self.stream.model, self.both)[0].float()
         size = len(logits) // 2
         losses = [
             float(cross_entropy(part, labels))
             for part, labels in zip((logits[:size], logits[size:]), self.labels, strict=True)
         ]
-        if self._output is None:  # the first lane is the unmoved model, and ends first
+        if self._output is None:  # the first lane is the unmoved model and ends first
             self._output, self.base = logits, (losses[0], losses[1])
             self._scale = float(logits.norm()) or 1.0
             return *losses, 0.0
@@ -274,7 +285,7 @@ class _Sweeps:
 
 
 def _joined(same: Batch, fresh: Batch) -> Batch:
-    """Both batches as one."""
+    """Join both batches into one."""
     if isinstance(same.inputs, Tensor):
         inputs = torch.cat([same.inputs, fresh.inputs])
     else:

@@ -1,1 +1,1 @@
-"""Getting a model from what the user typed, and finding its residual stream."""
+"""Resolve what the user typed to a model, and find its residual stream."""

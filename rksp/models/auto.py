@@ -1,4 +1,4 @@
-"""Which class of transformers a configuration is built as, and with which attention."""
+"""Choose the transformers class for a configuration, and its attention implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rksp.models.configuration import quiet
 from rksp.models.source import Task
 
 # Task → (table of transformers, its auto class, endings of architecture names). The order decides
-# where a type is in several tables: BERT is a masked and BART an encoder–decoder model first,
+# for a type in several tables: BERT is first of all a masked model and BART an encoder–decoder,
 # although transformers builds causal language models from both.
 _TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "seq2seq": (
@@ -51,14 +51,15 @@ _WHOLE = ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextTo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenClass:
-    """A class of transformers for a configuration.
+    """A transformers class for a configuration.
 
     Attributes:
         auto: The auto class that builds it.
         config: The configuration, or the part of it that is built.
         task: What the model predicts.
-        attention: `sdpa`, whose calls rksp can read and which is the faster; `eager` where the
-            model has no other or caps its attention logits, which sdpa leaves out.
+        attention: `sdpa`, which is faster and whose calls rksp can read; `eager` if the model has
+            no other implementation or caps its attention logits, which sdpa ignores.
+        notes: What the user should know about the choice, a sentence each.
     """
 
     auto: type
@@ -68,14 +69,14 @@ class ChosenClass:
     notes: tuple[str, ...] = ()
 
     def make(self, *, trust_remote_code: bool = False) -> nn.Module:
-        """A random initialization under the global generator."""
+        """Initialize the model randomly under the global generator."""
         try:
             with quiet():
                 return self._make(self.attention, trust_remote_code)
         except ValueError as error:
             if "attention implementation" not in str(error):
                 raise
-            return self._make("eager", trust_remote_code)  # a part of the model has no sdpa
+            return self._make("eager", trust_remote_code)  # part of the model lacks sdpa
 
     def _make(self, attention: str, trust_remote_code: bool) -> nn.Module:
         return self.auto.from_config(
@@ -86,7 +87,7 @@ class ChosenClass:
         )
 
     def load(self, folder: Path) -> tuple[nn.Module, dict]:
-        """The trained weights in a folder, and what of them was missing."""
+        """Load the trained weights in a folder; return the model and what was missing."""
         with quiet():
             return self.auto.from_pretrained(
                 folder,
@@ -108,12 +109,17 @@ def choose_class(
     *,
     has_weights: bool = False,
 ) -> ChosenClass:
-    """The class for a configuration: its own architecture's, else by `_TABLES`, else the base.
+    """Choose a class: the configuration's own architecture, else by `_TABLES`, else the base.
 
     Args:
+        target: The target, for messages.
+        config: The transformers configuration.
         architectures: The configuration's own list, of which only known names count.
-        task: The user's wish, which must be one the model type has.
-        has_weights: Trained weights come with it, which must have a place in the class.
+        task: The task that the user asks for; the model type must have it.
+        has_weights: Whether trained weights come with it, all of which the class must take.
+
+    Returns:
+        The class with its notes.
 
     Raises:
         InputError: transformers has no class for this type (and task).
@@ -138,19 +144,19 @@ def choose_class(
             chosen = known[0]
     if chosen is not None and task is None and (head := _other_head(architectures)) is not None:
         if has_weights:
-            notes = (f"Of {head}, the model below the head is scored: rksp has no task for it.",)
+            notes = (f"Only the model below {head} is scored: rksp has no task for that head.",)
             return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
-        notes = (f"{head} is scored with the head for {chosen}: rksp has no task for its own.",)
+        notes = (f"{head} is scored with a head for {chosen}: rksp has no task for its own head.",)
     if chosen is not None:
         auto = getattr(transformers, _TABLES[chosen][1])
         return _with_attention(auto, config, chosen, notes)
     text = getattr(config, "text_config", None)
     text_type = getattr(text, "model_type", None)
     if text_type in tables["causal-lm"]:
-        notes = (f"Of {kind}, the text model ({text_type}) is scored.",)
+        notes = (f"Only the text model ({text_type}) of {kind} is scored.",)
         return _with_attention(transformers.AutoModelForCausalLM, text, "causal-lm", notes)
     if kind in getattr(modeling_auto, _WHOLE[0], {}):
-        notes = (f"{kind} is scored on text alone; its other inputs stay unused.",)
+        notes = (f"{kind} is scored on text alone; its other inputs are not used.",)
         auto = getattr(transformers, _WHOLE[1])
         return _with_attention(auto, config, "causal-lm", notes)
     if (tower := _text_tower(config)) is not None:
@@ -175,20 +181,20 @@ def _by_architecture(
 
 
 def _other_head(architectures: object) -> str | None:
-    """A head for text that is none of `_TABLES`, by its class name."""
+    """Return the class name of a text head that is not in `_TABLES`, or None."""
     names = architectures if isinstance(architectures, list) else []
     return next((name for name in names if str(name).endswith(_OTHER_HEADS)), None)
 
 
 def _text_tower(config: object) -> object | None:
-    """The text part of a configuration that has another part beside it."""
+    """Return the text part of a configuration that also has an image or audio part."""
     others = ("vision_config", "audio_config")
     has_other = any(getattr(config, name, None) is not None for name in others)
     return getattr(config, "text_config", None) if has_other else None
 
 
 def _of_two_towers(target: str, config: object, text: object, known: Sequence[str]) -> ChosenClass:
-    """The text tower alone: what compares two towers has no loss of one."""
+    """Choose the text tower alone, because a model that compares two towers has no own loss."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
@@ -198,12 +204,12 @@ def _of_two_towers(target: str, config: object, text: object, known: Sequence[st
             f"{target} is of model type {config.model_type}, which compares two towers, and "
             f"transformers cannot build its text tower ({text.model_type}) alone{images}."
         )
-    notes = (f"Of {config.model_type}, the text tower ({text.model_type}) is scored{images}.",)
+    notes = (f"Only the text tower ({text.model_type}) of {config.model_type} is scored{images}.",)
     return _with_attention(getattr(transformers, _BASE[1]), text, "other", notes)
 
 
 def _is_base(architectures: object, kind: str) -> bool:
-    """Whether the configuration is of a model without a head, such as `BertModel`."""
+    """Tell whether the configuration is of a model without a head, such as `BertModel`."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     entry = MODEL_MAPPING_NAMES.get(kind)

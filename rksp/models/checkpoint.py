@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors only, checked for damage before a model sees them."""
+"""Find weights on disk (safetensors only) and check them for damage before a model reads them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LARGEST_HEADER = 100 * 2**20  # bytes, the limit of the format itself
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of a checkpoint folder; none if it holds only a configuration.
+    """Return the safetensors files of a checkpoint folder; none for a bare configuration.
 
     Raises:
-        InputError: The only weights are pickled, the index names a file that is missing, or a
-            file is damaged.
+        InputError: The only weights are pickled, the index names a missing file, or a file is
+            damaged.
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -33,7 +33,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
             if file.parent != folder or not file.is_file():
                 raise InputError(
                     f"{index.name} names {file.name}, which is not in {folder}; "
-                    "copy the missing shard beside it."
+                    "copy the missing shard into it."
                 )
     else:
         files = tuple(sorted(folder.glob("*.safetensors")))
@@ -52,7 +52,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether a file is one of the pickled forms of weights, which rksp never opens."""
+    """Tell whether a file is one of the pickled forms of weights, which rksp never opens."""
     return path.name in _PICKLED or (
         path.suffix in _PICKLED_ENDINGS
         and path.name not in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
@@ -63,16 +63,16 @@ def _shards(index: Path) -> set[str]:
     try:
         names = json.loads(read_text(index, _LARGEST_INDEX))["weight_map"].values()
         if not all(isinstance(name, str) for name in names):
-            raise TypeError("a file name that is no string")
+            raise TypeError("a file name is not a string")
         return set(names)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index} is not a valid safetensors index ({error}).") from error
 
 
 def check_file(path: Path) -> None:
-    """Compares a file's header with its length.
+    """Compare a file's header with its length.
 
-    A copy that was cut short has a good header and too few bytes behind it.
+    A truncated copy has a good header and too few bytes behind it.
 
     Raises:
         InputError: The file is truncated or not in the safetensors format.
@@ -85,7 +85,7 @@ def check_file(path: Path) -> None:
             raise InputError(f"{path} is not a safetensors file, or is truncated at {size} bytes.")
         text = file.read(length)
     if len(text) < length:
-        raise InputError(f"{path} is truncated: {size} bytes do not even hold its header.")
+        raise InputError(f"{path} is truncated: {size} bytes are less than its header.")
     try:
         entries = json.loads(text)
         ends = [entry["data_offsets"][1] for name, entry in entries.items() if name[:2] != "__"]
@@ -94,20 +94,20 @@ def check_file(path: Path) -> None:
     expected = 8 + length + max(ends, default=0)
     if size != expected:
         raise InputError(
-            f"{path} is truncated or damaged: {size} bytes, {expected} by its header; "
+            f"{path} is truncated or damaged: it has {size} bytes, but its header says {expected}; "
             "copy it again."
         )
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
-    """Refuses weights that hold NaN or infinity.
+    """Refuse weights that hold NaN or infinity.
 
     Raises:
-        InputError: Names the first such tensor and counts the rest.
+        InputError: Some weights are not finite; the message names the first and counts the rest.
     """
     bad = []
     for name, tensor in tensors.items():
-        # A sum is finite only if every term is, unless it overflows: then look at every entry.
+        # The sum is finite if every entry is, unless it overflows; then check every entry.
         if (
             tensor.is_floating_point()
             and not torch.isfinite(tensor.sum())

@@ -1,8 +1,8 @@
-"""Reading a stranger's config.json: what may not act is dropped, what may not grow is bounded.
+"""Read an untrusted config.json: drop settings that load or run code, and bound the sizes.
 
-A configuration comes from the network into CI. Transformers has run code on its word before
-(CVE-2026-4372: an attention implementation named a kernel on the Hub), so rksp parses the JSON
-itself and hands on only what describes the architecture.
+A configuration comes from the network into CI. Transformers has run code that a configuration
+named (CVE-2026-4372: an attention implementation named a kernel on the Hub). So rksp parses the
+JSON itself and passes on only what describes the architecture.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _AT_LEAST_ONE = frozenset(
 _MOST = {"layers": 1024, "vocab": 2_000_000, "experts": 4096}
 _WIDEST = 65_536
 _WIDTHS = frozenset({"hidden_size", "n_embd", "d_model", "embed_dim", "hidden_dim", "dim"})
-# Sizes that neither depth nor width bound: each would fill the memory by itself.
+# Sizes that neither depth nor width bounds; each could fill the memory by itself.
 _BOUNDED = {
     "num_labels": 100_000,
     "head_dim": 8192,
@@ -75,14 +75,14 @@ _BOUNDED = {
     "d_ff": 1_048_576,
     "ffn_dim": 1_048_576,
 }
-_MOST_PATCHES = 65_536  # an image is shown whole, and every patch is a token
+_MOST_PATCHES = 65_536  # an image is processed whole, and every patch is a token
 
 
 def read_config(path: Path) -> tuple[dict[str, object], tuple[str, ...]]:
-    """The configuration in a file, sanitized, with the dotted names of what was dropped.
+    """Read and sanitize a configuration; return it with the dotted names of dropped settings.
 
     Raises:
-        InputError: The file is missing, too large, no JSON object, or asks for absurd sizes.
+        InputError: The file is missing, too large, not a JSON object, or sets implausible sizes.
     """
     text = read_text(path, _LARGEST_FILE)
     try:
@@ -95,13 +95,13 @@ def read_config(path: Path) -> tuple[dict[str, object], tuple[str, ...]]:
 
 
 def sanitize(stored: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Drops what could load or run something, at any depth, and checks the sizes of the rest.
+    """Drop settings that could load or run something, at any depth, and check the other sizes.
 
     Returns:
         The clean settings and the dotted names that were dropped.
 
     Raises:
-        InputError: A size is not positive or beyond any real model's.
+        InputError: A size is not positive or beyond that of any real model.
     """
     dropped: list[str] = []
     clean = _clean(stored, "", dropped, 0)
@@ -131,12 +131,12 @@ def _clean(settings: Mapping, prefix: str, dropped: list[str], depth: int) -> di
 
 
 def check_sizes(settings: Mapping[str, object], prefix: str = "") -> None:
-    """Refuses sizes that no model has, before anything is built.
+    """Refuse sizes that no model has, before anything is built.
 
-    Building on the meta device is cheap in memory but still loops over the depth.
+    Building on the meta device takes little memory but still loops over the depth.
 
     Raises:
-        InputError: With the setting, its value and the range.
+        InputError: A size is out of range; the message names the setting, its value and the range.
     """
     _check_patches(settings, prefix)
     for key, value in settings.items():
@@ -171,7 +171,7 @@ def _check_patches(settings: Mapping[str, object], prefix: str) -> None:
 
 
 def _side(value: object) -> float | None:
-    """Return the longest side that a size of an image or a patch gives, if it is a size."""
+    """Return the longest side in a size of an image or a patch; None if it is not a size."""
     sides = value if isinstance(value, list) else [value]
     numbers = [s for s in sides if isinstance(s, int | float) and not isinstance(s, bool)]
     return max(numbers, default=None)

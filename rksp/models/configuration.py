@@ -1,7 +1,7 @@
-"""From settings to a transformers configuration: known types, aliases, overrides.
+"""Make a transformers configuration from settings: known types, aliases, overrides.
 
-transformers is imported inside functions, here and in its neighbors: it takes seconds, and the
-Hub client reads whether it may go online when it is first imported (`offline`).
+transformers is imported inside functions, here and in the modules next to this one. The import
+takes seconds, and the Hub client decides then whether it may go online (`offline`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rksp.models.config_guard import check_sizes
 from rksp.models.overrides import merge
 from rksp.models.refusals import refusals, refused
 
-# Configurations with remote code whose architecture transformers has under another name. Each is
-# one that builds from a published config.json; `tests/families.md` shows them.
+# Configurations with remote code whose architecture transformers has under another name. Each one
+# builds from a published config.json; `tests/families.md` lists them.
 ALIASES = {
     "kimi_k2": "deepseek_v3",
     "phi-msft": "phi",
     "mimo": "qwen2",
 }
-# Settings that such a configuration spells in its own way.
+# Settings that such a configuration names differently.
 _RENAMED = {
     "phi-msft": {
         "n_embd": "hidden_size",
@@ -43,7 +43,7 @@ _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Keeps the Hub client off the network if it is imported in here for the first time."""
+    """Keep the Hub client off the network if it is first imported inside this block."""
     before = os.environ.get("HF_HUB_OFFLINE")
     if "huggingface_hub.constants" not in sys.modules:
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -58,7 +58,7 @@ def offline() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no advice from transformers: what matters is raised or noted."""
+    """Silence progress bars and advice from transformers; rksp raises or notes what matters."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -73,6 +73,7 @@ def quiet() -> Iterator[None]:
 
 
 def model_types() -> Mapping[str, type]:
+    """Return the configuration classes that transformers has, by model type."""
     with offline():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
     return CONFIG_MAPPING_NAMES
@@ -81,11 +82,11 @@ def model_types() -> Mapping[str, type]:
 def known_type(
     target: str, settings: dict[str, object], needs_code: bool
 ) -> tuple[dict[str, object], list[str]]:
-    """Settings under a model type that transformers has, at every level."""
+    """Return the settings under a model type that transformers has, at every level."""
     types = model_types()
     name = settings.get("model_type")
     if not isinstance(name, str):
-        raise InputError(f"{target} names no model_type; add one that transformers knows.")
+        raise InputError(f"{target} has no model_type; add one that transformers knows.")
     notes = []
     settings = {
         key: known_type(target, value, needs_code)[0]
@@ -112,11 +113,11 @@ def known_type(
             return text, [f"Model type {name} is unknown; its text_config is scored alone."]
         if needs_code:
             raise InputError(
-                f"{target} is of model type {name}, which exists as remote code only; run "
-                "code that comes with a model with --trust-remote-code if you trust it."
+                f"{target} is of model type {name}, which exists only as remote code; run the code "
+                "that comes with the model with --trust-remote-code if you trust it."
             )
         raise InputError(
-            f"{target} is of model type {name!r}, which this transformers does not know"
+            f"{target} is of model type {name!r}, which the installed transformers does not know"
             f"{nearest(name, types) or '; a newer transformers may.'}"
         )
     return settings, notes
@@ -125,7 +126,7 @@ def known_type(
 def make_config(
     target: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None = None
 ) -> object:
-    """A transformers configuration from sanitized settings, with overrides.
+    """Make a transformers configuration from sanitized settings and overrides.
 
     Raises:
         InputError: A setting is unknown, out of range, or refused by transformers.
@@ -135,7 +136,7 @@ def make_config(
     kind = CONFIG_MAPPING[settings["model_type"]]
     inner = settings.get("text_config")
     if isinstance(inner, dict) and "model_type" in inner and not kind.sub_configs:
-        # A language model's type around a whole multimodal configuration.
+        # A language model's type that wraps a whole multimodal configuration.
         settings, kind = inner, CONFIG_MAPPING.get(inner["model_type"], kind)
         overrides = {k.removeprefix("text_config."): v for k, v in (overrides or {}).items()}
     settings = {k: v for k, v in settings.items() if k != "architectures" or isinstance(v, list)}
@@ -145,7 +146,7 @@ def make_config(
             merged = merge(
                 settings,
                 overrides,
-                # The depth may be a property, and many classes read an undeclared head_dim.
+                # The depth may be a property, and many classes use an undeclared head_dim.
                 known={
                     "head_dim": None,
                     "num_hidden_layers": getattr(config, "num_hidden_layers", None),
@@ -161,10 +162,10 @@ def make_config(
 
 
 def depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
-    """What `--set num_hidden_layers` means where encoder and decoder have a depth each.
+    """Explain `--set num_hidden_layers` for a model whose encoder and decoder have own depths.
 
     Raises:
-        InputError: It means nothing: the model type has other names for both.
+        InputError: The setting has no effect, because the type has other names for both depths.
     """
     if "num_hidden_layers" not in overrides or not getattr(config, "is_encoder_decoder", False):
         return []
@@ -175,8 +176,8 @@ def depth_notes(target: str, config: object, overrides: Mapping[str, object]) ->
     encoder_depth = getattr(config, encoder or "encoder_layers", None)
     if str(encoder_depth) != str(overrides["num_hidden_layers"]):
         raise InputError(
-            f"--set num_hidden_layers changes nothing in {target}, an encoder and a decoder; "
-            f"set encoder_layers and {decoder[0]}."
+            f"--set num_hidden_layers has no effect in {target}, which has an encoder and a "
+            f"decoder; set encoder_layers and {decoder[0]}."
         )
     depth = getattr(config, decoder[0])
     if depth == encoder_depth:
@@ -190,6 +191,7 @@ def _from_dict(kind: type, settings: Mapping[str, object]) -> object:
 
 
 def overlay(settings: Mapping, changes: Mapping) -> dict[str, object]:
+    """Merge nested changes into settings."""
     result = dict(settings)
     for key, value in changes.items():
         inner = result.get(key)
@@ -205,6 +207,7 @@ def _copy(value: object) -> object:
 
 
 def remote_config(target: str, folder: Path) -> object:
+    """Load a configuration with its own code, which the user has allowed."""
     with offline():
         from transformers import AutoConfig
     try:

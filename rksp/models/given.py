@@ -1,4 +1,4 @@
-"""A model that is there already, from Python or from a factory, as a model source."""
+"""Make a model source from a model that already exists, from Python or from a factory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rksp.models.source import Kind, ModelSource, Task, hash_config
 
 _MAX_PARAMS = 2e9
 _NEW_STATISTICS = (
-    "Batch norms were measured with the statistics they start from, not with those of a batch.",
+    "Batch norms were measured with their initial statistics, not with those of a batch.",
 )
 
 
@@ -37,14 +37,21 @@ def module_source(
     max_params: float = _MAX_PARAMS,
     is_pretrained: bool = False,
 ) -> ModelSource:
-    """Make a source of a model in memory, which is neither copied nor changed.
+    """Make a source from a model in memory, which is neither copied nor changed.
 
     Args:
-        model: Any module; one of another precision than float32 is measured as a float32 copy.
+        model: Any module; one in another precision than float32 is measured as a float32 copy.
         batch: See `rksp.score`; a model of Hugging Face needs none.
         loss: See `rksp.score`.
-        target: What the report calls it; default the name of its class.
-        kind, task, seed, max_params, is_pretrained: As in `ModelSource`.
+        target: Name in the report; default the name of the model's class.
+        kind: As in `ModelSource`.
+        task: As in `ModelSource`.
+        seed: As in `ModelSource`.
+        max_params: As in `ModelSource`.
+        is_pretrained: As in `ModelSource`.
+
+    Returns:
+        The source.
 
     Raises:
         InputError: The model cannot be used, or has no batch or no loss.
@@ -57,7 +64,7 @@ def module_source(
         model = copy.deepcopy(model).float()
         notes = (*notes, "A copy of the model in float32 was measured.")
     if batch is None and loss is not None:
-        raise InputError(f"{target} has a loss but no batch; give the batch that it judges.")
+        raise InputError(f"{target} has a loss but no batch; give the batch for the loss.")
     return ModelSource(
         target=target,
         kind=kind,
@@ -79,11 +86,16 @@ def module_source(
 def factory_source(
     target: str, *, task: Task | None = None, seed: int = 0, max_params: float = _MAX_PARAMS
 ) -> ModelSource:
-    """Call a factory and make a source of what it returns.
+    """Call a factory and make a source from its result.
 
     Args:
         target: `package.module:callable`; it returns a model, (model, batch), or those and a loss.
-        task, seed, max_params: As in `ModelSource`; the factory runs under the seed.
+        task: As in `ModelSource`.
+        seed: As in `ModelSource`; the factory runs under the seed.
+        max_params: As in `ModelSource`.
+
+    Returns:
+        The source.
 
     Raises:
         InputError: The factory fails, or returns something else.
@@ -97,7 +109,7 @@ def factory_source(
                 result = factory()
             except InputError:
                 raise
-            except Exception as error:
+            except Exception as error:  # code of the user, which may raise anything
                 text = " ".join(str(error).split())[:300] or "no message"
                 raise InputError(f"{target} failed ({type(error).__name__}: {text}).") from error
         model, batch, loss = _unpacked(target, result)
@@ -118,10 +130,10 @@ def factory_source(
 
 
 def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
-    """Make a batch of what a user gave, on the model's device, and judge it once.
+    """Make a batch from the user's batch, on the model's device.
 
     Raises:
-        InputError: It cannot be used, the model cannot run on it, or no loss is known.
+        InputError: The batch or the loss cannot be used, or there are fewer than two examples.
     """
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; give a function that returns a scalar.")
@@ -140,7 +152,7 @@ def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
 
 
 def given_probe(batch: Batch) -> Probe:
-    """Return the probe that shows a model the batch it came with."""
+    """Make a probe from the batch that came with a model."""
     return Probe(
         inputs=batch.inputs,
         labels=batch.labels,
@@ -152,9 +164,9 @@ def given_probe(batch: Batch) -> Probe:
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Keep a model's gradients and the random state from what is measured inside.
+    """Restore a model's gradients and the random state after the measurements inside.
 
-    Weights, buffers, modes and hooks are put back by each measurement.
+    Each measurement restores weights, buffers, modes and hooks itself.
     """
     params = list(model.parameters())
     gradients = [p.grad for p in params]
@@ -183,11 +195,11 @@ def _unpacked(target: str, result: object) -> tuple[nn.Module, object, Loss | No
 def _check_model(model: nn.Module, target: str) -> None:
     params = list(model.parameters())
     if any(is_lazy(p) for p in params):
-        raise InputError(f"{target} has lazy parameters; run it once on a batch before.")
+        raise InputError(f"{target} has lazy parameters; run it once on a batch first.")
     if not any(p.requires_grad for p in params):
         raise InputError(f"{target} has no parameters to train.")
     if any(p.is_meta for p in params):
-        raise InputError(f"{target} lies on the meta device; give it weights before.")
+        raise InputError(f"{target} is on the meta device; give it weights first.")
 
 
 def _has_new_statistics(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""`--set key=value`: changing a configuration by dotted names, checked against what it has."""
+"""Apply `--set key=value`: change settings by dotted names that the configuration must have."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
 def parse_value(text: str) -> object:
-    """A scalar by the rules of YAML 1.2, or a JSON list or object.
+    """Parse a scalar by the rules of YAML 1.2, or a JSON list or object.
 
-    `1e-4` is a number here, which PyYAML (YAML 1.1) reads as a string, and `no` is a word.
+    Unlike in PyYAML (YAML 1.1), `1e-4` is a number and `no` is a string.
     """
     stripped = text.strip()
     if stripped.lower() in _WORDS:
@@ -40,14 +40,17 @@ def merge(
     known: Mapping[str, object],
     renamed: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
-    """`settings` with the overrides in place; lists with an entry a layer follow a new depth.
+    """Apply overrides to settings; lists with an entry per layer follow a new depth.
 
     Args:
-        settings: What the configuration says explicitly.
-        overrides: Dotted name → value; a string is parsed by `parse_value`.
+        settings: The explicit settings of the configuration.
+        overrides: Value by dotted name; a string is parsed by `parse_value`.
         known: The complete configuration with its defaults, nested; names must be in it.
         renamed: Other names that the model type accepts for its settings, such as
             `hidden_size` for GPT-2's `n_embd`.
+
+    Returns:
+        The new settings.
 
     Raises:
         InputError: A name is not a setting of this model.
@@ -80,18 +83,18 @@ def _follow_depth(target: dict[str, object], old: object, new: int) -> None:
         if isinstance(value, list) and isinstance(old, int) and len(value) == old and new >= 1:
             target[key] = resized(value, new)
         elif isinstance(value, str) and "pattern" in key and len(value) == old and new >= 1:
-            target[key] = "".join(resized(list(value), new))  # a letter a layer
+            target[key] = "".join(resized(list(value), new))  # one letter per layer
         elif is_by_layer(value):
             target[key] = {layer: item for layer, item in value.items() if int(layer) < new}
 
 
 def is_by_layer(value: object) -> bool:
-    """Whether a setting is a table from layer index to something."""
+    """Tell whether a setting is a table by layer index."""
     return isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
 
 
 def resized(per_layer: list, depth: int) -> list:
-    """A list with an entry a layer, cut or repeated, that keeps every kind of layer if it can."""
+    """Cut or repeat a list with an entry per layer; keep every kind of layer if possible."""
     result = [per_layer[i % len(per_layer)] for i in range(depth)]
     try:
         kinds = list(dict.fromkeys(per_layer))

@@ -1,4 +1,4 @@
-"""What transformers raises for a configuration that does not hold together, and our sentence."""
+"""Turn the errors of transformers for an inconsistent configuration into one sentence."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _REFUSALS = (
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """What transformers raises for a configuration that does not hold together.
+    """Return the errors that transformers raises for an inconsistent configuration.
 
-    Its strict configurations have an error of their own, which is no ValueError and is to be had
-    only after the import.
+    Its strict configurations have their own error, which is not a ValueError and exists only after
+    the import.
     """
     errors = sys.modules.get("huggingface_hub.errors")
     strict = getattr(errors, "StrictDataclassError", None)
@@ -32,7 +32,7 @@ def refusals() -> tuple[type[Exception], ...]:
 
 
 def refused(target: str, error: BaseException) -> InputError:
-    """One sentence from whatever transformers raised."""
+    """Make one sentence from an error of transformers."""
     text = " ".join(str(error).split())[:300] or "no message"
     return InputError(
         f"{target} cannot be built ({type(error).__name__}: {text}); "

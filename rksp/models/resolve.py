@@ -1,4 +1,4 @@
-"""From what the user typed to a model source: a path, a factory, a model type or a Hub id."""
+"""Resolve what the user typed: a path, a factory, a model type or a Hub id."""
 
 from __future__ import annotations
 
@@ -47,21 +47,24 @@ def resolve(
     max_params: float = MAX_PARAMS,
     task: Task | None = None,
 ) -> ModelSource:
-    """Finds what a target means, in this order: a path, a factory, a model type, a Hub id.
+    """Resolve a target, in this order: a path, a factory, a model type, a Hub id.
 
-    Nothing is built but a skeleton on the meta device, to count parameters; a factory is called.
+    Only a skeleton on the meta device is built, to count parameters; a factory is called.
 
     Args:
         target: See the module.
-        overrides: `--set`: dotted setting → value (a string is parsed as YAML 1.2 would).
-        seed: Of the random initialization.
-        trust_remote_code: Run Python files that the folder or repository brings along.
+        overrides: `--set`: value by dotted setting (a string is parsed as in YAML 1.2).
+        seed: Seed of the random initialization.
+        trust_remote_code: Run Python files that come with the folder or repository.
         allow_hub: Fetch from the Hub what the local cache lacks.
         max_params: Larger models are not built in memory.
         task: Read the model as this; default what its configuration says.
 
+    Returns:
+        The source.
+
     Raises:
-        InputError: The target means nothing, or cannot be used; the message says what to do.
+        InputError: The target is unknown or cannot be used; the message says what to do.
     """
     path = _path_of(target)
     common = {"seed": seed, "max_params": max_params}
@@ -89,7 +92,7 @@ def _path_of(target: str) -> Path:
     """Return the path that a target may be.
 
     Raises:
-        InputError: No file system has such a path.
+        InputError: No file system can have such a path.
     """
     if not target or has_control(target):
         shown = one_line(target, 200)
@@ -111,7 +114,17 @@ def resolve_tiny(
     task: Task | None = None,
     max_params: float = MAX_PARAMS,
 ) -> ModelSource:
-    """A model type or a configuration file at tiny size, for tests; see `rksp.models.tiny`.
+    """Resolve a model type or a configuration file at tiny size; see `rksp.models.tiny`.
+
+    Args:
+        target: A model type or the path of a config.json.
+        rung: As in `rksp.models.tiny.shrunk`.
+        seed: Seed of the random initialization.
+        task: Read the model as this; default what its configuration says.
+        max_params: Larger models are not built in memory.
+
+    Returns:
+        The source.
 
     Raises:
         InputError: As in `resolve`.
@@ -127,7 +140,7 @@ def resolve_tiny(
     config = make_config(target, settings)
     full = config.to_dict()
     base = settings if settings["model_type"] == config.model_type else settings["text_config"]
-    # Rotary factors are a list over dimensions; the shrunk configuration has plain ones.
+    # Rotary factors are lists over dimensions; the shrunk configuration uses plain ones.
     base = {k: v for k, v in base.items() if not (isinstance(v, dict) and "short_factor" in v)}
     small = overlay(base, changed(shrunk(full, rung), full))
     for name in ("out_features", "out_indices", "stage_names"):
@@ -167,7 +180,7 @@ def _from_path(
         )
     if weights and overrides:
         raise InputError(
-            f"--set changes the architecture, and the weights in {target} are for another one; "
+            f"--set changes the architecture, but the weights in {target} fit only the original; "
             "give its config.json to score the changed model at random initialization."
         )
     tokenizer = folder / "tokenizer.json"
@@ -253,7 +266,7 @@ def _from_settings(
 
 
 def _check_buffers(target: str, skeleton: nn.Module) -> None:
-    """Refuse tables that a model holds beside its parameters, such as a mask of all positions."""
+    """Refuse large tables beside a model's parameters, such as a mask of all positions."""
     held = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
     if held > _MOST_BUFFERS:
         raise InputError(
@@ -279,12 +292,14 @@ def _from_factory(
     target: str, overrides: dict[str, object], task: Task | None, common: dict[str, object]
 ) -> ModelSource:
     if overrides:
-        raise InputError("--set changes a configuration; a factory has none: change the factory.")
+        raise InputError(
+            "--set changes a configuration, but a factory has none; change the factory instead."
+        )
     return factory_source(target, task=task, **common)
 
 
 def _snapshot(target: str, allow_hub: bool) -> Path:
-    """The folder of a Hub model, from the cache unless the network is allowed."""
+    """Return the folder of a Hub model, from the cache unless the network is allowed."""
     if allow_hub:
         import huggingface_hub
     else:
@@ -297,7 +312,7 @@ def _snapshot(target: str, allow_hub: bool) -> Path:
             local_files_only=not allow_hub,
         )
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
-        where = "the Hub gave no such model" if allow_hub else "it is not in the local cache"
+        where = "the Hub has no such model" if allow_hub else "it is not in the local cache"
         advice = "check the name" if allow_hub else "pass --allow-hub to fetch it"
         raise InputError(
             f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."

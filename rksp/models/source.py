@@ -1,4 +1,4 @@
-"""A resolved target: what will be built, before anything is."""
+"""Describe a resolved target before anything is built."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ Task = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """Where a model comes from and what it is; `build` makes it.
+    """What a model is and where it comes from; `build` makes it.
 
     Attributes:
-        target: As the user wrote it.
-        kind: What the target was taken for.
+        target: The target as the user wrote it.
+        kind: How the target was interpreted.
         config: The Hugging Face configuration; None for another model.
         task: What the model predicts, which decides the probe.
-        num_parameters: Their number, shared ones once.
-        max_params: More than this is not built in memory.
+        num_parameters: Number of parameters; a shared one counts once.
+        max_params: A larger model is not built in memory.
         config_hash: SHA-256 of the configuration, without names and versions; None without one.
-        is_pretrained: Weights come from files.
+        is_pretrained: Whether weights come from files.
         model_class: Name of the class that is built.
         tokenizer_path: `tokenizer.json` beside the target, if there is one.
-        notes: What was changed or dropped on the way, a sentence each.
+        notes: What was changed or dropped during resolution, a sentence each.
+        seed: Seed of the random initialization.
+        construct: Builds the model.
         construct_empty: Builds the model for a skeleton; None for a factory.
-        folder: Of the weights of a checkpoint.
-        model: In memory already; measured as it stands and left so.
-        batch: What the model is to be shown, with its loss; None shows it text or images.
-        again: For a factory: the source that it gives at another seed.
+        folder: Folder of a checkpoint's weights.
+        model: A model that is already in memory; measurements leave it unchanged.
+        batch: The model's own batch with its loss; None probes it with text or images.
+        again: Makes a factory's source at another seed.
     """
 
     target: str
@@ -66,19 +68,24 @@ class ModelSource:
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
 
     def at(self, seed: int) -> ModelSource:
-        """Return the source at a seed: a factory is called again, with a batch of its own."""
+        """Return the source at a seed; a factory is called again and makes a new batch."""
         return self if self.again is None or seed == self.seed else self.again(seed)
 
     def build(self, seed: int | None = None) -> nn.Module:
-        """The model in evaluation mode, float32, on the CPU; the global generator as found.
+        """Build the model in evaluation mode, float32, on the CPU.
+
+        The state of the global generator is unchanged.
 
         Args:
-            seed: Of the random initialization, default the source's own; a checkpoint has no use
-                for it.
+            seed: Seed of the random initialization, default the source's own; a checkpoint ignores
+                it.
+
+        Returns:
+            The model.
 
         Raises:
-            InputError: Too large for memory, a configuration that does not hold together, or
-                weights that hold NaN or do not fit.
+            InputError: The model is too large for memory, the configuration is inconsistent, or
+                weights hold NaN or do not fit.
         """
         self.check_size()
         seed = self.seed if seed is None else seed
@@ -97,14 +104,14 @@ class ModelSource:
         return model.float().eval()
 
     def _drawn_by_weight(self, seed: int) -> nn.Module | None:
-        """The initialization that streaming gives, bit for bit: every weight has its own seed.
+        """Build the initialization that streaming gives, bit for bit: every weight has its seed.
 
-        The draws are the model's own; only their order, which says nothing, is not. None for a
-        checkpoint, and where a weight's values depend on another's (a handful of types).
+        The distributions are the model's own; only the order of the draws differs. The result is
+        None for a checkpoint, and if a weight's values depend on another's (a few types).
         """
         if self.construct_empty is None or self.is_pretrained:
             return None
-        from rksp.models.streaming.weights import build_whole  # stands on this module
+        from rksp.models.streaming.weights import build_whole  # depends on this module
 
         try:
             model = build_whole(self.construct_empty, seed)
@@ -113,10 +120,10 @@ class ModelSource:
         return model
 
     def check_size(self) -> None:
-        """Refuses a model that should not be built in memory.
+        """Refuse a model that should not be built in memory.
 
         Raises:
-            InputError: With its size and what to do.
+            InputError: It is too large; the message has its size and says what to do.
         """
         if self.num_parameters is not None and self.num_parameters > self.max_params:
             raise InputError(
@@ -127,7 +134,7 @@ class ModelSource:
 
 
 def hash_config(config: object) -> str:
-    """SHA-256 of a configuration's settings, without names, versions and private keys."""
+    """Compute the SHA-256 of a configuration, without names, versions and private keys."""
     settings = config.to_dict()
     text = json.dumps(_plain(settings), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Shrinking a configuration until it builds in a second: for tests and the table of families.
+"""Shrink a configuration until it builds in a second, for tests and the table of families.
 
-Not for scoring: a shrunken model is another model. The sizes go by name, and some types need
-sizes that agree with each other, so there is a ladder: each rung changes less.
+A shrunken model is a different model; do not score it. Settings are recognized by name. Some types
+need sizes that agree with each other, so there is a ladder: each rung changes less.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _LATENT: dict[str, int] = {  # multi-head latent attention
 }
 _VOCABULARY = 512
 _ROTARY = {"rope_type": "default", "rope_theta": 10_000.0}
-# Types whose default is incomplete, or whose sizes must agree in a way of their own.
+# Types whose default is incomplete, or whose sizes must agree in a special way.
 _OWN: dict[str, dict[str, object]] = {
     "bamba": {"attn_layer_indices": [1]},
     "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2},
@@ -127,11 +127,16 @@ _PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_
 
 
 def shrunk(settings: Mapping[str, object], rung: int = 0) -> dict[str, object]:
-    """A configuration's complete settings at tiny size.
+    """Shrink the complete settings of a configuration to tiny size.
 
     Args:
-        rung: 0 all sizes; 1 without the dimensions of heads and latent attention; 2 key–value
-            heads as many as heads, eight layers; 3 only depth and vocabulary; 4 only depth.
+        settings: The complete settings, nested.
+        rung: 0 shrinks all sizes; 1 leaves the dimensions of heads and latent attention; 2 also has
+            as many key–value heads as heads, and eight layers; 3 shrinks only depth and vocabulary;
+            4 only depth.
+
+    Returns:
+        The new settings.
     """
     depth = 4 if rung < 2 else 8 if rung == 2 else 4
     sizes: dict[str, int] = {}
@@ -151,7 +156,7 @@ def shrunk(settings: Mapping[str, object], rung: int = 0) -> dict[str, object]:
 
 
 def changed(small: Mapping[str, object], full: Mapping[str, object]) -> dict[str, object]:
-    """The settings that differ, and the model types: what a configuration must be told."""
+    """Return the settings that differ, with the model types, which a configuration needs."""
     result: dict[str, object] = {}
     for key, value in small.items():
         if (
@@ -175,9 +180,9 @@ def _shrink(
         sizes = {**sizes, "num_key_value_heads": 4}  # latent attention has no groups
     result: dict[str, object] = {}
     for key, value in settings.items():
-        if key in ("out_features", "out_indices", "stage_names"):  # follow the depth
+        if key in ("out_features", "out_indices", "stage_names"):  # they follow the depth
             continue
-        if isinstance(value, Mapping) and "short_factor" in value:  # a factor a dimension
+        if isinstance(value, Mapping) and "short_factor" in value:  # one factor per dimension
             result[key] = _ROTARY
         elif is_by_layer(value) and key != "id2label":
             result[key] = {layer: item for layer, item in value.items() if int(layer) < depth}

@@ -1,1 +1,1 @@
-"""Monitors: one a file; they observe a run and never change it."""
+"""Monitors, one a file: they observe a run and never change it."""

@@ -1,4 +1,4 @@
-"""Activation range: how near activations come to the largest number of their type."""
+"""Activation range: how close activations come to the largest number of their type."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FP8_MAX = 448.0  # of float8_e4m3fn, without a scale
 
 
 class ActivationRange(Monitor):
-    """Largest magnitude among what a block and its linear layers return, per block.
+    """Largest magnitude among the outputs of a block and of its linear layers, per block.
 
-    `activation_max` is that magnitude, with its share of the fp16, bf16 and fp8 (e4m3) maxima;
-    `activation_share` is its share of the maximum of the type in use (the worst one, as autocast
-    mixes types); `activation_growth` of the whole model is λ = ln(rms last / rms first) / blocks
-    over the outputs of the blocks (OLMo 2, 2025: near zero in stable models).
+    `activation_max` is that magnitude, with its share of the fp16, bf16 and fp8 (e4m3) maxima.
+    `activation_share` is its share of the maximum of the type in use (of the worst one, since
+    autocast mixes types). `activation_growth` of the whole model is λ = ln(rms last / rms first) /
+    blocks over the outputs of the blocks (OLMo 2, 2025: near zero in stable models).
     """
 
     name = "activation-range"
@@ -38,11 +38,13 @@ class ActivationRange(Monitor):
     source = "OLMo 2, arXiv 2501.00656"
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the blocks."""
         self._blocks = dict.fromkeys(block_paths(model))
         self._clear()
         return None if self._blocks else "no list of blocks was found"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the blocks and their linear layers."""
         self._clear()
         handles = []
         for path in self._blocks:
@@ -53,6 +55,7 @@ class ActivationRange(Monitor):
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the magnitudes of every block and the growth of the whole model."""
         readings, step = [], moment.step
         for path, seen in self._seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
@@ -82,7 +85,7 @@ class ActivationRange(Monitor):
             for place, (_, tensor) in enumerate(float_tensors(output)):
                 tensor = tensor.detach()
                 if not tensor.numel() or (place and is_block):
-                    continue  # after the state come caches and attention weights
+                    continue  # a block's later outputs are caches and attention weights
                 low, high = torch.aminmax(tensor)
                 extreme = torch.maximum(low.abs(), high.abs())
                 self._seen.setdefault(path, []).append((extreme, torch.finfo(tensor.dtype).max))

@@ -1,4 +1,4 @@
-"""The alarm: what a rule makes of readings."""
+"""The alarm, which a rule raises on readings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How sure the rule is that something is wrong, and how much."""
+    """How certain and how serious the trouble is."""
 
     WARN = "warn"
     CRITICAL = "critical"
@@ -15,18 +15,20 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something a rule saw in stored readings.
+    """A rule's finding in stored readings.
 
     Attributes:
-        monitor, quantity, layer: Of the reading that tripped it (the worst layer).
-        step: Of that reading.
+        monitor: Monitor of the reading that raised it.
+        quantity: Quantity of that reading.
+        layer: Layer of that reading, the worst layer.
+        step: Step of that reading.
         severity: Warn or critical.
         rule: Name of the rule and its numbers, so that it can be replayed.
-        value: The reading.
-        baseline: What the rule compared it with; None for a hard limit.
-        layers: Layers over the bar at that step.
-        advice: Name of the intervention that the literature recommends, or of one that is not on
-            already, or empty.
+        value: Value of the reading.
+        baseline: The value that the rule compared it with; None for a hard limit.
+        layers: Number of layers over the bar at that step.
+        advice: The intervention that the literature recommends; another one if that one is already
+            active; or empty.
     """
 
     monitor: str

@@ -1,4 +1,4 @@
-"""Attention entropy: whether heads still look at more than one key."""
+"""Attention entropy: do heads still attend to more than one key?"""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _COLLAPSED = 0.01
 class AttentionEntropy(LogitMonitor):
     """H / ln(visible keys) of the softmax rows, averaged over queries: `attention_entropy`.
 
-    Its collapse comes with divergence (Zhai et al., 2023, arXiv 2303.06296). The value is the
-    lowest head's; heads that rest on the first token are low in healthy models too, so `collapsed`
-    (below 0.01) counts them and `new_collapsed` those that were not at the first reading.
+    Its collapse accompanies divergence (Zhai et al., 2023, arXiv 2303.06296). The value is the
+    lowest head's. Heads that attend to the first token alone are low in healthy models too.
+    `collapsed` therefore counts the heads below 0.01, and `new_collapsed` those that were not at
+    the first reading.
     """
 
     name = "attention-entropy"
@@ -30,18 +31,22 @@ class AttentionEntropy(LogitMonitor):
     source = "arXiv 2303.06296"
 
     def reset(self) -> None:
+        """Forget which heads had collapsed at the first reading."""
         self._first: dict[str, Tensor] = {}
 
     def bind(self, model):
+        """Find the attention layers."""
         self.reset()
         return super().bind(model)
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        """Return the mean entropy of each head."""
         entropy = attention_entropies(logits, visible)
         usable = visible.sum(-1) > 1
         return {"entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        """Return the lowest head's entropy and the counts of collapsed heads."""
         values = by_head["entropy"]
         if not bool(torch.isfinite(values).all()):
             return []

@@ -1,4 +1,4 @@
-"""Attention logits: how large they are, before the softmax makes them harmless to look at."""
+"""Attention logits: their size before the softmax."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rksp.monitors.base import Reading
 
 
 class AttentionLogits(LogitMonitor):
-    """Largest scaled query–key product: `attention_max_logit`; and their spread over keys.
+    """Largest scaled query–key product, `attention_max_logit`, and the logits' spread over keys.
 
-    Kimi K2 clips above τ = 100 (arXiv 2507.20534); runs whose logits went above 1e4 all diverged
+    Kimi K2 clips above τ = 100 (arXiv 2507.20534); runs whose logits exceeded 1e4 all diverged
     (Wortsman et al., 2023, arXiv 2309.14322). `worst_head_logit_std` is the standard deviation over
     visible keys, averaged over queries; the attention logit std of a score is its mean over heads.
-    Values are the worst head's; logits carry additive masks that do not hide (position biases) and
-    caps.
+    Values are the worst head's. Logits include logit caps and additive masks that do not hide keys
+    (position biases).
     """
 
     name = "attention-logits"
@@ -31,6 +31,7 @@ class AttentionLogits(LogitMonitor):
     source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        """Return the largest logit and the mean spread of each head."""
         deviations = logit_deviations(logits, visible)
         usable = visible.sum(-1) > 1
         return {
@@ -39,5 +40,6 @@ class AttentionLogits(LogitMonitor):
         }
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        """Return the worst heads' values."""
         readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
         return [reading for reading in readings if math.isfinite(reading.value)]

@@ -1,4 +1,4 @@
-"""What attention was called with in the first micro-batch of a sampled step."""
+"""The attention calls in the first micro-batch of a sampled step."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _SEQUENCES = 2
 
 
 class AttentionWatcher(Monitor):
-    """A monitor that is shown every attention call of the pass, whichever way it attends.
+    """A monitor that sees every attention call of the pass, in any implementation.
 
-    Fused attention is seen through a torch function mode that stands for the length of the pass;
-    attention inside of a compiled region is not seen.
+    A torch function mode that lasts for the pass shows fused attention. Attention inside of a
+    compiled region is not seen.
     """
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the attention layers, or the blocks if no layer has a known layout."""
         anatomy = find_anatomy(model)
         self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
         self._clear()
@@ -41,29 +42,30 @@ class AttentionWatcher(Monitor):
         return None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Watch the attention calls of the next forward pass."""
         self._clear()
         handles = [
             model.get_submodule(path).register_forward_pre_hook(self._enter_layer(path))
             for path in self._places
         ]
         enter = model.register_forward_pre_hook(self._enter)
-        # Last in, first out, and even if the pass raises: what is exchanged must be put back.
+        # Runs first and even if the pass raises, so that torch's functions are always restored.
         leave = model.register_forward_hook(self._leave, prepend=True, always_call=True)
         return [*handles, enter, leave]
 
     @abstractmethod
     def look(self, layer: str, call: AttentionCall) -> None:
-        """Called inside of the pass: must not fail, nor keep a tensor of the graph."""
+        """Look at one call inside of the pass; never fail, and keep no tensor of the graph."""
 
     def leave(self) -> None:
-        """Called after the pass."""
+        """Process the pass after it ended."""
         return None
 
     def _clear(self) -> None:
         self._layer, self._open, self._is_done, self._calls_seen = "", None, False, 0
 
     def worst_head(self, quantity: str, step: int, layer: str, by_head: Tensor) -> Reading:
-        """The reading of a layer whose heads have the values `[heads]`, larger ones being worse."""
+        """Return the reading of a layer from its heads' values `[heads]`; larger ones are worse."""
         largest, head = by_head.max(0)
         detail = {"median": float(by_head.median()), "head": float(head)}
         return self.reading(
@@ -76,7 +78,7 @@ class AttentionWatcher(Monitor):
         self.look(layer, call)
 
     def read(self, moment: Moment) -> list[Reading]:
-        """The readings of the pass.
+        """Return the readings of the pass.
 
         Raises:
             NotCovered: No attention call was seen.
@@ -84,14 +86,14 @@ class AttentionWatcher(Monitor):
         self._has_attended |= self._calls_seen > 0
         if not self._has_attended:
             raise NotCovered(
-                "no attention call was seen; the model attends in a way that rksp cannot read, or "
-                "inside of a compiled region"
+                "no attention call was seen; the model uses an attention that rksp cannot read, or "
+                "it runs inside of a compiled region"
             )
         return self.readings(moment)
 
     @abstractmethod
     def readings(self, moment: Moment) -> list[Reading]:
-        """The readings of a pass in which attention was seen."""
+        """Return the readings of a pass in which attention was seen."""
 
     def _enter_layer(self, path: str):
         def before(module: nn.Module, args: tuple) -> None:
@@ -120,9 +122,11 @@ class LogitMonitor(AttentionWatcher):
     """A monitor of attention logits, at up to 64 queries of the first two sequences."""
 
     def look(self, layer: str, call: AttentionCall) -> None:
+        """Keep the call until the pass has ended."""
         self._calls.append((layer, call.kept(_SEQUENCES)))
 
     def leave(self) -> None:
+        """Measure the first usable call of each layer."""
         with torch.no_grad():
             for layer, call in self._calls:
                 if layer in self._measured:
@@ -133,6 +137,7 @@ class LogitMonitor(AttentionWatcher):
         self._calls = []
 
     def readings(self, moment: Moment) -> list[Reading]:
+        """Return the readings of all layers."""
         measured, self._measured = self._measured, {}
         return [
             reading
@@ -142,14 +147,16 @@ class LogitMonitor(AttentionWatcher):
 
     @abstractmethod
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        """Per head `[heads]`, of logits and which keys are visible `[batch, heads, queries, keys]`.
+        """Return values for each head, `[heads]`.
 
-        Hidden keys have logit −inf.
+        Args:
+            logits: `[batch, heads, queries, keys]`; hidden keys are −inf.
+            visible: Bool of the same shape: the visible keys.
         """
 
     @abstractmethod
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """The readings of one layer."""
+        """Return the readings of one layer."""
 
     def _clear(self) -> None:
         super()._clear()
@@ -158,7 +165,7 @@ class LogitMonitor(AttentionWatcher):
 
 
 def _late_rows(call: AttentionCall) -> Tensor:
-    """Positions of up to 64 queries, the last ones of equal parts: late queries see most keys."""
+    """Return the last positions of up to 64 equal parts, because late queries see most keys."""
     length = call.rows.shape[-2]
     count = min(length, _QUERIES)
     return (torch.arange(count, device=call.rows.device) + 1) * length // count - 1

@@ -1,4 +1,4 @@
-"""The contract of a monitor: what it looks at, when, and what it leaves behind."""
+"""The base class of monitors, and their readings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Reading:
 
     Attributes:
         monitor: Name of the monitor.
-        quantity: What was measured, in the field's term (`stable_rank`).
-        step: The step it describes.
+        quantity: Name of the quantity, in the field's term (`stable_rank`).
+        step: The step that it describes.
         layer: Path of the module; empty for the whole model.
-        value: The layer's value: the worst head's where there are heads.
-        detail: Further numbers: median over heads, heads flagged, …
+        value: The layer's value; with heads, the value of the worst head.
+        detail: Further numbers: median over heads, number of flagged heads, …
     """
 
     monitor: str
@@ -38,16 +38,16 @@ class Reading:
 class Monitor(ABC):
     """Observes a run and never changes it: a watched run is bitwise equal to an unwatched one.
 
-    Life: `bind` once; then at every sampled step `arm` before the first micro-batch's forward
-    pass (its hooks are removed after that pass's backward), and `read` in `phase`. A monitor draws
-    no random numbers from the global generators and leaves no tensor of the graph alive.
+    The watch calls `bind` once. At every sampled step it calls `arm` before the first micro-batch's
+    forward pass and `read` in `phase`; hooks are removed after that pass's backward. A monitor
+    draws no random numbers from the global generators and keeps no tensor of the graph alive.
 
     Attributes:
-        name: Unique, as in tables and on the command line.
+        name: Unique name in tables and on the command line.
         phase: When `read` is called.
-        default_every: Steps between two readings unless the user says otherwise.
-        quantities: What its readings may be named, without the window that some have as a suffix.
-        source: Whose idea it is.
+        default_every: Steps between two readings, unless the user gives another number.
+        quantities: Names of its quantities, without the window that some have as a suffix.
+        source: The publication that the monitor comes from.
     """
 
     name: ClassVar[str]
@@ -61,20 +61,20 @@ class Monitor(ABC):
 
     @abstractmethod
     def bind(self, model: nn.Module) -> str | None:
-        """Finds what it measures; returns why nothing can be measured on this model, or None."""
+        """Find what to measure; return why this model cannot be measured, or None."""
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Registers the hooks of one sampled step; none by default."""
+        """Register the hooks of one sampled step; none by default."""
         return ()
 
     @abstractmethod
     def read(self, moment: Moment) -> list[Reading]:
-        """The readings of a sampled step; what could not be measured is left out."""
+        """Return the readings of a sampled step, without what could not be measured."""
 
     def reading(
         self, quantity: str, step: int, value: float, *, layer: str = "", **detail: float
     ) -> Reading:
-        """A reading of this monitor; `layer` and `detail` as in `Reading`."""
+        """Make a reading of this monitor; `layer` and `detail` as in `Reading`."""
         return Reading(
             monitor=self.name,
             quantity=quantity,
@@ -85,5 +85,5 @@ class Monitor(ABC):
         )
 
     def reset(self) -> None:
-        """Forgets what it compares with, after something else has moved the weights."""
+        """Forget earlier weights and values, after something else has moved the weights."""
         return None

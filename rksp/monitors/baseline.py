@@ -1,4 +1,4 @@
-"""What a series is compared with, and how far from it a healthy sample may lie."""
+"""The baseline of a series, and the distance that a healthy sample may have from it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-TO_SIGMA = 1.4826  # of the MAD, for normal samples
-MAD_EFFICIENCY = 0.37  # of the MAD against the standard deviation, for normal samples
+TO_SIGMA = 1.4826  # converts the MAD of normal samples to standard deviations
+MAD_EFFICIENCY = 0.37  # of the MAD relative to the standard deviation, for normal samples
 LINE_VARIANCE = 13.4  # of the resistant line a quarter of its length ahead, in units of σ²/n
 SINGLE_TAIL = 1e-5  # false alarms per sample and quantity: 30 quantities give 0.3 in 1,000 steps
-RUN_TAIL = 1e-3  # the same for a sample that must repeat to be an alarm
-MOST = 25.0  # no series is so smooth that more than this goes unnoticed
-WHITE_ENOUGH = 64  # independent samples that a CUSUM needs: its mean is then known to 0.16 σ
+RUN_TAIL = 1e-3  # the same for a sample that must repeat to raise an alarm
+MOST = 25.0  # the largest threshold, however smooth the series is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +22,16 @@ class Baseline:
     """A resistant line through past samples, and their spread around it.
 
     Attributes:
-        count: Samples it was fitted to.
-        median, recent: Median of all, and of their newest third.
-        end, slope: The line at the newest sample, and its rise from one to the next.
-        scale: MAD around the line, in standard deviations, and the step of a walk that comes as
-            far as the line, in quadrature, plus the floor.
+        count: Number of samples that it was fitted to.
+        median: Median of all samples.
+        recent: Median of their newest third.
+        end: The line at the newest sample.
+        slope: The rise of the line from one sample to the next.
+        scale: MAD around the line, in standard deviations, and the step of a random walk that comes
+            as far as the line, in quadrature, plus the floor.
         correlation: Lag-one autocorrelation around the line.
-        single_z, run_z: Thresholds at this many samples of this correlation.
+        single_z: Threshold for one sample, at this count and correlation.
+        run_z: Threshold for samples in a row, at this count and correlation.
         jump: MAD of the differences between neighbors, in standard deviations, plus the floor.
         jump_z: Threshold for a difference, which correlation does not raise.
     """
@@ -47,24 +49,24 @@ class Baseline:
     jump_z: float
 
     def reference(self, direction: str, ahead: int = 1) -> float:
-        """What a sample so many after the newest is compared with.
+        """Return the value that a sample `ahead` samples after the newest is compared with.
 
-        The worse one of the line and of the newest third: after a trend toward the bad side, its
-        continuation may be expected; after one toward the good side, its end.
+        It is the worse one of the line and of the newest third. After a trend toward the bad side
+        the trend may continue; after a trend toward the good side it may end.
         """
         both = (self.recent, self.end + self.slope * ahead)
         return max(both) if direction == "up" else min(both)
 
     def z(self, x: float, direction: str, ahead: int = 1) -> float:
-        """Distance to the bad side in units of the spread."""
+        """Return the distance to the bad side in units of the spread."""
         return self._distance(x, direction, ahead) / self.scale
 
     def leaps(self, x: float, direction: str, ahead: int = 1) -> float:
-        """Distance to the bad side in units of the leaps."""
+        """Return the distance to the bad side in units of the jumps between neighbors."""
         return self._distance(x, direction, ahead) / self.jump
 
     def jump_of(self, x: float, last: float, direction: str) -> float:
-        """How far a sample leaps to the bad side from the one before, in units of the leaps."""
+        """Return the jump from the last sample to the bad side, in units of the usual jumps."""
         leap = (x - last - self.slope) / self.jump
         return {"up": leap, "down": -leap, "both": abs(leap)}[direction]
 
@@ -72,31 +74,25 @@ class Baseline:
         up, down = x - self.reference("up", ahead), self.reference("down", ahead) - x
         return {"up": up, "down": down, "both": max(up, down)}[direction]
 
-    @property
-    def is_white_enough(self) -> bool:
-        """Whether there are enough independent samples for a CUSUM."""
-        return self.count * _share(self.correlation) >= WHITE_ENOUGH
-
-    def innovation(self, x: float, last: float, direction: str) -> float:
-        """The part of a sample that the one before does not predict, around the median."""
-        r = self.correlation
-        fresh = (x - self.median) - r * (last - self.median)
-        sign = -1.0 if direction == "down" else 1.0
-        return sign * fresh / (self.scale * math.sqrt(1 - r * r))
-
 
 def fit_baseline(
     samples: Sequence[float], *, floor: float, layers: int, single_z: float, run_z: float
 ) -> Baseline:
-    """Fits a baseline to at least four samples.
+    """Fit a baseline to at least four samples.
 
-    The line joins the medians of the first and the last third (Tukey's resistant line), or a trend
-    would count as spread and as correlation, and hide a loss that doubles. Thresholds are at least
-    `single_z` and `run_z`; with few samples they are the quantiles of Student's t whose degrees of
-    freedom are those of a MAD of n' samples, widened by the error of the line, where
-    n' = n (1-ρ²)/(1+ρ²) for the spread and n (1-ρ)/(1+ρ) for the line (AR(1), Bartlett 1946), at
-    most `MOST` times the spread. Tails are divided by the number of layers that are judged
-    together.
+    The line joins the medians of the first and the last third (Tukey's resistant line). Without it
+    a trend would count as spread and as correlation, and would hide a loss that doubles. Thresholds
+    are at least `single_z` and `run_z`. With few samples they are quantiles of Student's t, with
+    the degrees of freedom of a MAD of n' samples, widened by the error of the line. Here n' = n
+    (1-ρ²)/(1+ρ²) for the spread and n (1-ρ)/(1+ρ) for the line (AR(1), Bartlett 1946). They are at
+    most `MOST`. Tails are divided by the number of layers that are judged together.
+
+    Args:
+        samples: The past samples, oldest first.
+        floor: The smallest change worth an alarm, added to the spread.
+        layers: Number of layers that are judged together.
+        single_z: The least threshold for one sample.
+        run_z: The least threshold for samples in a row.
     """
     x = np.asarray(samples, dtype=np.float64)
     n = len(x)
@@ -114,7 +110,7 @@ def fit_baseline(
     square = correlation**2
     freedom = max(1.0, MAD_EFFICIENCY * n * (1 - square) / (1 + square))
     widening = math.sqrt(1 + LINE_VARIANCE / max(1.0, n * _share(correlation)))
-    # A run of correlated samples is hardly more evidence than one of them.
+    # A run of correlated samples is hardly more evidence than a single one.
     run_tail = SINGLE_TAIL**square * RUN_TAIL ** (1 - square)
     single, run = (
         widening * float(stdtrit(freedom, 1 - tail / layers)) for tail in (SINGLE_TAIL, run_tail)
@@ -128,7 +124,7 @@ def fit_baseline(
         recent=recent,
         end=start + slope * (n - 1),
         slope=slope,
-        # A walk that comes as far as the trend in n samples takes steps of |slope| √n.
+        # A random walk that covers the trend in n samples takes steps of |slope| √n.
         scale=math.hypot(spread, slope * math.sqrt(n)) + least,
         correlation=correlation,
         single_z=min(max(single_z, single), MOST),
@@ -139,5 +135,5 @@ def fit_baseline(
 
 
 def _share(correlation: float) -> float:
-    """Independent samples in one of a series with this lag-one autocorrelation."""
+    """Return the share of independent samples in a series with this lag-one autocorrelation."""
     return (1 - correlation) / (1 + correlation)

@@ -12,14 +12,15 @@ from rksp.monitors.base import Monitor, Reading
 
 
 class GradientNorm(Monitor):
-    """Euclidean norm of the gradients, before clipping: `gradient_norm`, of every block
-    `block_gradient_norm`.
+    """Euclidean norm of the gradients before clipping, of the model and of every block.
 
-    Sharded gradients count whole: squares are summed per shard and over the ranks that hold
-    them. The norm of the whole carries the largest block's share of the square as `top_share`. A
-    norm that is not finite is left to `non-finite`: under fp16 the loss scaler provokes them.
-    Rules: robust z of the logarithm, and ten times the median for three steps; a block's norm
-    must leave its baseline further, as blocks take turns in learning.
+    The quantities are `gradient_norm` and `block_gradient_norm`.
+
+    Sharded gradients count as whole: squares are summed per shard and over the ranks that hold
+    them. The model's norm carries the largest block's share of the square as `top_share`. A norm
+    that is not finite is left to `non-finite`, because under fp16 the loss scaler provokes them.
+    The rules are a robust z of the logarithm, and ten times the median for three steps. A block's
+    norm must leave its baseline further, because blocks take turns in learning.
     """
 
     name = "gradient-norm"
@@ -29,10 +30,12 @@ class GradientNorm(Monitor):
     source = "ZClip, arXiv 2504.02507"
 
     def bind(self, model: nn.Module) -> str | None:
+        """Group the parameters by block."""
         self._groups = parameter_groups(model)
         return None if self._groups else "no parameter is trained"
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the norms that are finite."""
         groups = {
             name: grads
             for name, params in self._groups.items()

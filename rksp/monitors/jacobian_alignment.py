@@ -1,4 +1,4 @@
-"""Jacobian alignment: whether a block stretches states where the one before it did."""
+"""Jacobian alignment: does a block stretch states in the direction in which the last one did?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rksp.monitors.base import Monitor, Reading
 from rksp.monitors.singular_triplet import Triplet, leading_triplet
 
 _ITERATIONS = 12
-_UNTRUSTED = 0.1  # a residual of vectors that say nothing
+_UNTRUSTED = 0.1  # above this residual the vectors mean nothing
 _CACHES = ("past_key_value", "past_key_values", "layer_past", "use_cache")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -29,20 +29,22 @@ class JacobianAlignment(Monitor):
     """|v_1(J_{l+1})ᵀ u_1(J_l)| of neighboring blocks: `jacobian_alignment` (arXiv 2602.01734).
 
     J_l is the Jacobian of block l at the first sequence of the micro-batch, in evaluation mode,
-    without caches and without hooks that are not torch's own (the run's hooks count the run's
+    without caches and without hooks other than torch's own (the run's hooks count the run's
     passes). u_1 and v_1 are its first singular vectors by a block Krylov method: four vectors a
-    round, a Rayleigh–Ritz step over the twelve kept, until the residual ‖Jᵀu − σv‖ / σ is small
-    beside the gap to σ_2. Reverse derivatives are exact, forward ones central differences: grouped
-    and fused kernels know no others. The detail gives the worse `residual` of the two blocks and
-    their larger `gap` σ_2/σ_1, near which to 1 the directions mean little. A pair with a residual
-    above 0.1 has no reading; `pairs` of the whole model counts those that have one.
+    round, and a Rayleigh–Ritz step over the twelve kept, until the residual ‖Jᵀu − σv‖ / σ is small
+    compared with the gap to σ_2. Reverse derivatives are exact. Forward derivatives are central
+    differences, because grouped and fused kernels have no others. The detail gives the larger
+    `residual` of the two blocks and their larger `gap` σ_2/σ_1; if it is near 1, the directions
+    mean little. A pair with a residual above 0.1 has no reading; `pairs` of the whole model counts
+    those that have one.
 
-    In [0, 1]. With ‖J‖ ≥ M and alignment ≥ a everywhere, the product of the Jacobians grows like
-    (aM)^L: `jacobian_growth` of the whole model is median ‖J‖ × median a, dangerous above 1. A
-    round costs about 20 forward passes of one sequence, hence rare.
+    The value is in [0, 1]. With ‖J‖ ≥ M and alignment ≥ a everywhere, the product of the Jacobians
+    grows like (aM)^L: `jacobian_growth` of the whole model is median ‖J‖ × median a, dangerous
+    above 1. A round costs about 20 forward passes of one sequence, so readings are rare.
 
     Args:
-        iterations: Most rounds a block.
+        every: Steps between two readings.
+        iterations: The largest number of rounds per block.
     """
 
     name = "jacobian-alignment"
@@ -58,11 +60,13 @@ class JacobianAlignment(Monitor):
         self.iterations = iterations
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the blocks."""
         self._blocks = block_paths(model)
         self._inputs: dict[str, tuple[tuple, dict]] = {}
         return None if len(self._blocks) > 1 else "no list of at least two blocks was found"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Capture the inputs of every block."""
         self._inputs = {}
         return [
             model.get_submodule(path).register_forward_pre_hook(self._hook(path), with_kwargs=True)
@@ -70,6 +74,7 @@ class JacobianAlignment(Monitor):
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the alignment of every pair of neighbors and the growth of the whole model."""
         inputs, self._inputs = self._inputs, {}
         found: list[tuple[str, Triplet]] = []
         for path in self._blocks:
@@ -79,13 +84,13 @@ class JacobianAlignment(Monitor):
                     function, state = _as_function(block, *inputs[path])
                     found.append((path, leading_triplet(function, state, rounds=self.iterations)))
         if not all(math.isfinite(triplet.sigma) for _, triplet in found):
-            return []  # the states are not finite, which another monitor says
+            return []  # another monitor reports states that are not finite
         readings, step = [], moment.step
         for (_, left), (path, right) in pairwise(found):
             if left.u.shape != right.v.shape:
                 continue  # another stack: a decoder after an encoder
             if max(left.residual, right.residual) > _UNTRUSTED:
-                continue  # a router's choice changed within the step of a difference
+                continue  # a router's choice changed within a difference step
             value = min(1.0, float((left.u * right.v).sum().abs()))
             detail = {"sigma": right.sigma, "product": right.sigma * value}
             detail |= {"gap": max(left.gap, right.gap)}
@@ -110,7 +115,7 @@ class JacobianAlignment(Monitor):
 
 
 def _as_function(block: nn.Module, args: tuple, kwargs: dict):
-    """The block as a function of its first tensor, and that tensor."""
+    """Return the block as a function of its first tensor, and that tensor."""
     place = next((i for i, value in enumerate(args) if isinstance(value, Tensor)), None)
     if place is not None:
 
@@ -127,10 +132,10 @@ def _as_function(block: nn.Module, args: tuple, kwargs: dict):
 
 
 def _first_sequence(value: object, size: int) -> object:
-    """Copies of every tensor in nested arguments, cut to the first sequence; no caches.
+    """Copy every tensor in nested arguments, cut to the first sequence and without caches.
 
-    A cache of keys, wherever it stands, is full after the pass: a block that ran again would add
-    to what the run still needs, and attend to every key twice.
+    A cache of keys is full after the pass. A block that ran again would add to a cache that the run
+    still needs, and would attend to every key twice.
     """
     if _is_cache(value):
         return None
@@ -149,15 +154,15 @@ def _belongs_to_torch(hook: object) -> bool:
 
 
 def _is_cache(value: object) -> bool:
-    """Whether this is a cache of transformers, told by its ancestors' names."""
+    """Return whether this is a cache of transformers, by its ancestors' names."""
     return any(kind.__name__ == "Cache" for kind in type(value).__mro__)
 
 
 @contextmanager
 def _as_found(block: nn.Module) -> Iterator[None]:
-    """Evaluation mode and torch's own hooks alone inside; afterwards every attribute is as it was.
+    """Use evaluation mode and torch's own hooks alone inside, and restore every attribute.
 
-    Hooks of torch stay since shards are gathered and weights parametrized in them.
+    Torch's hooks stay because they gather shards and parametrize weights.
     """
     before = [(module, dict(module.__dict__)) for module in block.modules()]
     try:

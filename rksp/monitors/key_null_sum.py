@@ -1,4 +1,4 @@
-"""Key-gradient null sum: a law that exact attention obeys and inexact attention breaks."""
+"""Key-gradient null sum: an identity that exact attention obeys and inexact attention breaks."""
 
 from __future__ import annotations
 
@@ -17,28 +17,32 @@ class KeyNullSum(AttentionWatcher):
     """ρ = ‖Σ_j dK_j‖ / ‖dK‖_F, the worst head's mean over sequences: `key_null_sum`.
 
     A softmax does not change when its logits shift, so the gradient of the keys that enter
-    attention sums to zero over positions, per head and sequence; an error in the row sums δ of
-    the backward pass leaves a remainder, in the direction that lets query and key weights drift.
-    rksp's own proposal (specs of 2510.04212's fault). Logit caps and learned sinks break the law.
+    attention sums to zero over positions, per head and sequence. An error in the row sums δ of the
+    backward pass leaves a remainder, in the direction that lets query and key weights drift. This
+    monitor is rksp's own proposal for the fault of arXiv 2510.04212. Logit caps and learned sinks
+    break the identity.
 
-    `key_null_drift` follows the signed sums s over readings: ‖Σ s‖ / √Σ‖s‖², which stays near one
-    for rounding and grows like √n for a bias.
+    `key_null_drift` follows the signed sums s over readings: ‖Σ s‖ / √Σ‖s‖². It stays near one for
+    rounding and grows like √n for a bias.
     """
 
     name = "key-null-sum"
     phase = Phase.GRADIENT
     default_every = 10
     quantities = ("key_null_sum", "key_null_drift")
-    source = "ours, for the fault of arXiv 2510.04212"
+    source = "rksp, for the fault of arXiv 2510.04212"
 
     def bind(self, model):
+        """Find the attention layers."""
         self.reset()
         return super().bind(model)
 
     def reset(self) -> None:
+        """Forget the signed sums."""
         self._drift: dict[str, tuple[Tensor, Tensor]] = {}
 
     def look(self, layer: str, call: AttentionCall) -> None:
+        """Watch the gradient of the call's keys."""
         if call.key is None or call.softcap:
             return
         self._is_covered = True
@@ -53,9 +57,14 @@ class KeyNullSum(AttentionWatcher):
 
     @torch.no_grad()
     def readings(self, moment: Moment) -> list[Reading]:
+        """Return the null sums and the drifts of every layer.
+
+        Raises:
+            NotCovered: Attention caps its logits or does not show its keys.
+        """
         if not self._is_covered:
             raise NotCovered(
-                "the model's attention caps its logits, or shows its logits alone and not its keys"
+                "the model's attention caps its logits, or it shows only its logits, not its keys"
             )
         seen, self._sums = self._sums, {}
         readings = []

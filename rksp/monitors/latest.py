@@ -12,12 +12,12 @@ from rksp.monitors.sinks import Sink
 
 
 class Latest(Sink):
-    """Keeps one number a quantity: that of the whole model, or else of the worst layer.
+    """Keeps one number for each quantity: that of the whole model, or else of the worst layer.
 
-    The worst value is the smallest where a fall is bad, and otherwise the largest.
+    The worst value is the smallest if a fall is bad, and otherwise the largest.
 
     Attributes:
-        values: `rksp/monitor/quantity` → its newest value; `rksp/alarms` is their count so far.
+        values: `rksp/monitor/quantity` → its newest value; `rksp/alarms` counts the alarms so far.
     """
 
     def __init__(self) -> None:
@@ -25,6 +25,7 @@ class Latest(Sink):
         self._alarms = 0
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Replace the values by those of the new readings."""
         new: dict[str, list[Reading]] = {}
         for reading in readings:
             new.setdefault(f"rksp/{reading.monitor}/{reading.quantity}", []).append(reading)

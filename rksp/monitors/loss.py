@@ -1,4 +1,4 @@
-"""Loss: spikes, and the smoothed loss over its running minimum."""
+"""Loss: spikes, and the rise of the smoothed loss above its running minimum."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SMOOTHING = 0.98
 class LossSpike(Monitor):
     """Reads the training loss.
 
-    `loss` is the raw value in nats; `loss_excess` how far the exponential mean (0.98, started at
-    the first loss) stands above its running minimum: 0.5 nats for 100 steps is the definition of
-    divergence that lead times refer to. A loss that is not finite is left to `non-finite`.
+    `loss` is the raw value in nats. `loss_excess` is the rise of the exponential mean (0.98,
+    started at the first loss) above its running minimum. Lead times refer to 0.5 nats for 100 steps
+    as the definition of divergence. A loss that is not finite is left to `non-finite`.
     """
 
     name = "loss"
     phase = Phase.GRADIENT
     default_every = 1
     quantities = ("loss", "loss_excess")
-    source = "ours"
+    source = "rksp"
 
     def __init__(self, *, every: PositiveInt | None = None) -> None:
         super().__init__(every=every)
@@ -33,10 +33,12 @@ class LossSpike(Monitor):
         self._lowest = math.inf
 
     def bind(self, model: nn.Module) -> str | None:
+        """Forget the mean and the minimum."""
         self.reset()
         return None
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the loss and its excess."""
         loss = moment.loss
         if loss is None or not math.isfinite(loss):
             return []
@@ -48,4 +50,5 @@ class LossSpike(Monitor):
         ]
 
     def reset(self) -> None:
+        """Forget the mean and the minimum."""
         self._mean, self._lowest = None, math.inf

@@ -1,4 +1,4 @@
-"""Multiple maxima: rows of attention whose largest logit is attained more than once."""
+"""Multiple maxima: rows of attention that attain their largest logit more than once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NEAR = 1e-3
 class MultiMaximum(LogitMonitor):
     """Share of rows with more than one key within 1e-3 of the row's maximum: `multi_max_share`.
 
-    Fused attention in low precision then sums several exact ones, its rounding becomes one-sided,
-    and the error of the query weights adds up (arXiv 2510.04212). Rows that see fewer than two
-    keys do not count. The value is the worst head's.
+    Low-precision fused attention then sums several probabilities of exactly one. Its rounding
+    becomes one-sided, and the error of the query weights accumulates (arXiv 2510.04212). Rows that
+    see fewer than two keys do not count. The value is the worst head's.
     """
 
     name = "multi-maximum"
@@ -28,10 +28,12 @@ class MultiMaximum(LogitMonitor):
     source = "arXiv 2510.04212"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
+        """Return the share of such rows for each head."""
         usable = visible.sum(-1) > 1
         near = (logits >= logits.amax(-1, keepdim=True) - _NEAR) & visible
         tied = (near.sum(-1) > 1) & usable
         return {"share": tied.sum((0, 2)) / usable.sum((0, 2)).clamp(min=1)}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
+        """Return the worst head's share."""
         return [self.worst_head("multi_max_share", step, layer, by_head["share"])]

@@ -1,4 +1,4 @@
-"""Near-unit mass: the spectra of the blocks while they train."""
+"""Near-unit mass: the spectra of the blocks during training."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RANK = 32
 class NearUnitMass(Monitor):
     """RKSP (arXiv 2602.22988) on the states of the sampled step's own forward pass.
 
-    Every block is fitted by `rksp.spectra.dmd.fit` as its output leaves it, on at most `states`
-    tokens of the first micro-batch, evenly spread, in the `rank` leading directions; nothing holds
-    two blocks' states. `near_unit_mass` and `expansive_mass` per block, and their mean over the
-    blocks that can be trusted as the whole model's. Dropout, where the model trains with it, is
-    part of what is fitted, so values differ from those of `rksp score`; compare them over time.
-    A block that changes the shape of its states is left out, and so is one whose fit is not OK,
-    such as one that still starts from zero; with too few states for any, the monitor is silent.
+    `rksp.spectra.dmd.fit` fits every block when its output leaves it, on at most `states` tokens of
+    the first micro-batch, evenly spread, in the `rank` leading directions. The states of two blocks
+    are never held at once. `near_unit_mass` and `expansive_mass` are read per block; the model's
+    value is the mean over the trusted blocks. If the model trains with dropout, the fit includes
+    it. Values then differ from those of `rksp score`, so compare them over time. A block is left
+    out if it changes the shape of its states or if its fit is not OK, as for a block that still
+    starts from zero. With too few states for every block the monitor is silent.
     """
 
     name = "near-unit-mass"
@@ -50,11 +50,13 @@ class NearUnitMass(Monitor):
         self.states, self.rank = states, rank
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the blocks."""
         self._blocks = block_paths(model)
         self._clear()
         return None if self._blocks else "no list of blocks was found"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the inputs and outputs of the blocks."""
         self._clear()
         handles = []
         for path in self._blocks:
@@ -64,12 +66,17 @@ class NearUnitMass(Monitor):
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the masses of every trusted block and their means.
+
+        Raises:
+            NotCovered: The batch has too few states for every block.
+        """
         spectra = [spectrum for spectrum in self._spectra if spectrum.status is Status.OK]
         if not spectra:
             statuses = {spectrum.status for spectrum in self._spectra}
-            if statuses <= {Status.TOO_FEW_STATES, Status.RANK_DEFICIENT}:  # of the batch's shape
+            if statuses <= {Status.TOO_FEW_STATES, Status.RANK_DEFICIENT}:  # from the batch shape
                 reasons = sorted(status.value for status in statuses) or ["no block ran"]
-                raise NotCovered(f"no block gave a spectrum to be trusted: {', '.join(reasons)}")
+                raise NotCovered(f"no block gave a trustworthy spectrum: {', '.join(reasons)}")
             return []
         readings = []
         for quantity in ("near_unit_mass", "expansive_mass"):
@@ -98,7 +105,7 @@ class NearUnitMass(Monitor):
         return after
 
     def _rows(self, value: object) -> Tensor | None:
-        """A copy of evenly spread states `[states, width]`; the next block may add in place."""
+        """Copy evenly spread states `[states, width]`, because the next block may add in place."""
         found = next((t for _, t in float_tensors(value) if t.dim() > 1), None)
         if found is None:
             return None

@@ -18,18 +18,18 @@ from rksp.monitors.base import Monitor, Reading
 class NonFinite(Monitor):
     """Names the first module whose output is not finite, and the gradients that are not.
 
-    - `non_finite_loss`: 1 if the loss is NaN or infinite, else 0.
-    - `non_finite_modules`: number of modules without children whose output is not finite; `layer`
-      is the first in forward order. Infinities that the loss does not inherit (a mask inside a
-      router) are not counted.
+    - `non_finite_loss`: 1 if the loss is NaN or infinite, else 0. - `non_finite_modules`: number of
+    modules without children whose output is not finite; `layer` is
+      the first in forward order. Infinities that do not reach the loss (a mask inside a router) are
+      not counted.
     - `non_finite_gradients`: number of parameters whose gradient is not finite; `layer` is the last
-      in registration order, where backward met it first. Under float16 the loss scaler makes
-      overflows on purpose and skips the step: then they are named `overflowed_gradients`.
+      in registration order, which backward reaches first. Under float16 the loss scaler provokes
+      overflows and skips the step; they are then called `overflowed_gradients`.
 
-    The test is one sum per tensor, in float32 at least, which is NaN or infinite exactly if an
-    entry is (or the sum itself overflows, beyond 3e38). On a CPU a block whose output is finite is
-    not looked into: what it made of its parts' infinities no loss inherits. On a GPU, where asking
-    would wait for the device, all parts of a block are summed in one call.
+    The test is one sum per tensor, in float32 at least. It is NaN or infinite exactly if an entry
+    is (or if the sum itself overflows, beyond 3e38). On a CPU the inside of a block is not tested
+    if the block's output is finite, because infinities inside it then do not reach the loss. On a
+    GPU, where this test would wait for the device, all parts of a block are summed in one call.
     """
 
     name = "non-finite"
@@ -41,9 +41,10 @@ class NonFinite(Monitor):
         "non_finite_gradients",
         "overflowed_gradients",
     )
-    source = "ours"
+    source = "rksp"
 
     def bind(self, model: nn.Module) -> str | None:
+        """List the parameters, the blocks and the modules without children."""
         self._params = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         blocks = block_paths(model)
         self._blocks = [model.get_submodule(path) for path in blocks]
@@ -56,6 +57,7 @@ class NonFinite(Monitor):
         return None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the outputs of modules without children and of blocks."""
         self._clear()
         return [
             *(
@@ -66,6 +68,7 @@ class NonFinite(Monitor):
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the three counts."""
         gradients = self._bad_gradients(moment)
         is_bad_loss = moment.loss is not None and not math.isfinite(moment.loss)
         modules = self._bad_modules() if is_bad_loss or gradients else []
@@ -103,7 +106,7 @@ class NonFinite(Monitor):
         self._flush(first_tensor(output))
 
     def _flush(self, result: Tensor | None) -> None:
-        """Sums what is pending, unless what came of it is known to be finite."""
+        """Sum the pending outputs, unless the result computed from them is finite."""
         pending, self._pending = self._pending, []
         is_asked = result is not None and not result.is_cuda
         if not (is_asked and math.isfinite(float(_totals([result.detach()])[0]))):
@@ -121,7 +124,7 @@ class NonFinite(Monitor):
 
 
 def _totals(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """A number for each tensor that is not finite if an entry is not."""
+    """Return a number for each tensor that is not finite if an entry is not."""
     if tensors and all(t.is_cuda and t.dtype is not torch.float64 for t in tensors):
         return list(torch._foreach_norm(tensors, 1, dtype=torch.float32))
     # The fused norm is seventeen times slower than a sum on a CPU.

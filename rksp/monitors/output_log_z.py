@@ -1,4 +1,4 @@
-"""Output log Z: drift of the logits as a whole, which the loss does not see."""
+"""Output log Z: a drift of all logits together, which does not change the loss."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class OutputLogZ(Monitor):
     """Mean of log Z = log Σ exp(logits) over tokens, in nats: `output_log_z`.
 
     Cross-entropy does not change when all logits move together, so they may drift until low
-    precision breaks; the z-loss 1e-4 log²Z holds them (PaLM, Chowdhery et al., 2022; Wortsman et
-    al., 2023, arXiv 2309.14322, section 3.1.2). `p99` is the 99th percentile of |log Z|.
+    precision fails. The z-loss 1e-4 log²Z keeps them near zero (PaLM, Chowdhery et al., 2022;
+    Wortsman et al., 2023, arXiv 2309.14322, section 3.1.2). `p99` is the 99th percentile of |log
+    Z|.
     """
 
     name = "output-log-z"
@@ -38,14 +39,17 @@ class OutputLogZ(Monitor):
         self._log_z: Tensor | None = None
 
     def bind(self, model: nn.Module) -> str | None:
+        """Accept every model, because its outputs are not known yet."""
         self._log_z = None
-        return None  # what a model returns is known when it returns it
+        return None
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put a hook on the model's output."""
         self._log_z = None
         return [model.register_forward_hook(self._after)]
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the mean of log Z."""
         log_z, self._log_z = self._log_z, None
         if log_z is None:
             return []
@@ -55,7 +59,7 @@ class OutputLogZ(Monitor):
     def _after(self, module: nn.Module, args: tuple, output: object) -> None:
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.dim() < 2:
-            raise NotCovered("the model returns no logits (a fused loss keeps them to itself)")
+            raise NotCovered("the model returns no logits (as with a fused loss)")
         rows = logits.detach().flatten(0, -2)
         stride = -(-len(rows) // self.positions)
         self._log_z = rows[::stride].float().logsumexp(-1)

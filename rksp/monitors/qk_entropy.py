@@ -1,4 +1,4 @@
-"""QK spectral entropy: over how many directions a head's query–key form is changing."""
+"""QK spectral entropy: the number of directions in which a head's query–key form changes."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ class _Base:
 class QKSpectralEntropy(Monitor):
     """Effective rank of the change of W_q W_kᵀ over a window, per head (arXiv 2606.28116).
 
-    With ΔW = W(t) − W(t−δ) and factors of the window's start,
+    With ΔW = W(t) − W(t−δ) and the factors at the window's start,
 
         Δ2 = ΔW_q W_kᵀ + W_q ΔW_kᵀ (first order), Δ3 = ΔW_q ΔW_kᵀ, Δ1 = Δ2 + Δ3 (exact),
 
-    the effective rank is exp(−Σ p ln p), p = σ² / Σ σ². A fault that pushes one direction makes it
-    fall. Quantities, each with its window as a suffix (`_50`): `qk_delta2_rank`, `qk_delta3_rank`,
-    and `query_update_rank`, `key_update_rank` of ΔW itself. Δ1 goes with Δ2 and would cost as much,
-    so it is left out. The value is the lowest head's; `normalized` is its logarithm over that of
-    the largest possible rank.
+    the effective rank is exp(−Σ p ln p), p = σ² / Σ σ². It falls under a fault that pushes one
+    direction. The quantities, each with its window as a suffix (`_50`), are `qk_delta2_rank`,
+    `qk_delta3_rank`, and `query_update_rank` and `key_update_rank` of ΔW itself. Δ1 follows Δ2 and
+    would cost as much, so it is left out. The value is the lowest head's; `normalized` is its
+    logarithm over that of the largest possible rank.
 
     The spectra come from Gram matrices of the factors in float64, never from width × width
-    matrices. Rotary position is left out (offset zero), latent attention gives its half without
-    position. A head that did not move has no rank: `unmoved` counts such heads, and a layer of
-    nothing else has no reading. A head whose weights are not finite makes the value NaN.
+    matrices. Rotary position is left out (offset zero); latent attention contributes the part
+    without position. A head that did not move has no rank: `unmoved` counts such heads, and a layer
+    without other heads has no reading. A head whose weights are not finite makes the value NaN.
 
     Args:
+        every: Steps between two readings.
         windows: δ in steps; by default one and ten times the cadence.
     """
 
@@ -69,15 +70,18 @@ class QKSpectralEntropy(Monitor):
         self._bases: dict[int, _Base] = {}
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the attention layers."""
         self._layers = find_anatomy(model).attention
         self.reset()
         return None if self._layers else "no attention layer of a known layout was found"
 
     def reset(self) -> None:
+        """Forget the starts of the windows."""
         self._bases = {}
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the readings of the windows that end at this step."""
         due = [
             window
             for window in self.windows
@@ -96,7 +100,7 @@ class QKSpectralEntropy(Monitor):
         return readings
 
     def _factors(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
-        """Copies `[heads, head_dim, width]` of the watched heads, a key head per query head."""
+        """Copy the watched heads' factors `[heads, head_dim, width]`, one key per query head."""
         heads = torch.arange(layer.heads)
         if len(self._layers) * layer.heads > _ALL_HEADS:
             heads = heads[:: -(-layer.heads // _FEW_HEADS)]
@@ -140,19 +144,21 @@ class QKSpectralEntropy(Monitor):
 def change_ranks(
     query_then: Tensor, key_then: Tensor, query_now: Tensor, key_now: Tensor
 ) -> dict[str, tuple[Tensor, int]]:
-    """Effective rank of every term of the change, by head, and the largest it could be.
+    """Return every term's effective rank of the change, by head, and its largest possible rank.
 
     Args:
-        query_then, key_then, query_now, key_now: `[heads, head_dim, width]`, one dtype.
+        query_then: `[heads, head_dim, width]`.
+        key_then: Same shape and dtype.
+        query_now: Same shape and dtype.
+        key_now: Same shape and dtype.
 
     Returns:
-        Quantity → (`[heads]` float64, 0 where nothing moved and NaN where something is not finite;
-        largest rank).
+        Quantity → (`[heads]` float64, 0 for heads that did not move and NaN for heads that are not
+        finite; largest rank).
     """
     query_step, key_step = query_now - query_then, key_now - key_then
     dim, width = query_then.shape[-2:]
-    # Both steps over the relative size of the step: spectra change by a factor, conditioning
-    # gets better.
+    # Dividing both steps by their relative size scales the spectra and improves the conditioning.
     norms = [x.square().sum((-2, -1), keepdim=True) for x in (query_step, key_step)]
     sizes = [x.square().sum((-2, -1), keepdim=True) for x in (query_then, key_then)]
     scale = (sum(norms) / sum(sizes).clamp(min=1e-30)).sqrt()
@@ -168,11 +174,12 @@ def change_ranks(
 
 
 def product_rank(left: Tensor, right: Tensor) -> Tensor:
-    """Effective rank of `leftᵀ right`, `[...]` float64, both `[..., rank, width]`.
+    """Return the effective rank of `leftᵀ right`, `[...]` float64, both `[..., rank, width]`.
 
-    σ² are the eigenvalues of G_l G_r, the Grams of the rows; with G_l = L Lᵀ those of Lᵀ G_r L. L
-    is the Cholesky factor where there is one, and otherwise, as for rows of low rank, V w^½ of the
-    eigenvectors V and the eigenvalues w of G_l, negative ones taken as zero.
+    σ² are the eigenvalues of G_l G_r, where G_l and G_r are the Gram matrices of the rows. With G_l
+    = L Lᵀ they are those of Lᵀ G_r L. L is the Cholesky factor if there is one. Otherwise, as for
+    rows of low rank, L is V w^½ of the eigenvectors V and the eigenvalues w of G_l, with negative
+    eigenvalues set to zero.
     """
     gram, other = _gram(left), _gram(right)
     is_finite = torch.isfinite(gram).all(-1).all(-1)
@@ -185,9 +192,9 @@ def product_rank(left: Tensor, right: Tensor) -> Tensor:
 
 
 def effective_rank(gram: Tensor) -> Tensor:
-    """exp of the entropy of a Gram matrix's eigenvalues σ², `[...]`.
+    """Return exp of the entropy of a Gram matrix's eigenvalues σ², `[...]`.
 
-    0 for a matrix of zeros, NaN for one that is not finite.
+    It is 0 for a matrix of zeros and NaN for one that is not finite.
     """
     is_finite = torch.isfinite(gram).all(-1).all(-1)
     clean = torch.where(is_finite[..., None, None], gram, torch.zeros_like(gram))

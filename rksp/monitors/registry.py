@@ -1,4 +1,4 @@
-"""All monitors, by name: one explicit table."""
+"""All monitors by name: one explicit table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MONITORS: dict[str, type[Monitor]] = {
 
 
 def markdown_table() -> str:
-    """Every quantity of every monitor with its cadence, alarm rule, advice and source."""
+    """Return every quantity of every monitor with its cadence, alarm rule, advice and source."""
     lines = [
         "| monitor | quantity | every | alarm | advice | source |",
         "|---|---|---:|---|---|---|",
@@ -70,9 +70,9 @@ def markdown_table() -> str:
 
 
 def make_monitors(lines: Sequence[str] = ("all",)) -> list[Monitor]:
-    """The monitors of these lines, such as `loss` or `near-unit-mass:every=50,states=256`.
+    """Make the monitors of these lines, such as `loss` or `near-unit-mass:every=50,states=256`.
 
-    `all` stands for every one that is not named, at its defaults.
+    `all` stands for every monitor that is not named, with its defaults.
 
     Raises:
         InputError: A name or an option is unknown, or a value cannot be used.

@@ -1,4 +1,4 @@
-"""Router conditioning: how much of a router is shared by all experts."""
+"""Router conditioning: how much of a router's weight all experts share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rksp.monitors.base import Monitor, Reading
 
 
 class RouterConditioning(Monitor):
-    """What is left of a router's rows w_i without their mean w̄ (arXiv 2606.28116, section 3).
+    """What remains of a router's rows w_i without their mean w̄ (arXiv 2606.28116, section 3).
 
-    Two definitions are in circulation and both are read: `router_cond_ratio`,
-    max ‖w_i − w̄‖ / ‖w̄‖, which is about √(E−1) for independent rows and falls towards 0 when a
-    shared mean dominates; and `router_centered_energy`, Σ‖w_i‖² − E‖w̄‖², where for inputs of
-    unit covariance the energy over 2E (`concentration`) approximates ln E minus routing entropy.
+    Two definitions are in use, and both are read. `router_cond_ratio` is max ‖w_i − w̄‖ / ‖w̄‖. It
+    is about √(E−1) for independent rows and falls towards 0 when a shared mean dominates.
+    `router_centered_energy` is Σ‖w_i‖² − E‖w̄‖². For inputs of unit covariance this energy over 2E
+    (`concentration`) approximates ln E minus routing entropy.
     """
 
     name = "router-conditioning"
@@ -29,11 +29,13 @@ class RouterConditioning(Monitor):
     source = "arXiv 2606.28116"
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the routers."""
         self._routers: tuple[Router, ...] = find_anatomy(model).routers
         return None if self._routers else "the model has no router"
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the two quantities of every router."""
         readings = []
         for router in self._routers:
             rows = router.rows()

@@ -12,19 +12,19 @@ from rksp.monitors.base import Reading
 from rksp.monitors.router_states import RouterMonitor
 
 _TOKENS_PER_EXPERT = 1000  # routed tokens that a window for dead experts waits for, per expert
-# Of the mean load; at a tenth, experts of healthy small models came back.
+# Share of the mean load; below a tenth, experts of healthy small models recovered.
 _DEAD_SHARE = 0.02
 _DEAD_WINDOWS = 3
 
 
 class RouterLoad(RouterMonitor):
-    """Shares f_i of routed tokens in the first micro-batch, and what is wrong with them.
+    """Imbalance of the shares f_i of routed tokens in the first micro-batch.
 
-    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1];
-    with Gini index, coefficient of variation and entropy of the load over ln E in the detail.
-    `router_dead_experts` counts experts below 2 % of the mean load in three windows in a row, of at
-    least 1,000 routed tokens per expert each; read from the third window on. Choices follow
-    the logits and the correction of a router that has one; limits of groups or capacity are not
+    `router_max_vio` is (max load − mean)/mean (Wang et al., 2024, arXiv 2408.15664), in [0, E−1].
+    The detail gives Gini index, coefficient of variation and entropy of the load over ln E.
+    `router_dead_experts` counts experts below 2 % of the mean load in three windows in a row, each
+    of at least 1,000 routed tokens per expert; it is read from the third window on. Choices follow
+    the logits and the router's correction, if it has one. Limits of groups or capacity are not
     modeled.
     """
 
@@ -35,16 +35,19 @@ class RouterLoad(RouterMonitor):
     source = "arXiv 2408.15664"
 
     def reset(self) -> None:
+        """Forget the counts of all windows."""
         self._counts: dict[str, Tensor] = {}
         self._windows: dict[str, list[Tensor]] = {}
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
+        """Return the number of tokens of each expert."""
         scores = logits
         if router.correction is not None:
             scores = logits.sigmoid() + router.correction.to(logits.dtype)
         return router_statistics(scores, router.top_k).load
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
+        """Return the reading of one router's imbalance and, once known, of its dead experts."""
         load = measured.double().cpu()
         if len(load) < 2 or not float(load.sum()):
             return []

@@ -1,4 +1,4 @@
-"""Router similarity: whether the rows of a router grow alike."""
+"""Router similarity: do the rows of a router become alike?"""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rksp.monitors.base import Monitor, Reading
 class RouterSimilarity(Monitor):
     """Mean cosine between pairs of router rows: `router_similarity` (arXiv 2606.28116, eq. 7).
 
-    In [−1/(E−1), 1], near 0 at the start; it drifts up when a few directions win. A router with a
-    zero row has none yet. Computed from the mean unit row ū as (E‖ū‖² − 1)/(E − 1).
+    The value is in [−1/(E−1), 1] and near 0 at the start; it rises when a few directions win. A
+    router with a zero row has no reading. It is computed from the mean unit row ū as
+    (E‖ū‖² − 1)/(E − 1).
     """
 
     name = "router-similarity"
@@ -25,11 +26,13 @@ class RouterSimilarity(Monitor):
     source = "arXiv 2606.28116"
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the routers."""
         self._routers: tuple[Router, ...] = find_anatomy(model).routers
         return None if self._routers else "the model has no router"
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the similarity of every router."""
         readings = []
         for router in self._routers:
             rows = router.rows()
@@ -42,7 +45,7 @@ class RouterSimilarity(Monitor):
 
 
 def mean_cosine(rows: Tensor) -> Tensor:
-    """Mean cosine over pairs of different rows of `[rows, width]`, a scalar."""
+    """Return the mean cosine over pairs of different rows of `[rows, width]`, a scalar."""
     count = len(rows)
     units = rows / rows.norm(dim=-1, keepdim=True)
     return (count * units.mean(0).square().sum() - 1) / (count - 1)

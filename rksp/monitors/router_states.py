@@ -1,4 +1,4 @@
-"""What a router sees in the first micro-batch of a sampled step."""
+"""The inputs of routers in the first micro-batch of a sampled step."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from rksp.monitors.base import Monitor, Reading
 
 
 class RouterMonitor(Monitor):
-    """A monitor of router logits, recomputed in float32 from what enters the layer of experts.
+    """A monitor of router logits, recomputed in float32 from the inputs of the layer of experts.
 
-    What routers return differs between models and releases, and fused expert kernels pass them
-    by. Padding tokens count like others.
+    The return values of routers differ between models and releases, and fused expert kernels bypass
+    them. Padding tokens count like others.
     """
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the routers."""
         self._routers: tuple[Router, ...] = find_anatomy(model).routers
         self._seen: dict[str, object] = {}
         self.reset()
         return None if self._routers else "the model has no router"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the inputs of the layers of experts."""
         self._seen = {}
         return [
             router.block.register_forward_pre_hook(self._hook(router), with_kwargs=True)
@@ -37,6 +39,7 @@ class RouterMonitor(Monitor):
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the readings of all routers that ran."""
         seen, self._seen = self._seen, {}
         return [
             reading
@@ -47,11 +50,11 @@ class RouterMonitor(Monitor):
 
     @abstractmethod
     def measure(self, router: Router, logits: Tensor) -> object:
-        """What to keep of logits `[tokens, experts]`; no tensor of the graph."""
+        """Return what to keep of logits `[tokens, experts]`, without tensors of the graph."""
 
     @abstractmethod
     def readings_of(self, router: Router, measured: object, step: int) -> list[Reading]:
-        """The readings of one router."""
+        """Return the readings of one router."""
 
     def _hook(self, router: Router):
         def before(module: nn.Module, args: tuple, kwargs: dict) -> None:

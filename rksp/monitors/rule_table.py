@@ -1,8 +1,8 @@
-"""One rule per quantity: what change is bad, how large it must be, and what to do about it.
+"""One rule per quantity: which change is bad, how large it must be, and what to do about it.
 
-Advice is what the literature does at such an alarm, in the names of rksp's interventions; hard
-limits are published ones where there are any, and otherwise defaults that healthy small runs stay
-within. A floor is the smallest change worth an alarm, in the units of the transform.
+Advice names the intervention of rksp that the literature uses at such an alarm. Hard limits are
+published ones if there are any, and otherwise defaults that healthy small runs do not reach. A
+floor is the smallest change worth an alarm, in the units of the transform.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 
 from rksp.monitors.alarm import Severity
 
-_TINY = 1e-30  # below it a logarithm says nothing more
+_TINY = 1e-30  # the smallest argument of a logarithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +22,18 @@ class Rule:
     """How readings of one quantity become alarms.
 
     Attributes:
-        direction: The bad side; None where only the hard limits speak.
+        direction: The bad side; None if the quantity has only hard limits.
         transform: Logarithm for positive, heavy-tailed values.
         floor: Added to the measured spread, in transformed units.
-        harmless: A value on the good side of it may change as it likes.
-        warn, critical: Hard limits on the value itself, on the bad side (`up` if there is none).
-            A series that starts beyond `warn` is not judged by it, unless `from_start`.
-        from_start: Whether `warn` speaks for a series that starts beyond it too.
-        patience: Samples in a row beyond a hard limit before it speaks.
+        harmless: Values on the good side of this one never raise an alarm by their change.
+        warn: Hard limit of a warning on the value itself, on the bad side (`up` if there is none).
+            It does not apply to a series that starts beyond it, unless `from_start` is set.
+        critical: Hard limit of a critical alarm, on the same side.
+        from_start: Whether `warn` also applies to a series that starts beyond it.
+        patience: Number of samples in a row beyond a hard limit that raise its alarm.
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row, with `ratio_severity`.
-        is_drift: Whether the healthy mean is constant, so that a CUSUM makes sense.
+        ratio_severity: The severity of that alarm.
         advice: Name of an intervention, or empty.
     """
 
@@ -46,11 +47,10 @@ class Rule:
     patience: int = 1
     ratio: float | None = None
     ratio_severity: Severity = Severity.WARN
-    is_drift: bool = False
     advice: str = ""
 
     def __str__(self) -> str:
-        """What raises an alarm, in words."""
+        """Describe in words what raises an alarm."""
         sign = "≤" if self.direction == "down" else "≥"
         parts = []
         if self.direction is not None:
@@ -70,21 +70,21 @@ class Rule:
         return "; ".join(parts) or "none"
 
     def transformed(self, value: float) -> float:
-        """The value in the units of the baseline."""
+        """Return the value in the units of the baseline."""
         return math.log(max(value, _TINY)) if self.transform == "log" else value
 
     def restored(self, value: float) -> float:
-        """The inverse of `transformed`."""
+        """Invert `transformed`."""
         return math.exp(value) if self.transform == "log" else value
 
     def is_beyond(self, value: float, limit: float) -> bool:
-        """Whether a value reached a limit."""
+        """Return whether a value reached a limit."""
         if self.direction == "both":
             value = abs(value)
         return value <= limit if self.direction == "down" else value >= limit
 
     def ratio_to(self, value: float, median: float) -> float:
-        """How many times worse than the median a positive value is."""
+        """Return how many times worse than the median a positive value is."""
         low, high = (value, median) if self.direction == "down" else (median, value)
         return high / max(low, _TINY)
 
@@ -169,7 +169,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(quantity: str, table: Mapping[str, Rule]) -> Rule:
-    """The rule of a quantity; one with a window as suffix (`..._50`) has that of its stem."""
+    """Return the rule of a quantity; with a window as suffix (`..._50`), the rule of its stem."""
     stem, _, window = quantity.rpartition("_")
     known = quantity in table or not window.isdecimal()
     return table.get(quantity if known else stem, NO_RULE)

@@ -1,4 +1,4 @@
-"""Alarms from stored readings: explicit numbers, so that thresholds can be replayed."""
+"""Alarms from stored readings, with explicit thresholds that can be replayed."""
 
 from __future__ import annotations
 
@@ -20,30 +20,28 @@ _LAST_RESORT = "backoff"
 class Rules:
     """The numbers of the alarm engine.
 
-    A reading is compared with a baseline of its own series: the last `window` samples, without
-    the `recent` newest (fewer while the series is short) and without any that was over the bar;
-    z is its distance from their line in units of their spread plus the rule's floor. A sample is
-    *over the bar* at z ≥ `run_z`. An alarm warns at z ≥ `single_z` once or after `run_length`
-    samples over the bar in a row. It is critical after `critical_length` of them, beyond a hard
-    limit, or at once where z or a leap is `critical_factor` times its threshold. Both thresholds
-    grow where samples are few or autocorrelated (see `rksp.monitors.baseline`), so that a series of
-    20 samples can alarm, but only at what is beyond its own uncertainty. A smooth series is judged
-    by its leaps too: a sample that is `single_z` times further from the one before than neighbors
-    usually are warns, if it is as many leaps, or a z of `run_z`, from what is expected.
+    A reading is compared with a baseline of its own series: the last `window` samples, without the
+    `recent` newest (fewer while the series is short) and without any that was over the bar. Its z
+    is the distance from their line in units of their spread plus the rule's floor. A sample is
+    *over the bar* at z ≥ `run_z`. An alarm is a warning at z ≥ `single_z` once, or after
+    `run_length` samples over the bar in a row. It is critical after `critical_length` of them,
+    beyond a hard limit, or at once if z or a jump is `critical_factor` times its threshold. Both
+    thresholds grow if samples are few or autocorrelated (see `rksp.monitors.baseline`), so a series
+    of 20 samples can alarm, but only on values beyond its own uncertainty. A smooth series is
+    judged by its jumps too. A sample warns if it is `single_z` times further from the last one than
+    neighbors usually are, and if it is as many jumps, or a z of `run_z`, from the expected value.
     After an alarm the quantity's baseline is frozen until no layer was over the bar for
     `run_length` samples.
 
-    Where the table of quantities asks for it, a one-sided CUSUM with drift `cusum_drift` looks for
-    slow changes (Siegmund's approximation: 19,000 white samples to a false alarm at 8).
-
     Attributes:
-        active: Names of interventions that act in the run: no alarm advises one of them.
-        warmup_steps: Steps of the learning-rate warm-up: only hard limits speak, and the
+        active: Names of interventions that act in the run; no alarm advises one of them.
+        warmup_steps: Steps of the learning-rate warm-up. During it only hard limits apply, and the
             samples enter no baseline.
-        rearm_at: Steps at which every baseline starts anew: a change of the schedule's phase, of
-            the batch size, of the context length.
-        min_samples: Baseline samples below which only hard limits speak.
-        table: The rule of every quantity; one that is missing alarms only if it is not finite.
+        rearm_at: Steps at which every baseline starts anew, because the schedule's phase, the batch
+            size or the context length changes.
+        min_samples: With fewer baseline samples only hard limits apply.
+        table: The rule of every quantity; a quantity without a rule alarms only if it is not
+            finite.
     """
 
     window: int = 128
@@ -54,28 +52,26 @@ class Rules:
     run_length: int = 3
     critical_length: int = 10
     critical_factor: float = 10.0
-    cusum_limit: float = 8.0
-    cusum_drift: float = 0.5
     warmup_steps: int = 0
     rearm_at: tuple[int, ...] = ()
     active: frozenset[str] = frozenset()
     table: Mapping[str, Rule] = field(default_factory=lambda: RULES)
 
     def advice(self, rule: Rule) -> str:
-        """The rule's advice, or back-off where that is followed already; empty if both are."""
+        """Return the rule's advice, or back-off if that is already active; empty if both are."""
         left = (name for name in (rule.advice, _LAST_RESORT) if name not in self.active)
         return next(left, "") if rule.advice else ""
 
     def severity(self, size: float, threshold: float) -> Severity:
-        """How serious a sample is that lies this far beyond its baseline."""
+        """Return the severity of a sample that lies this far beyond its baseline."""
         is_extreme = size >= self.critical_factor * threshold
         return Severity.CRITICAL if is_extreme else Severity.WARN
 
 
 def replay(readings: Iterable[Reading], rules: Rules) -> list[Alarm]:
-    """The alarms that `rules` would have raised on stored readings, in their order.
+    """Return the alarms that `rules` would have raised on stored readings, in their order.
 
-    With the rules of the run, they are those of the run.
+    With the rules of the run they are the alarms of the run.
     """
     judge = Judge(rules)
     steps = groupby(readings, key=lambda reading: reading.step)
@@ -90,7 +86,7 @@ class Judge:
         self._quantities: dict[tuple[str, str], _Quantity] = {}
 
     def feed(self, readings: Sequence[Reading]) -> list[Alarm]:
-        """The new alarms; the readings are one step's, each quantity's layers together."""
+        """Return the new alarms for the readings of one step."""
         alarms = []
         for (monitor, quantity), group in _grouped(readings):
             key = (monitor, quantity)
@@ -103,7 +99,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """What one layer's reading gave; without a severity it is over the bar and waits."""
+    """The judgement of one layer's reading; without a severity it is over the bar and waits."""
 
     reading: Reading
     excess: float  # over the threshold, to rank layers by
@@ -123,6 +119,7 @@ class _Quantity:
         self.over = self.calm = self.beyond = 0
 
     def judge(self, readings: Sequence[Reading]) -> list[Alarm]:
+        """Judge the readings of one step; return the alarm if there is one."""
         if readings[0].step in self.rules.rearm_at:
             self.layers.clear()
             self.raised, self.over, self.calm, self.beyond = None, 0, 0, 0
@@ -141,14 +138,14 @@ class _Quantity:
         return [] if alarm is None else [alarm]
 
     def _patient(self, verdicts: list[_Verdict]) -> list[_Verdict]:
-        """Leaves hard limits out until they were passed often enough in a row."""
+        """Drop hard limits until they were passed often enough in a row."""
         self.beyond = self.beyond + 1 if any(v.is_limit for v in verdicts) else 0
         if self.beyond >= self.rule.patience:
             return verdicts
         return [verdict for verdict in verdicts if not verdict.is_limit]
 
     def _episode(self, verdicts: list[_Verdict]) -> Alarm | None:
-        """Opens, escalates or closes the episode; an alarm if it opened or escalated."""
+        """Open, escalate or close the episode; return an alarm if it opened or escalated."""
         if not verdicts:
             self.over, self.calm = 0, self.calm + 1
             if self.calm >= self.rules.run_length:
@@ -186,20 +183,21 @@ class _Series:
     def __init__(self, rule: Rule, rules: Rules) -> None:
         self.rule, self.rules = rule, rules
         self.samples: deque[float] = deque(maxlen=rules.window + rules.recent)
-        self.count = 0  # of samples ever kept
-        self.fitted_at = self.fitted_to = -1  # samples kept when it was fitted, and those used
+        self.count = 0  # samples kept so far
+        self.fitted_at = self.fitted_to = -1  # samples kept at the last fit, and samples used
         self.baseline: Baseline | None = None
         self.run = self.beyond = 0  # samples in a row over the bar, beyond the ratio
-        self.was_within = False  # the soft limit, once
-        self.cusum = 0.0
-        self.last: float | None = None  # sample, if it was finite
+        self.was_within = False  # true once a value was within the soft limit
+        self.last: float | None = None  # the newest finite sample
 
     def keep(self, value: float) -> None:
+        """Add a finite value to the samples."""
         if math.isfinite(value):
             self.samples.append(self.rule.transformed(value))
             self.count += 1
 
     def verdict(self, reading: Reading, layers: int) -> _Verdict | None:
+        """Judge one reading; return the worst verdict, or None."""
         rule, rules, value = self.rule, self.rules, reading.value
         if not math.isfinite(value):
             return _Verdict(
@@ -225,7 +223,7 @@ class _Series:
         ):
             if limit is None or not rule.is_beyond(value, limit):
                 continue
-            # A model that starts beyond a soft limit is of another kind, not ill.
+            # A model that starts beyond a soft limit is of another kind, not in trouble.
             is_judged = self.was_within or rule.from_start
             if severity is Severity.WARN and not is_judged:
                 continue
@@ -268,7 +266,7 @@ class _Series:
                 severity=severity,
             )
         leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, rule.direction)
-        # Back from a low sample is no leap away: it must also be far from what is expected.
+        # A return from a low sample is not an alarm: it must also be far from the expected value.
         far = max(z / rules.run_z, baseline.leaps(x, rule.direction, ahead) / baseline.jump_z)
         if leap >= baseline.jump_z and far >= 1:
             yield _Verdict(
@@ -289,20 +287,9 @@ class _Series:
                     baseline=rule.restored(baseline.median),
                     severity=rule.ratio_severity,
                 )
-        if rule.is_drift and baseline.is_white_enough:
-            innovation = baseline.innovation(x, self.last or x, rule.direction)
-            self.cusum = max(0.0, self.cusum + innovation - rules.cusum_drift)
-            if self.cusum >= rules.cusum_limit:
-                yield _Verdict(
-                    reading=reading,
-                    excess=self.cusum / rules.cusum_limit,
-                    rule=f"CUSUM {self.cusum:.1f} >= {rules.cusum_limit:g}",
-                    baseline=rule.restored(baseline.median),
-                    severity=Severity.WARN,
-                )
 
     def _refresh(self, layers: int) -> None:
-        """Fits the baseline again once an eighth of the samples is new."""
+        """Fit the baseline again once an eighth of the samples is new."""
         usable = len(self.samples)
         is_due = self.count - self.fitted_at >= max(1, usable // 8)
         if self.fitted_at >= 0 and not is_due:

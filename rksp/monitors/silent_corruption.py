@@ -1,4 +1,4 @@
-"""Silent corruption: replicas that should agree are compared with each other, not with the past."""
+"""Silent corruption: compare replicas that should agree with each other, not with the past."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ class SilentCorruption(Monitor):
     """Compares data-parallel replicas, so that a hard batch is not taken for a broken device.
 
     - `residual_gain_outlier` per block, the Residual Gain Guard of TrainSDC (2026, arXiv
-      2608.30769): g = ln RMS(out) - ln RMS(in) on every rank, e = g - median over the other
-      ranks, scaled by 1.4826 times the MAD of that rank's e over 64 samples. The value is the
-      largest |e| in these scales if it is 1.5 times the second largest, else 0 (no rank stands
-      out); the paper's alarm is at 2.5, ours at 6. Needs four ranks, as of three a bad one moves
-      the median of each of the others. `rank` says which one.
-    - `checksum_mismatch`: ranks whose weights differ in any bit from those of most ranks, counted
-      by a 64-bit sum over each tensor's bits, every `checksum_every` samples. Needs weights that
-      are whole on every rank (not FSDP). `rank` is the first that differs; of two ranks that
-      disagree it is -1, as nothing says which is right.
+    2608.30769):
+      g = ln RMS(out) - ln RMS(in) on every rank, e = g - median over the other ranks, scaled by
+      1.4826 times the MAD of that rank's e over 64 samples. The value is the largest |e| in these
+      scales if it is 1.5 times the second largest, else 0 (no rank stands out). The paper alarms at
+      2.5, rksp at 6. It needs four ranks, because with three a bad rank moves the median of each of
+      the others. `rank` is the rank that stands out.
+    - `checksum_mismatch`: number of ranks whose weights differ in any bit from those of most ranks,
+      by a 64-bit sum over each tensor's bits, every `checksum_every` samples. It needs weights that
+      are whole on every rank (not FSDP). `rank` is the first that differs; if two ranks disagree it
+      is -1, because nothing tells which is right.
 
-    Every rank must take the same steps; one small gather a sample.
+    Every rank must take the same steps. A sample costs one small gather.
     """
 
     name = "silent-corruption"
@@ -60,24 +61,27 @@ class SilentCorruption(Monitor):
         self.blocks, self.checksum_every = blocks, checksum_every
 
     def bind(self, model: nn.Module) -> str | None:
+        """Choose the blocks, and check that there are replicas to compare."""
         if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
-            return "one process: there is no replica to compare with"
+            return "the run has one process, so there is no replica to compare with"
         paths = block_paths(model)
         count = min(self.blocks, len(paths))
         self._blocks = [paths[i * len(paths) // count] for i in range(count)]
         self._params = list(model.named_parameters())
         self._is_sharded = any(isinstance(p, DTensor) for _, p in self._params)
         if dist.get_world_size() < MIN_RANKS and self._is_sharded:
-            return f"the weights are sharded, and gains need {MIN_RANKS} ranks to be compared"
+            return f"the weights are sharded, and a comparison of gains needs {MIN_RANKS} ranks"
         self.reset()
         return None
 
     def reset(self) -> None:
+        """Forget the history of the gains."""
         self._history: dict[str, list[deque[float]]] = {}
         self._samples = 0
         self._gains: dict[str, list[Tensor]] = {}
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Put hooks on the inputs and outputs of the chosen blocks."""
         self._gains = {}
         handles = []
         for path in self._blocks:
@@ -87,6 +91,7 @@ class SilentCorruption(Monitor):
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Gather the gains and, at their cadence, the checksums of all ranks."""
         readings = []
         for path, gains in zip(self._blocks, self._gathered_gains(), strict=True):
             found = self._outlier(path, gains)
@@ -112,7 +117,7 @@ class SilentCorruption(Monitor):
         return after
 
     def _gathered_gains(self) -> list[list[float]]:
-        """ln of the gain of every sampled block on every rank; NaN where a block did not run."""
+        """Return ln of every block's gain on every rank; NaN if a block did not run."""
         pairs = [self._gains.get(path, ()) for path in self._blocks]
         missing = self._params[0][1].new_tensor(math.nan, dtype=torch.float32)
         own = torch.stack([pair[1] - pair[0] if len(pair) == 2 else missing for pair in pairs])
@@ -120,7 +125,7 @@ class SilentCorruption(Monitor):
         return _gathered(own).T.tolist()
 
     def _outlier(self, path: str, gains: list[float]) -> tuple[float, int] | None:
-        """(value, rank) of one block; None while there is too little history."""
+        """Return (value, rank) of one block; None while the history is too short."""
         if len(gains) < MIN_RANKS:
             return None
         history = self._history.setdefault(path, [deque(maxlen=WINDOW) for _ in gains])
@@ -133,7 +138,7 @@ class SilentCorruption(Monitor):
         order = sorted(range(len(scores)), key=lambda rank: scores[rank])
         worst, second = scores[order[-1]], scores[order[-2]]
         value = worst if worst >= DOMINANCE * second else 0.0
-        if not ready or value < OUTLIER:  # what is flagged does not become normal
+        if not ready or value < OUTLIER:  # flagged samples do not enter the history
             for past, error in zip(history, errors, strict=True):
                 if math.isfinite(error):
                     past.append(error)
@@ -158,7 +163,7 @@ class SilentCorruption(Monitor):
 
 
 def _log_rms(value: object) -> list[Tensor]:
-    """Of the first tensor, if there is one."""
+    """Return ln RMS of the first tensor, as a list that is empty without one."""
     tensor = first_tensor(value)
     return [] if tensor is None else [0.5 * tensor.detach().float().square().mean().log()]
 
@@ -173,14 +178,14 @@ def _robust_score(error: float, past: Sequence[float]) -> float:
 
 
 def _gathered(own: Tensor) -> Tensor:
-    """`own` of every rank, `[ranks, ...]`."""
+    """Gather `own` of every rank, `[ranks, ...]`."""
     parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, own.contiguous())
     return torch.stack(parts)
 
 
 def _checksum(tensor: Tensor) -> Tensor:
-    """Sum of the bits read as integers, int64, wrapping around."""
+    """Return the sum of the bits read as integers, int64, wrapping around."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = tensor.detach().contiguous().view(kinds[tensor.element_size()])
     return bits.sum(dtype=torch.int64)

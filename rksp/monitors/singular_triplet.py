@@ -1,4 +1,4 @@
-"""The first singular triplet of a function's Jacobian, from products with it alone."""
+"""The first singular triplet of a function's Jacobian, from matrix-vector products alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 _SEED = 0x6A61636F
 _BLOCK = 4
 _KEPT = 8  # Ritz vectors that survive a restart
-_ACCURACY = 3e-3  # of the angle of the vectors, about the residual over 1 − (σ_2/σ_1)²
-_SMALL = 1e-3  # of the mean norm of a state; the step does not shrink below what it asks for
+_ACCURACY = 3e-3  # of the vectors' angle, which is about the residual over 1 − (σ_2/σ_1)²
+_SMALL = 1e-3  # of the mean norm of a state; smaller tokens count as this large
 
 Function = Callable[[Tensor], Tensor]
 
@@ -22,11 +22,12 @@ class Triplet:
     """The first singular triplet.
 
     Attributes:
-        sigma: σ_1, never overestimated but for rounding.
-        u, v: Unit vectors in the shapes of the output and of the state.
-        gap: σ_2 / σ_1; near 1 the vectors mean little.
+        sigma: σ_1, never overestimated except by rounding.
+        u: Unit vector in the shape of the output.
+        v: Unit vector in the shape of the state.
+        gap: σ_2 / σ_1; if it is near 1, the vectors mean little.
         residual: ‖Jᵀu − σ v‖ / σ.
-        rounds: Rounds it took.
+        rounds: Number of rounds.
     """
 
     sigma: float
@@ -38,17 +39,17 @@ class Triplet:
 
 
 def leading_triplet(function: Function, state: Tensor, *, rounds: int) -> Triplet:
-    """The first singular triplet of the Jacobian of a function at a state.
+    """Return the first singular triplet of the Jacobian of a function at a state.
 
-    A block Krylov method with thick restarts (Golub, Luk and Overton, 1981; Baglama and Reichel,
-    2005): each round multiplies four new directions with J, takes the singular value
-    decomposition of J on all directions kept (at most twelve), multiplies its four leading left
-    vectors with Jᵀ, and goes on with what is left of them, Jᵀu − σv.
+    The method is block Krylov with thick restarts (Golub, Luk and Overton, 1981; Baglama and
+    Reichel, 2005). Each round multiplies four new directions with J and computes the singular value
+    decomposition of J on all kept directions (at most twelve). It then multiplies the four leading
+    left vectors with Jᵀ and continues with the residuals Jᵀu − σv.
 
     Args:
-        function: Of a state, in its shape; run without a graph.
+        function: A function of a state that returns its shape; run without a graph.
         state: `[batch, tokens, width]` or any other shape with features last.
-        rounds: Most rounds.
+        rounds: The largest number of rounds.
     """
     generator = torch.Generator().manual_seed(_SEED)
     block = min(_BLOCK, state.numel())
@@ -88,7 +89,7 @@ def leading_triplet(function: Function, state: Tensor, *, rounds: int) -> Triple
 
 
 def _ritz(basis: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Singular values (descending, float64), left and right vectors of J on a basis."""
+    """Return singular values (descending, float64), left and right vectors of J on a basis."""
     double = images.double()
     energy, turn = torch.linalg.eigh(double.mT @ double)
     energy, turn = energy.flip(0), turn.flip(1)
@@ -98,7 +99,7 @@ def _ritz(basis: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _orthonormal(fresh: Tensor, basis: Tensor) -> Tensor:
-    """Orthonormal columns that span `fresh` beside `basis`; twice is enough."""
+    """Return orthonormal columns that span `fresh` outside `basis`; two passes are enough."""
     fresh = fresh / fresh.norm(dim=0).clamp(min=1e-30)
     for _ in range(2):
         fresh = torch.linalg.qr(fresh - basis @ (basis.mT @ fresh)).Q
@@ -106,10 +107,10 @@ def _orthonormal(fresh: Tensor, basis: Tensor) -> Tensor:
 
 
 def _pushed(function: Function, state: Tensor, tangent: Tensor) -> Tensor:
-    """J v for a unit vector, by central differences.
+    """Return J v for a unit vector, by central differences.
 
-    No token is moved by more than ε^⅓ of its own norm, which balances rounding and curvature: norm
-    layers make a block curve on the scale of a token, and a leading direction may sit on one.
+    No token moves by more than ε^⅓ of its own norm, which balances rounding and curvature. Norm
+    layers make a block curve on the scale of a token, and a leading direction may act on one token.
     """
     sizes = state.norm(dim=-1)
     sizes = sizes.clamp(min=_SMALL * float(sizes.square().mean().sqrt()))

@@ -1,4 +1,4 @@
-"""Where readings and alarms go: a file, or the tracker that is in use."""
+"""Sinks for readings and alarms: a file, or an experiment tracker."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ _DETAIL = "detail."
 
 
 class Sink(ABC):
-    """Takes what a watch saw, call by call."""
+    """Receives readings and alarms call by call."""
 
     @abstractmethod
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Called after every phase of every step, with what is new; often with nothing."""
+        """Write what is new; called after every phase of every step, often with nothing."""
 
     def close(self) -> None:
-        """Flushes and lets go."""
+        """Flush and close."""
         return None
 
 
 class JsonLines(Sink):
     """One flat JSON object a line, flushed after every step: the source of truth of a run.
 
-    An existing file is continued: a last line that was cut off is dropped. JSON has no infinity
-    and no NaN, so such values are written as the strings `"inf"`, `"-inf"`, `"nan"`.
+    An existing file is continued, without an incomplete last line. JSON has no infinity and no NaN,
+    so such values are written as the strings `"inf"`, `"-inf"`, `"nan"`.
 
     Args:
         path: The file; its folder must exist.
-        from_step: Drop the records of this step and later ones first, for a run that goes on from
-            a checkpoint.
+        from_step: First drop the records of this step and later ones, for a run that resumes from a
+            checkpoint.
+
+    Raises:
+        InputError: The file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, from_step: int | None = None) -> None:
@@ -57,6 +60,7 @@ class JsonLines(Sink):
             ) from error
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Append the records and flush."""
         lines = [_line("reading", reading) for reading in readings]
         lines += [_line("alarm", alarm) for alarm in alarms]
         if lines:
@@ -64,6 +68,7 @@ class JsonLines(Sink):
             self._file.flush()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def _repair(self, from_step: int | None) -> None:
@@ -78,10 +83,10 @@ class JsonLines(Sink):
 
 
 def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
-    """The readings and alarms that `JsonLines` wrote, equal to those of the run.
+    """Return the readings and alarms that `JsonLines` wrote, equal to those of the run.
 
     Raises:
-        ArtifactError: A line is no record of such a log.
+        ArtifactError: A line is not a record of such a log.
     """
     readings, alarms = [], []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
@@ -95,7 +100,7 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
                 alarms.append(Alarm(**{k: _number(k, v) for k, v in record.items()}))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ArtifactError(
-                f"Line {number} of {path} is no record of a monitor log ({error}); "
+                f"Line {number} of {path} is not a record of a monitor log ({error}); "
                 "the file was changed, or another program wrote it."
             ) from error
     return readings, alarms
@@ -125,15 +130,16 @@ def _number(name: str, value: object) -> object:
 
 
 class Csv(Sink):
-    """A table of readings and alarms, a row each, flushed after every step; opens in any program.
+    """A table of readings and alarms, one row each, flushed after every step.
 
-    An existing file is continued. `read_log` reads `JsonLines` alone: this one leaves out details.
+    An existing file is continued. The table leaves out details; only `JsonLines` files can be read
+    back by `read_log`.
 
     Args:
         path: The file; its folder must exist.
 
     Raises:
-        InputError: It cannot be written, or holds another table.
+        InputError: The file cannot be written, or it holds a different table.
     """
 
     COLUMNS = (
@@ -158,11 +164,12 @@ class Csv(Sink):
         elif first != ",".join(self.COLUMNS):
             self._file.close()
             raise InputError(
-                f"{self.path} holds another table, with the columns {first[:80]!r}; "
+                f"{self.path} holds a different table with the columns {first[:80]!r}; "
                 "give the path of a new file."
             )
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Append the rows and flush."""
         rows = [{"kind": "reading", **_fields(reading)} for reading in readings]
         rows += [{"kind": "alarm", **_fields(alarm)} for alarm in alarms]
         if rows:
@@ -170,6 +177,7 @@ class Csv(Sink):
             self._file.flush()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
@@ -178,7 +186,7 @@ def _fields(record: Reading | Alarm) -> dict[str, object]:
 
 
 class TensorBoard(Sink):
-    """Scalars `rksp/monitor/quantity/layer` in an event file, alarms as text."""
+    """Scalars `rksp/monitor/quantity/layer` in an event file, and alarms as text."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         _needed("tensorboard", "tensorboard")
@@ -187,26 +195,28 @@ class TensorBoard(Sink):
         self._writer = SummaryWriter(os.fspath(folder))
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Add scalars and texts."""
         for reading in readings:
             self._writer.add_scalar(_tag(reading), reading.value, reading.step)
         for alarm in alarms:
             self._writer.add_text("rksp/alarms", sentence(alarm), alarm.step)
 
     def close(self) -> None:
+        """Close the event file."""
         self._writer.close()
 
 
 class WeightsAndBiases(Sink):
-    """The run that `wandb.init` opened; rksp never opens one. Alarms become its alerts.
+    """Logs into the run that `wandb.init` opened; rksp never opens one. Alarms become its alerts.
 
-    An alert of a quantity is sent at its first alarm of each severity, so that an episode that
-    comes and goes is one message; all alarms stand in the run's log.
+    An alert is sent at the first alarm of each quantity and severity, so that an episode that comes
+    and goes is one message. The run's log holds all alarms.
     """
 
     def __init__(self) -> None:
         wandb = _needed("wandb", "wandb")
         if wandb.run is None:
-            raise InputError("No W&B run is active; call wandb.init() before rksp logs into it.")
+            raise InputError("No W&B run is active; call wandb.init() first.")
         self._run = wandb.run
         self._run.define_metric("rksp/*", step_metric="rksp/step")
         self._levels = {
@@ -216,6 +226,7 @@ class WeightsAndBiases(Sink):
         self._once = _Once()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Log the values and the alarms, and send the alerts."""
         for step, values in _by_step(readings):
             self._run.log({"rksp/step": step, **values})
         for alarm in alarms:
@@ -229,20 +240,19 @@ class WeightsAndBiases(Sink):
 
 
 class MLflow(Sink):
-    """The run that `mlflow.start_run` opened; rksp never opens one. Alarms become its tags.
+    """Logs into the run that `mlflow.start_run` opened; rksp never opens one. Alarms become tags.
 
-    A quantity has one tag a severity, `rksp.alarm.critical.loss`, with its first such alarm.
+    A quantity has one tag for each severity, `rksp.alarm.critical.loss`, with its first such alarm.
     """
 
     def __init__(self) -> None:
         self._mlflow = _needed("mlflow", "mlflow")
         if self._mlflow.active_run() is None:
-            raise InputError(
-                "No MLflow run is active; call mlflow.start_run() before rksp logs into it."
-            )
+            raise InputError("No MLflow run is active; call mlflow.start_run() first.")
         self._once = _Once()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Log the values and set the tags."""
         for step, values in _by_step(readings):
             self._mlflow.log_metrics(values, step=step)
         for alarm in self._once(alarms):
@@ -251,15 +261,16 @@ class MLflow(Sink):
 
 
 class Trackio(Sink):
-    """The run that `trackio.init` opened; rksp never opens one."""
+    """Logs into the run that `trackio.init` opened; rksp never opens one."""
 
     def __init__(self) -> None:
         trackio = _needed("trackio", "trackio")
         self._run = trackio.context_vars.current_run.get()
         if self._run is None:
-            raise InputError("No Trackio run is active; call trackio.init() before rksp logs.")
+            raise InputError("No Trackio run is active; call trackio.init() first.")
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Log the values and the alarms."""
         for step, values in _by_step(readings):
             self._run.log(values, step=step)
         for alarm in alarms:
@@ -267,7 +278,7 @@ class Trackio(Sink):
 
 
 class _Once:
-    """Lets the first alarm of every quantity and severity pass."""
+    """Passes the first alarm of every quantity and severity."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, str, Severity]] = set()
@@ -285,7 +296,7 @@ def _needed(module: str, package: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise InputError(
-            f"Logging there needs {package}; pip install {package}, or log to JSON Lines."
+            f"This sink needs {package}; pip install {package}, or log to JSON Lines."
         ) from error
 
 
@@ -302,7 +313,7 @@ def _tag(reading: Reading) -> str:
 
 
 def sentence(alarm: Alarm) -> str:
-    """An alarm in one line, for logs and trackers."""
+    """Return an alarm in one line, for logs and trackers."""
     where = f" at {alarm.layer}" if alarm.layer else ""
     normal = "" if alarm.baseline is None else f" (baseline {alarm.baseline:.4g})"
     advice = f"; try {alarm.advice}" if alarm.advice else ""

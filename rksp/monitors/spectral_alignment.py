@@ -1,4 +1,4 @@
-"""Spectral Alignment: on which side of a weight's first singular direction its inputs lie."""
+"""Spectral Alignment: the side of a weight's first singular direction on which its inputs lie."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
 
 _TOKENS = 4096  # of the first micro-batch, evenly chosen
-# Over the weights at a warm start. On a small model that trained at 1e-3, 4 every 20 steps left a
-# median cosine with v_1 of 0.994 at step 20, 0.999 at step 100, and a least one of 0.998 at 200;
-# every 100 steps they left 0.946 at step 100 and 0.9997 at 200.
+# Passes over the weights at a warm start. On a small model that trained at 1e-3, 4 passes every 20
+# steps gave a median cosine with v_1 of 0.994 at step 20 and 0.999 at step 100, and a least one of
+# 0.998 at 200; 4 passes every 100 steps gave 0.946 at step 100 and 0.9997 at 200.
 _PASSES = 4
 
 
 class SpectralAlignment(Monitor):
     """Majority sign of cos(x_t, v_1) over tokens: `sign_majority` (arXiv 2510.04202).
 
-    x_t is the input of a matrix, v_1 its first singular vector on that side. Half where signs are
-    balanced, 1 where all inputs lie on one side: the loss of sign diversity that precedes
-    failures. The first position is left out (inputs gather there), experts too. In the detail:
-    `mean` (sign kept from reading to reading), `std`, `p5` and `p95` of the cosines, and `gap` =
-    σ_2/σ_1, near which to 1 the direction means little.
+    x_t is the input of a matrix, v_1 its first singular vector on that side. The value is one half
+    if signs are balanced, and 1 if all inputs lie on one side, the loss of sign diversity that
+    precedes failures. The first position is left out, because inputs gather there, and so are
+    experts. The detail gives `mean` (its sign is consistent between readings), `std`, `p5` and
+    `p95` of the cosines, and `gap` = σ_2/σ_1; if it is near 1, the direction means little.
 
-    Where we differ from ports: cosines on the input side, which have the sign of those on the
-    output side; all tokens together instead of sequence by sequence.
+    Differences from ports: cosines are taken on the input side, where they have the same sign as on
+    the output side; and all tokens are taken together instead of sequence by sequence.
     """
 
     name = "spectral-alignment"
@@ -43,6 +43,7 @@ class SpectralAlignment(Monitor):
     source = "arXiv 2510.04202"
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the matrices of the blocks."""
         anatomy = find_anatomy(model)
         modules = dict(model.named_modules())
         self._groups: dict[str, list[Matrix]] = {}
@@ -55,10 +56,12 @@ class SpectralAlignment(Monitor):
         return None if self._groups else "no matrix of a known layout was found in the blocks"
 
     def reset(self) -> None:
+        """Forget the singular vectors of the last reading."""
         self._state: tuple[Tensor, ...] | None = None
 
     @torch.no_grad()
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Compute the singular vectors, and put hooks on the matrices' inputs."""
         self._seen = {}
         matrices = [matrix for group in self._groups.values() for matrix in group]
         weights = [matrix.read() for matrix in matrices]
@@ -80,6 +83,7 @@ class SpectralAlignment(Monitor):
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the reading of every matrix that ran."""
         seen, self._seen = self._seen, {}
         return [
             reading
@@ -104,7 +108,7 @@ class SpectralAlignment(Monitor):
         rows = int(found.rows[index])
         signs = [int(found.positive[index]), int(found.negative[index])]
         if rows < 2 or not sum(signs):
-            return None  # rows that are zero or overflow have none
+            return None  # rows that are zero or overflow have no cosine
         mean = float(found.total[index]) / rows
         square = float(found.total_squares[index]) / rows
         share = found.histogram[index].cumsum(0).double().cpu() / rows

@@ -1,4 +1,4 @@
-"""Stable rank: over how many directions a weight's energy is spread."""
+"""Stable rank: the number of directions over which a weight's energy is spread."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PASSES = 8
 class StableRank(Monitor):
     """‖W‖_F² / σ_1² of every matrix of the blocks: `stable_rank` (MSign, arXiv 2602.01734).
 
-    It falls, of attention's matrices first, thousands of steps before a failure. Fused
-    projections are taken apart; of experts in one parameter the worst is the value. σ_1 comes
-    from block power iteration warm-started at the last reading and is never overestimated, so the
-    error is towards healthy. `early_stable_rank` of the whole model is the geometric mean over
-    attention's matrices in the first third of the layers.
+    It falls thousands of steps before a failure, first in attention's matrices. Fused projections
+    are split; of experts in one parameter the worst gives the value. σ_1 comes from block power
+    iteration warm-started at the last reading. It is never overestimated, so errors are on the
+    healthy side. `early_stable_rank` of the whole model is the geometric mean over attention's
+    matrices in the first third of the layers.
     """
 
     name = "stable-rank"
@@ -35,6 +35,7 @@ class StableRank(Monitor):
     source = "MSign, arXiv 2602.01734"
 
     def bind(self, model: nn.Module) -> str | None:
+        """Find the matrices of the blocks."""
         anatomy = find_anatomy(model)
         self._matrices = anatomy.attention_matrices() + anatomy.feed_forward
         early = anatomy.attention[: -(-len(anatomy.attention) // 3)]
@@ -43,10 +44,12 @@ class StableRank(Monitor):
         return None if self._matrices else "no matrix of a known layout was found in the blocks"
 
     def reset(self) -> None:
+        """Forget the singular vectors of the last reading."""
         self._state: tuple[Tensor, ...] | None = None
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the stable rank of every matrix, and the mean of the early layers."""
         weights = [matrix.read() for matrix in self._matrices]
         passes = None if self._state is None else _PASSES
         top = top_singular(weights, self._state, iterations=passes)
@@ -56,7 +59,7 @@ class StableRank(Monitor):
         residuals = top.residual.tolist()
         groups: dict[str, list[int]] = {}
         for index, matrix in enumerate(self._matrices):
-            if math.isfinite(ranks[index]):  # a zero matrix has none
+            if math.isfinite(ranks[index]):  # a zero matrix has no stable rank
                 groups.setdefault(_layer(matrix), []).append(index)
         readings = []
         for layer, members in groups.items():

@@ -22,10 +22,10 @@ NEAR_EPSILON = 10.0  # a coordinate this close to Adam's epsilon hardly moves
 class UpdateRMS(Monitor):
     """Reads the state of an Adam-like optimizer after its step.
 
-    Per block, the worst tensor's (of `epsilon_share`, all tensors' together):
+    Each block's value is its worst tensor's (for `epsilon_share`, that of all tensors together):
 
     - `rms_t` = √mean(g² / max(v̂, ε²)), the quantity of StableAdamW (Wortsman et al., 2023, arXiv
-      2304.13013, algorithm 2): above one, the second moment underestimates the gradient; loss
+      2304.13013, algorithm 2). Above one, the second moment underestimates the gradient; loss
       spikes were seen 1 to 8 steps later. g is the gradient that the optimizer used.
     - `update_rms` = RMS(m̂ / (√v̂ + ε)), the step in units of the learning rate, before decay.
     - `epsilon_share`: share of coordinates with 0 < √v̂ < 10 ε, whose updates vanish (Wortsman et
@@ -48,10 +48,16 @@ class UpdateRMS(Monitor):
         self.samples = samples
 
     def bind(self, model: nn.Module) -> str | None:
+        """Group the parameters by block."""
         self._groups = parameter_groups(model)
         return None if self._groups else "no parameter is trained"
 
     def read(self, moment: Moment) -> list[Reading]:
+        """Return the three quantities of every block.
+
+        Raises:
+            NotCovered: The optimizer keeps no second moment.
+        """
         settings = _adam_settings(moment.optimizer)
         state = moment.optimizer.state
         for part in getattr(moment.optimizer, "parts", ()):
@@ -86,7 +92,7 @@ class UpdateRMS(Monitor):
     def _measure(
         self, tensors: Sequence[tuple[nn.Parameter, dict, tuple[float, float, float]]]
     ) -> dict[str, list[float]]:
-        """The three quantities of every tensor, in one pass over all samples."""
+        """Return the three quantities of every tensor, in one pass over all samples."""
         g = [self._sample(p.grad) for p, _, _ in tensors]
         sizes = torch.tensor([len(part) for part in g])
         owner = torch.repeat_interleave(torch.arange(len(g)), sizes).to(g[0].device)
@@ -110,14 +116,14 @@ class UpdateRMS(Monitor):
         stride = max(1, len(flat) // self.samples)
         width = tensor.shape[-1] if tensor.dim() else 1
         while stride > 1 and math.gcd(stride, width) > 1:
-            stride += 1  # or the sample would stay within a few columns
+            stride += 1  # otherwise the sample would stay within a few columns
         return flat[::stride].float()
 
 
 def _adam_settings(
     optimizer: Optimizer | None,
 ) -> dict[nn.Parameter, tuple[float, float, float]]:
-    """(β1, β2, ε) of every parameter that an Adam-like optimizer steps."""
+    """Return (β1, β2, ε) of every parameter that an Adam-like optimizer updates."""
     groups = [] if optimizer is None else optimizer.param_groups
     settings = {
         p: (*group["betas"], group["eps"])
@@ -126,7 +132,7 @@ def _adam_settings(
         for p in group["params"]
     }
     if not settings:
-        raise NotCovered("the optimizer keeps no second moment that could be read")
+        raise NotCovered("the optimizer keeps no second moment that rksp can read")
     return settings
 
 

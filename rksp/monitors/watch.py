@@ -1,9 +1,9 @@
-"""The orchestrator: arms monitors at their steps, reads them, and keeps what they saw."""
+"""The watch: arms monitors at their steps, reads them, and stores their readings."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
@@ -20,7 +20,7 @@ from rksp.monitors.rules import Judge, Rules
 from rksp.monitors.sinks import Sink
 
 T = TypeVar("T")
-# What a monitor may run into on a model it was not written for; anything else is a bug.
+# Errors that a monitor may raise on a model it was not written for; any other one is a bug.
 _EXPECTED = (
     RkspError,
     RuntimeError,
@@ -48,33 +48,32 @@ class Watch:
             alarms += watch.after_update(Moment(step=step, model=model, optimizer=optimizer))
             optimizer.zero_grad()
 
-    It guards the laws of monitors. Their hooks run without a graph and outside of autocast (whose
-    cache would otherwise keep weights without a gradient), in the first forward pass of the step
-    that builds a graph, and not when activation checkpointing repeats it; what they return is
-    dropped, so they cannot change the pass. The global generators are put back after every call.
-    A monitor that raises is switched off, and `silent` says why. Where the model itself is never
-    called (only parts of it are), passes cannot be told apart: call `end_forward_backward` after
-    the first backward.
+    The watch keeps monitors from changing the run. Their hooks run without a graph and outside of
+    autocast (whose cache would otherwise keep weights without a gradient), in the first forward
+    pass of the step that builds a graph, and not when activation checkpointing repeats it. Their
+    return values are dropped, so they cannot change the pass. The global generators are restored
+    after every call. A monitor that raises is switched off, and `silent` says why. If the model
+    itself is never called (only parts of it are), passes cannot be told apart: call
+    `end_forward_backward` after the first backward.
 
-    Hooks registered after `torch.compile` are not seen by the compiled model: bind before it is
-    compiled, or watch the eager one. Under FSDP every rank must call every method, as monitors
-    may communicate.
+    A compiled model does not run hooks that were registered after `torch.compile`: bind before
+    compilation, or watch the eager model. Under FSDP every rank must call every method, because
+    monitors may communicate.
 
     Args:
-        monitors: Each kind once.
-        rules: Of the alarms.
-        sinks: Where readings and alarms go.
-        keep: Readings that stay in memory; None for all.
-        clock: Gives seconds.
+        monitors: Monitors, each kind once.
+        rules: The rules of the alarms.
+        sinks: Sinks for readings and alarms.
+        keep: Number of readings that stay in memory; None keeps all.
+        clock: Returns seconds.
 
     Attributes:
-        monitors: All of them, in the order given.
+        monitors: All monitors in the given order.
         silent: Monitors that do not measure, with the reason, from `bind` on.
-        readings: So far, in order; of a long run the newest `keep` at least.
-        alarms: All of them, in order.
+        readings: The readings in order; in a long run at least the newest `keep`.
+        alarms: All alarms in order.
         seconds: Host time spent per monitor, hooks included. On a device that computes
             asynchronously this is the time to launch, not to compute.
-        rule_seconds: Host time spent on rules and sinks.
         resets: (step, reason) of every `reset`.
     """
 
@@ -97,7 +96,6 @@ class Watch:
         self.readings: list[Reading] = []
         self.alarms: list[Alarm] = []
         self.seconds = dict.fromkeys(names, 0.0)
-        self.rule_seconds = 0.0
         self.resets: list[tuple[int, str]] = []
         self._sinks, self._keep, self._clock = tuple(sinks), keep, clock
         self._judge = Judge(self.rules)
@@ -107,11 +105,11 @@ class Watch:
         self._forward: set[int] = set()  # identities of the dictionaries of forward hooks
         self._step = -1
         self._handles: list[RemovableHandle] = []
-        self._is_live = False  # whether hooks may look: in the step's first forward pass
+        self._is_live = False  # true in the step's first forward pass, in which hooks may look
         self._is_spent = False  # that pass is over
 
     def bind(self, model: nn.Module) -> dict[str, str]:
-        """Lets every monitor find what it measures.
+        """Let every monitor find what it measures.
 
         Returns:
             Monitors that cannot measure this model, with the reason.
@@ -133,12 +131,12 @@ class Watch:
         return dict(self.silent)
 
     def leave_out_of_advice(self, interventions: Iterable[str]) -> None:
-        """Tells the rules which interventions act in the run, before its first step."""
+        """Tell the rules which interventions act in the run, before its first step."""
         self.rules = replace(self.rules, active=self.rules.active | frozenset(interventions))
         self._judge = Judge(self.rules)
 
     def begin_step(self, step: int) -> None:
-        """Arms the monitors that sample this step; call it before the first forward pass."""
+        """Arm the monitors that sample this step; call it before the first forward pass."""
         model = self._bound()
         self.end_forward_backward()
         self._step, self._is_live, self._is_spent = step, True, False
@@ -149,12 +147,12 @@ class Watch:
                 self._handles.append(handle)
                 self._wrap(monitor, handle)
                 armed = True
-        if armed:  # first and last, so that every monitor's hooks on the model lie between
+        if armed:  # these run first and last, around every monitor's hooks on the model
             first = model.register_forward_pre_hook(self._enter, prepend=True)
             self._handles += [first, model.register_forward_hook(self._leave)]
 
     def end_forward_backward(self) -> None:
-        """Removes the hooks; with accumulation, after the first micro-batch's backward.
+        """Remove the hooks; with accumulation, call it after the first micro-batch's backward.
 
         The second forward pass of a step and `after_backward` do it too.
         """
@@ -163,7 +161,7 @@ class Watch:
         self._handles.clear()
 
     def after_backward(self, moment: Moment) -> list[Alarm]:
-        """Reads the monitors of gradients: unscaled, before clipping, weights untouched.
+        """Read the monitors of gradients, unscaled and before clipping, with the weights unchanged.
 
         A loss or gradient that is not finite is reported here, in time to skip the step.
         """
@@ -171,24 +169,24 @@ class Watch:
         return self._read(moment, Phase.GRADIENT)
 
     def after_update(self, moment: Moment) -> list[Alarm]:
-        """Reads the monitors of weights, after the optimizer's step."""
+        """Read the monitors of weights, after the optimizer's step."""
         return self._read(moment, Phase.UPDATE)
 
     def reset(self, reason: str) -> None:
-        """Tells the monitors that something else moved the weights (rollback, intervention)."""
+        """Tell the monitors that a rollback or an intervention moved the weights."""
         self.resets.append((self._step, reason))
         for monitor in self._active():
             self._guard(monitor, monitor.reset)
 
     def close(self) -> None:
-        """Removes what is left on the model and closes the sinks."""
+        """Remove all hooks and close the sinks."""
         self.end_forward_backward()
         for sink in self._sinks:
             sink.close()
 
     def _bound(self) -> nn.Module:
         if self._model is None:
-            raise InputError("The watch has no model yet; call bind(model) before the first step.")
+            raise InputError("The watch has no model; call bind(model) before the first step.")
         return self._model
 
     def _active(self) -> Iterator[Monitor]:
@@ -208,7 +206,6 @@ class Watch:
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
                 found += self._guard(monitor, lambda monitor=monitor: monitor.read(moment)) or []
-        started = self._clock()
         alarms = self._judge.feed(found)
         self.readings += found
         if self._keep is not None and len(self.readings) > 2 * self._keep:
@@ -216,11 +213,10 @@ class Watch:
         self.alarms += alarms
         for sink in self._sinks:
             sink.write(found, alarms)
-        self.rule_seconds += self._clock() - started
         return alarms
 
     def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
-        """Runs a part of a monitor, timed, with the generators put back; None if it raised."""
+        """Call a monitor, timed and with restored generators; return None if it raised."""
         started = self._clock()
         try:
             with torch.random.fork_rng(devices=self._devices):
@@ -237,7 +233,7 @@ class Watch:
         self.silent[monitor.name] = f"switched off {where}: {type(error).__name__}: {text}"
 
     def _wrap(self, monitor: Monitor, handle: RemovableHandle) -> None:
-        """Puts a guard around one of the monitor's hooks, where it is registered."""
+        """Put a guard around one of the monitor's hooks, where it is registered."""
         hooks = handle.hooks_dict_ref()
         hook, is_forward = hooks[handle.id], id(hooks) in self._forward
 
@@ -261,7 +257,7 @@ class Watch:
         return nullcontext()
 
     def _enter(self, module: nn.Module, args: object) -> None:
-        is_training = torch.is_grad_enabled()  # or an evaluation before the step's own pass
+        is_training = torch.is_grad_enabled()  # false in an evaluation before the step's own pass
         if is_training and self._is_spent:
             self.end_forward_backward()
         self._is_live = is_training and not self._is_spent
@@ -269,17 +265,3 @@ class Watch:
     def _leave(self, module: nn.Module, args: object, output: object) -> None:
         self._is_spent |= self._is_live
         self._is_live = not self._is_spent
-
-
-def summary(watch: Watch) -> Mapping[str, Mapping[str, object]]:
-    """Per monitor: readings, alarms, step of the first alarm, seconds, and why it is silent."""
-    return {
-        monitor.name: {
-            "readings": sum(r.monitor == monitor.name for r in watch.readings),
-            "alarms": sum(a.monitor == monitor.name for a in watch.alarms),
-            "first_alarm": next((a.step for a in watch.alarms if a.monitor == monitor.name), None),
-            "seconds": watch.seconds[monitor.name],
-            "silent": watch.silent.get(monitor.name),
-        }
-        for monitor in watch.monitors
-    }

@@ -1,4 +1,4 @@
-"""The optimizers that a recipe can name. The table needs no torch; making one does."""
+"""List and make the optimizers that a recipe can name; only making one needs torch."""
 
 from rksp.optimizers.table import (
     OPTIMIZERS,

@@ -1,4 +1,4 @@
-"""Lion, which torch does not have."""
+"""Implement Lion, which torch does not have."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        """Take one step."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

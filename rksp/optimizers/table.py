@@ -1,4 +1,4 @@
-"""The table of optimizers: to add one, write its maker and its line in `OPTIMIZERS`."""
+"""List the optimizers. To add one, write its maker and its line in `OPTIMIZERS`."""
 
 from __future__ import annotations
 
@@ -32,20 +32,18 @@ Maker = Callable[["nn.Module", Settings], "Optimizer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """What rksp knows about one optimizer.
+    """The facts about one optimizer.
 
     Attributes:
-        name: As a recipe says it.
+        name: Name in a recipe.
         family: What an update is made of. `adaptive`: the gradient over a running second moment.
             `plain`: the gradient or its momentum. `sign-like`: the sign of a momentum.
             `orthogonal`: an orthogonalized momentum. `layerwise`: scaled to the layer's norm.
         aliases: Parts of the names that trainers give it (`adamw` of `paged_adamw_8bit`), each
-            with what is lost when it is read as this optimizer, or "".
+            with what is lost if it is read as this optimizer, or "".
         first_step: Fields of the recipe, besides the rate, that its first update depends on. The
             betas cancel in Adam's bias correction, and a momentum starts as the gradient itself.
-        follow_adam: Which parameters follow Adam, its betas and its epsilon.
-        feature: Its column among the features of the classifier, where it has one of its own;
-            otherwise it is seen by its family.
+        follow_adam: Which parameters follow Adam, with its betas and its epsilon.
         make: Builds it over a model's trainable parameters. None: rksp knows the recipes of this
             optimizer, but cannot take its steps.
     """
@@ -56,13 +54,12 @@ class OptimizerSpec:
     first_step: tuple[str, ...]
     make: Maker | None = None
     follow_adam: Literal["all", "some", "none"] = "none"
-    feature: str | None = None
 
 
 def _adamw(model: nn.Module, recipe: Settings) -> Optimizer:
     import torch
 
-    # One fused update per step; the first group alone would make torch choose the slow loop.
+    # One fused update per step; without it, the first group would make torch choose the slow loop.
     return torch.optim.AdamW(
         _decayed_groups(model, recipe),
         lr=recipe.learning_rate,
@@ -128,7 +125,7 @@ def _unmade(
     *aliases: str,
     follow_adam: Literal["all", "some", "none"] = "none",
 ) -> OptimizerSpec:
-    """Describe an optimizer that recipes name and rksp cannot make."""
+    """Describe an optimizer that recipes name but rksp cannot make."""
     return OptimizerSpec(
         name=name,
         family=family,
@@ -167,7 +164,6 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         aliases=(("adafactor", ""),),
         first_step=("max_grad_norm", "weight_decay"),
         make=_adafactor,
-        feature="is_adafactor",
     ),
     OptimizerSpec(
         name="muon",
@@ -190,14 +186,14 @@ _BY_NAME = {spec.name: spec for spec in OPTIMIZERS}
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:
-    """Return the line of the table for a recipe's optimizer."""
+    """Return the table's entry for a recipe's optimizer."""
     return _BY_NAME[name]
 
 
 def optimizer_named(name: str) -> tuple[OptimizerSpec | None, str]:
     """Find the optimizer that a trainer calls `name`, and what is lost by reading it so.
 
-    A name that holds the aliases of two (`MuonWithAuxAdam`) means the later of the table.
+    A name that contains aliases of two optimizers (`MuonWithAuxAdam`) means the later in the table.
     """
     plain = name.rsplit(".", 1)[-1].lower()
     for spec in reversed(OPTIMIZERS):
@@ -210,7 +206,7 @@ def optimizer_named(name: str) -> tuple[OptimizerSpec | None, str]:
 def make_optimizer(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build the optimizer of a recipe over all trainable parameters of a model.
 
-    Weight decay applies to matrices only, as trainers do.
+    As in common trainers, weight decay applies only to matrices.
 
     Raises:
         InputError: rksp cannot make it, or the installed torch has no such optimizer.

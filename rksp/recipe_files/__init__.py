@@ -1,1 +1,1 @@
-"""Recipes from the files that trainers are started with; see `rksp.recipe_files.registry`."""
+"""Recipes from the files that start trainers; see `rksp.recipe_files.registry`."""

@@ -1,4 +1,4 @@
-"""What was assumed about a recipe, in one line, and what else it could plausibly have been."""
+"""The assumptions about a recipe, in one line, and plausible alternatives to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PHRASES = {
     "schedule": "a schedule that is {}",
     "warmup_steps": "{} steps of warm-up",
     "max_steps": "{} steps",
-    "min_lr_ratio": "a lowest rate of {} of the peak",
+    "min_lr_ratio": "a final rate of {} of the peak",
     "adam_beta1": "β₁ {}",
     "adam_beta2": "β₂ {}",
     "adam_epsilon": "ε {}",
@@ -25,21 +25,20 @@ _PHRASES = {
     "sequence_length": "sequences of {} tokens",
     "gradient_accumulation_steps": "{} accumulated",
     "precision": "{}",
-    "decay_steps": "a fall over {} steps",
+    "decay_steps": "a decay over {} steps",
     "batch_ramp": "a batch ramp {}",
 }
-_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
 _DEVICES = (1, 8, 64, 1024)
 
 
 def flag_of(name: str) -> str:
-    """The flag that sets a field of the recipe, or `devices`."""
+    """Return the flag that sets a field of the recipe, or `devices`."""
     flag = flags_of(Recipe).get(name)
     return flag.name if flag is not None else f"--{name.replace('_', '-')}"
 
 
 def is_used(name: str, values: Mapping[str, object]) -> bool:
-    """Whether a field has a meaning beside the others; β₂ of plain SGD has none."""
+    """Return True if a field has an effect in this recipe; β₂ of plain SGD has none."""
     spec, schedule = optimizer_spec(str(values["optimizer"])), values["schedule"]
     meanings = {
         "learning_rate": values["learning_rate"] is not None,
@@ -58,11 +57,11 @@ def is_used(name: str, values: Mapping[str, object]) -> bool:
 
 
 def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Origin]:
-    """Origins where no file was read.
+    """Return the origins of all fields if no file was read.
 
     Args:
-        recipe: What the flags amount to.
-        typed: Field → who gave it (`--lr`, `.rksp.toml`); the other fields are rksp's defaults.
+        recipe: The recipe of the options.
+        typed: Field → its source (`--lr`, `.rksp.toml`); the other fields are rksp's defaults.
     """
     values = dict(recipe)
     return {
@@ -74,37 +73,37 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
 
 
 def left_out(name: str, values: Mapping[str, object]) -> Origin:
-    """The origin of a field that nobody decided: assumed, unless it then means nothing."""
+    """Return the origin of an undecided field: assumed, unless the field then has no effect."""
     if not is_used(name, values) and name != "learning_rate":
-        return Origin(kind=OriginKind.UNASKED, text="not used by the rest of the recipe")
+        return Origin(kind=OriginKind.UNASKED, text="no effect in this recipe")
     plain = {
-        "gradient_accumulation_steps": "a batch is not divided unless asked for",
-        "learning_rate": "left open: which rate is safe is the question",
-        "batch_ramp": "none unless asked for",
-        "peft": "all weights are trained unless asked otherwise",
-        "z_loss": "no z-loss unless asked for",
+        "gradient_accumulation_steps": "the batch is not divided by default",
+        "learning_rate": "not given: rksp recommends one",
+        "batch_ramp": "none by default",
+        "peft": "all weights are trained by default",
+        "z_loss": "no z-loss by default",
         "lora_rank": "no adapters",
         "lora_alpha": "no adapters",
         "lora_targets": "no adapters",
-        "objective": "language modelling unless asked otherwise",
-        "decay_steps": "the schedule falls over the whole run unless asked otherwise",
-        "decay_shape": "linear unless asked otherwise",
-        "decay_power": "linear unless asked otherwise",
+        "objective": "language modelling by default",
+        "decay_steps": "the schedule decays over the whole run by default",
+        "decay_shape": "linear by default",
+        "decay_power": "linear by default",
     }
     text = plain.get(name)
     return Origin(kind=OriginKind.UNASKED, text=text) if text else assumed(name)
 
 
 def assumed(name: str, why: str = "") -> Origin:
-    """The origin of a field that nobody decided."""
+    """Return the origin of a field that nobody decided."""
     text = why or f"default of rksp; give {flag_of(name)}"
     return Origin(kind=OriginKind.ASSUMED, text=text, assumes=(name,))
 
 
 def assumed_line(recipe: Recipe, origins: Mapping[str, Origin]) -> str:
-    """One line with all that was assumed and the flags that settle it; empty if nothing was.
+    """Return a line with all assumptions and the options that replace them; may be empty.
 
-    What follows from an assumption stands beside it: `one replica, so a batch of 16`.
+    The consequences of an assumption follow it: `one replica, so a batch of 16`.
     """
     rests: dict[str, list[str]] = {}
     for name, origin in origins.items():
@@ -129,13 +128,13 @@ def _part(root: str, names: list[str], recipe: Recipe, said: set[str]) -> str:
 
 
 def _weight(root: str) -> tuple[int, str]:
-    """The order of telling: what moves the verdict most comes first."""
+    """Return the sort key of an assumption: what moves the verdict most comes first."""
     order = ("devices", "batch_size", "max_steps", "warmup_steps", "sequence_length", "optimizer")
     return (order.index(root) if root in order else len(order), root)
 
 
 def phrase(name: str, value: object) -> str:
-    """A field's value in words: `1000 steps`, `no clipping`."""
+    """Return a field's value in words: `1000 steps`, `no clipping`."""
     if name == "max_grad_norm" and value is None:
         return "no clipping"
     if name == "warmup_steps" and value == 0:
@@ -145,11 +144,11 @@ def phrase(name: str, value: object) -> str:
 
 
 def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[str, Recipe]]:
-    """Other recipes that the same words could mean, each with what it takes to be true.
+    """Return other recipes that the same input could mean, each with its assumption.
 
-    Only what is assumed varies, one assumption at a time: 1 to 1024 devices, runs of a tenth to a
-    hundred times the steps, sequences of 256 to 8192 tokens. A verdict that differs among these
-    was decided by the assumption.
+    Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
+    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps, and a warm-up of none to a tenth
+    of the run. The assumption decides a verdict that differs among these.
     """
     found = []
     roots = {root for origin in origins.values() for root in origin.assumes}
@@ -159,15 +158,17 @@ def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[st
             found.append(
                 (f"{count} devices, so {phrase('batch_size', changed.batch_size)}", changed)
             )
+    steps = recipe.max_steps
     for name, values in (
         ("batch_size", (8, 256, 2048)),
         ("sequence_length", (256, 2048, 8192)),
         ("max_steps", (100, 10_000, 100_000)),
+        ("warmup_steps", (0, steps // 100, steps // 10)),
     ):
         if name in roots:
             found += [
                 (phrase(name, value), recipe.model_copy(update={name: value}))
-                for value in values
+                for value in dict.fromkeys(values)
                 if value != getattr(recipe, name)
             ]
     return found

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
+from rksp.recipe_files.batch import batch
 from rksp.recipe_files.convert import (
-    batch,
     clip,
-    epochs,
     lora,
     means,
     optimizer,
@@ -17,6 +16,7 @@ from rksp.recipe_files.convert import (
     share_of_run,
 )
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import epochs
 from rksp.recipe_files.table import Marks, Reader, Row
 
 _OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "kto": "kto", "orpo": "orpo",
@@ -32,7 +32,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """`bf16: true` loads the weights themselves in bf16 (`cfg.torch_dtype`, utils/config).
+    """Set the precision; `bf16: true` loads the weights in bf16 (`cfg.torch_dtype`, utils/config).
 
     FSDP and DeepSpeed keep a float32 copy of them (accelerate), and adapters are float32 (peft).
     """
@@ -60,7 +60,7 @@ def _objective(draft: Draft) -> None:
     if draft.knows("objective"):
         loss = draft.value("objective")
         draft.note(
-            f"It minimizes another loss ({loss}); rksp's estimate is for language modelling."
+            f"The run minimizes another loss ({loss}); rksp's estimate is for language modelling."
         )
 
 

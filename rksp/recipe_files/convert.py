@@ -16,39 +16,38 @@ from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.names import optimizer_of, precision_of, schedule_of
 
 Converter = Callable[[Draft, str, Sequence[str]], None]
-_DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]*)$")
 
 
 def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A number as it stands."""
+    """Return a number unchanged."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A number; zero, and -1 in Hugging Face's style, mean that it was not set."""
+    """Return a number; zero and Hugging Face's -1 mean that it was not set."""
     found = draft.number(*keys)
     if found is not None and found.value > 0:
         draft.put(name, found.value, found)
 
 
 def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A clipping norm; zero or less switches clipping off."""
+    """Return a clipping norm; zero or less switches clipping off."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value if found.value > 0 else None, found)
 
 
 def optimizer(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """An optimizer by its name, or the sentence that there is no such one here."""
+    """Return an optimizer by its name, or a sentence that rksp does not have it."""
     found = draft.text(*keys)
     if found is not None:
         put_optimizer(draft, found)
 
 
 def put_optimizer(draft: Draft, found: Found) -> None:
-    """Sets the optimizer from its name."""
+    """Set the optimizer from its name."""
     ours, loss = optimizer_of(str(found.value))
     if ours is None:
         draft.problem(
@@ -63,14 +62,14 @@ def put_optimizer(draft: Draft, found: Found) -> None:
 
 
 def schedule(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A schedule by its name, with the nearest shape where it is not exactly ours."""
+    """Return a schedule by its name, as the nearest shape where rksp lacks the exact one."""
     found = draft.text(*keys)
     if found is not None:
         put_schedule(draft, found)
 
 
 def put_schedule(draft: Draft, found: Found) -> None:
-    """Sets the schedule from its name."""
+    """Set the schedule from its name."""
     ours, loss = schedule_of(str(found.value))
     if ours is None:
         draft.problem(
@@ -86,19 +85,19 @@ def put_schedule(draft: Draft, found: Found) -> None:
 
 
 def precision(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A precision by its name."""
+    """Return a precision by its name."""
     found = draft.text(*keys)
     if found is not None:
         put_precision(draft, found)
 
 
 def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
-    """Sets the precision from its name."""
+    """Set the precision from its name."""
     ours = precision_of(str(found.value))
     if ours is None:
         draft.problem(
             "precision",
-            f"{found.key} is {found.value!r}, which names no precision that rksp knows; pass "
+            f"{found.key} is {found.value!r}, a precision that rksp does not have; pass "
             "--precision.",
         )
         return
@@ -106,7 +105,7 @@ def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
 
 
 def switches(**precisions: str) -> Callable[[Draft], None]:
-    """Precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
+    """Set the precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
 
     Dots of a key are written as two underscores.
     """
@@ -122,7 +121,7 @@ def switches(**precisions: str) -> Callable[[Draft], None]:
 
 
 def betas(*keys: str) -> Callable[[Draft], None]:
-    """Both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
+    """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
 
     def step(draft: Draft) -> None:
         found = draft.get(*keys)
@@ -144,7 +143,7 @@ def betas(*keys: str) -> Callable[[Draft], None]:
 
 
 def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """`min_lr_ratio` from the lowest rate, in the units of the peak."""
+    """Set `min_lr_ratio` from the lowest learning rate, in the units of the peak."""
     found, rate = draft.number(*keys), draft.value("learning_rate")
     if found is None or not rate:
         return
@@ -153,19 +152,19 @@ def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
 
 def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """A warm-up: a share of the run if below one, a number of steps otherwise."""
+    """Return a warm-up: a share of the run if below one, a number of steps otherwise."""
     found = draft.number(*keys)
     if found is not None:
         put_warmup(draft, found)
 
 
 def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
-    """Sets the warm-up from a share of the run if below one, from a number of steps otherwise.
+    """Set the warm-up from a share of the run if below one, else from a number of steps.
 
     Args:
-        draft: To fill.
+        draft: The draft to fill.
         found: The share or the number.
-        rounding: Of a share of the run, as the trainer rounds it.
+        rounding: How the trainer rounds a share of the run.
     """
     if found.value >= 1 or found.value == 0:
         draft.put("warmup_steps", round(found.value), found)
@@ -177,167 +176,13 @@ def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = ro
 
 
 def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:
-    """A trainer's default that is a share of the run."""
+    """Return a trainer's default that is a share of the run."""
 
     def step(draft: Draft) -> None:
         total = int(draft.value("max_steps"))
         steps = int(share * total)
         value = steps if most is None else min(steps, most)
         draft.default(name, value, f"{share:g} of {total} steps", after=("max_steps",))
-
-    return step
-
-
-def devices(*keys: str) -> Callable[[Draft], None]:
-    """The number of devices, as the product of these keys, unless the user gave one."""
-
-    def step(draft: Draft) -> None:
-        found = [draft.number(key) for key in keys]
-        if found[0] is None or found[0].value < 1:
-            return
-        count = 1
-        for one in found:
-            count *= max(1, int(one.value)) if one is not None else 1
-        if not draft.devices:
-            draft.devices = count
-            draft.devices_text = " × ".join(one.key for one in found if one is not None)
-
-    return step
-
-
-def batch(
-    micro: str,
-    accumulation: str = "",
-    *,
-    whole: str = "",
-    shared: Sequence[str] = (),
-    default: int | None = None,
-) -> Callable[[Draft], None]:
-    """The batch: the whole one where the file says it, or micro × accumulation × replicas.
-
-    A file seldom says how many devices will run it: then one replica is assumed.
-
-    Args:
-        micro: Keys of the sequences per forward pass and device, separated by blanks.
-        accumulation: Keys of the forward passes per optimizer step.
-        whole: Keys of the sequences per optimizer step.
-        shared: Keys whose product is the number of devices that share one replica of the model.
-        default: The trainer's own micro-batch.
-    """
-
-    def step(draft: Draft) -> None:
-        total = draft.number(*whole.split()) if whole else None
-        size = draft.number(*micro.split()) if micro else None
-        steps = draft.number(*accumulation.split()) if accumulation else None
-        copies = _copies(draft, shared)
-        if total is not None and total.value > 0:
-            draft.put("batch_size", int(total.value), total)
-            if steps is not None and steps.value >= 1:
-                draft.put("gradient_accumulation_steps", int(steps.value), steps)
-            elif size is not None and size.value >= 1 and draft.devices:
-                _divide(draft, total, size, copies)
-            return
-        if size is None and default is None:
-            return
-        put_batch(draft, size, steps, copies, default or 1)
-
-    return step
-
-
-def put_batch(
-    draft: Draft, size: Found | None, steps: Found | None, copies: int, default: int = 1
-) -> None:
-    """Sets the batch from a micro-batch (a trainer's default without one) and accumulation."""
-    count = int(size.value) if size is not None else default
-    accumulated = max(1, int(steps.value)) if steps is not None else 1
-    if draft.devices:
-        known = f"{copies} replica{'s' if copies > 1 else ''} ({draft.devices_text})"
-    else:
-        known = "1 replica (assumed: give --devices)"
-    text = f"{count:g} × {accumulated} accumulated × {known}"
-    draft.put(
-        "batch_size", count * accumulated * copies, size, steps, text=text, after=("devices",)
-    )
-    if steps is not None:
-        draft.put("gradient_accumulation_steps", accumulated, steps)
-
-
-def _copies(draft: Draft, shared: Sequence[str]) -> int:
-    """Replicas of the model among the devices."""
-    found = [draft.number(key) for key in shared]
-    parts = 1
-    for one in found:
-        parts *= max(1, int(one.value)) if one is not None else 1
-    return max(1, (draft.devices or 1) // parts)
-
-
-def _divide(draft: Draft, total: Found, size: Found, copies: int) -> None:
-    count = max(1, int(total.value) // (int(size.value) * copies))
-    text = f"{total.value} / ({size.value} × {copies} replicas)"
-    draft.put("gradient_accumulation_steps", count, total, size, text=text)
-
-
-def duration(unit: str = "ba") -> Converter:
-    """Steps from a duration such as `100ba` or `5e9tok`; `unit` where it names none."""
-
-    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
-        found = draft.get(*keys)
-        if found is not None:
-            put_steps(draft, name, found, unit)
-
-    return convert
-
-
-def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
-    """Sets `max_steps` or `warmup_steps` from a duration, or leaves it assumed with the reason.
-
-    Units: steps or batches (`ba`, `iter`), samples (`sp`), tokens (`tok`, `T`), and `dur`, a share
-    of the whole run; epochs (`ep`) need the size of the data set. The batch, the sequence length
-    and, for `dur`, the number of steps must be set before.
-    """
-    match = _DURATION.match(str(found.value).strip())
-    if match is None:
-        draft.assume(name, f"{found.key}: {found.value!r} is not a duration", found)
-        return
-    amount, unit = float(match[1].replace("_", "")), match[2] or unit
-    batch_size = int(draft.value("batch_size"))
-    tokens = batch_size * int(draft.value("sequence_length"))
-    ways = {
-        "sp": (batch_size, f"{amount:g} samples / {batch_size} a step", ("batch_size",)),
-        "tok": (
-            tokens,
-            f"{amount:g} tokens / {tokens} a step",
-            ("batch_size", "sequence_length"),
-        ),
-    }
-    unit = {"T": "tok", "tokens": "tok"}.get(unit, unit)
-    least = 1 if name == "max_steps" else 0
-    if unit in ("ba", "iter", "step", "steps"):
-        draft.put(name, max(least, round(amount)), found)
-    elif unit in ways:
-        divisor, text, after = ways[unit]
-        draft.put(name, max(least, round(amount / divisor)), found, text=text, after=after)
-    elif unit == "dur":
-        total = int(draft.value("max_steps"))
-        text = f"{amount:g} of {total} steps"
-        draft.put(name, round(amount * total), found, text=text, after=("max_steps",))
-    elif unit == "ep":
-        why = f"{found.key}: {amount:g} epochs need the size of the data set; give --max-steps"
-        draft.assume(name, why, found)
-    else:
-        draft.assume(name, f"{found.key}: {unit!r} is not a unit of time that rksp knows", found)
-
-
-def epochs(key: str, default: float | None = None) -> Callable[[Draft], None]:
-    """Says, where no number of steps is known, that epochs need the size of the data set."""
-
-    def step(draft: Draft) -> None:
-        found = draft.number(key)
-        if draft.knows("max_steps") or (found is None and default is None):
-            return
-        count = f"{found.value:g}" if found is not None else f"{default:g} (the default)"
-        why = f"{key}: {count} epochs need the size of the data set; give --max-steps"
-        draft.assume("max_steps", why, found)
 
     return step
 
@@ -350,14 +195,14 @@ def lora(
     kind: str = "lora",
     default_rank: int | None = None,
 ) -> Callable[[Draft], None]:
-    """Sets the adapters' fields where one of the keys `on` is there and not switched off.
+    """Set the adapters' fields where one of the keys `on` is there and not switched off.
 
     Args:
         on: Keys that switch adapters on; one named `key=value` must hold that value.
         rank: Keys of the rank.
         alpha: Keys of the scale.
         targets: Keys of the modules.
-        kind: What to call it.
+        kind: The kind of adapters to set.
         default_rank: The trainer's own rank.
     """
 
@@ -376,13 +221,13 @@ def lora(
                 modules.value if isinstance(modules.value, list) else str(modules.value).split(",")
             )
             draft.put("lora_targets", tuple(str(part) for part in listed), modules)
-        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
     return step
 
 
 def _holds(draft: Draft, key: str) -> Found | None:
-    """The key if it is switched on; `key=value` if it holds that value."""
+    """Return the key if it is switched on, or if `key=value` holds that value."""
     name, _, wanted = key.partition("=")
     if not wanted:
         return draft.true(name)
@@ -391,7 +236,7 @@ def _holds(draft: Draft, key: str) -> Found | None:
 
 
 def means(field: str, key: str, words: dict[str, object]) -> Callable[[Draft], None]:
-    """Sets a field from a key's value by a table of words; a word that it lacks sets nothing."""
+    """Set a field from a key's value by a table of words; an unknown word sets nothing."""
 
     def step(draft: Draft) -> None:
         found = draft.text(key)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rksp.recipe_files.convert import batch, betas, clip, lowest_rate, optimizer, schedule, switches
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import betas, clip, lowest_rate, optimizer, schedule, switches
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
 
@@ -12,7 +13,7 @@ _SCHEDULER = "scheduler.params"
 
 
 def _rate(draft: Draft) -> None:
-    """The schedulers' own peak replaces the optimizer's (deepspeed/runtime/lr_schedules.py)."""
+    """Set the peak; a scheduler's replaces the optimizer's (deepspeed/runtime/lr_schedules.py)."""
     found = draft.number(f"{_SCHEDULER}.warmup_max_lr", f"{_SCHEDULER}.cycle_max_lr")
     found = found or draft.number("optimizer.params.lr")
     if found is not None:
@@ -23,7 +24,7 @@ def _rate(draft: Draft) -> None:
 
 
 def _stays_open(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Sets nothing: where the switch is `auto`, the field stays assumed."""
+    """Set nothing: where the switch is `auto`, the field stays assumed."""
 
 
 READER = Reader(
@@ -83,6 +84,6 @@ READER = Reader(
         switches(bf16__enabled="bf16", fp16__enabled="fp16"),
         Row("precision", "bf16.enabled", _stays_open),
         Row("precision", "fp16.enabled", _stays_open, "fp32"),
-        lambda draft: draft.no_target("a DeepSpeed file describes no model; name a TARGET."),
+        lambda draft: draft.no_target("a DeepSpeed file does not describe a model; name a TARGET."),
     ),
 )

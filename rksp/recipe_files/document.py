@@ -36,7 +36,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One value, the dotted key it stands at and its line, if the format has lines."""
+    """One value with its dotted key, and its line if the format has lines."""
 
     key: str
     value: object
@@ -48,12 +48,12 @@ class Document:
     """A configuration file.
 
     Attributes:
-        path: Where it was read from.
+        path: The file.
         syntax: `yaml`, `json`, `toml`, `python` or `shell`.
-        data: Nested settings, as written; references are followed by `find`.
+        data: Nested settings as written; `find` follows references.
         lines: Dotted key → line, counted from one.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
-        launcher: The flags of what starts the program on many devices, such as torchrun's.
+        launcher: The flags of the launcher, such as torchrun.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class Document:
     launcher: Mapping[str, object] = field(default_factory=dict)
 
     def find(self, *keys: str) -> Found | None:
-        """The first of these dotted keys that holds a value; hyphens count as underscores.
+        """Return the first of these dotted keys with a value; hyphens count as underscores.
 
         References `${a.b}` are followed; null counts as absent.
         """
@@ -78,13 +78,13 @@ class Document:
         return None
 
     def leaves(self) -> tuple[str, ...]:
-        """The dotted keys of all settings that have a value; a list is one setting."""
+        """Return the dotted keys of all settings that have a value; a list is one setting."""
         found: list[str] = []
         _collect(self.data, "", found)
         return tuple(found)
 
     def has(self, *keys: str) -> bool:
-        """Whether every one of these dotted keys is there, null or not."""
+        """Return True if all of these dotted keys exist, null or not."""
         return all(self._walk(key)[0] for key in keys)
 
     def _walk(self, key: str) -> tuple[str, object]:
@@ -102,9 +102,9 @@ class Document:
         return ".".join(actual), value
 
     def _follow(self, value: object, depth: int, home: str) -> object:
-        """The value behind references; `${.a}` is looked up beside the key, as OmegaConf does."""
+        """Resolve the references in a value; `${.a}` is relative to the key, as in OmegaConf."""
         if depth > _DEEPEST:
-            return Unresolved("a reference that leads back to itself")
+            return Unresolved("a reference to itself")
         if isinstance(value, Mapping):
             return {
                 k: self._follow(v, depth + 1, f"{home}.{k}" if home else str(k))
@@ -116,7 +116,7 @@ class Document:
             return value
         self._followed[0] += 1
         if self._followed[0] > _MOST_REFERENCES:
-            raise InputError(f"{self.path} follows more references than any configuration has.")
+            raise InputError(f"{self.path} follows too many references for a configuration.")
         if len(value) > _LONGEST:
             return Unresolved(f"{value[:80]}…")
         whole = _REFERENCE.fullmatch(value)
@@ -132,7 +132,7 @@ class Document:
 
 
 def _absolute(key: str, home: str) -> str:
-    """A key of OmegaConf from the root: one dot is beside, each further one a level up."""
+    """Make an OmegaConf key absolute: one dot is the same level, each further one a level up."""
     if not key.startswith("."):
         return key
     levels = len(key) - len(key.lstrip(".")) - 1
@@ -142,10 +142,10 @@ def _absolute(key: str, home: str) -> str:
 
 
 def load_document(path: Path) -> Document:
-    """Parses a configuration file by its suffix.
+    """Parse a configuration file by its suffix.
 
     Raises:
-        InputError: It is missing, too large, malformed (with line and column), or no mapping.
+        InputError: It is missing, too large, malformed (with line and column), or not a mapping.
     """
     if path.suffix.lower() in _SHELL:
         command = read_shell(read_text(path, _LARGEST))
@@ -159,40 +159,40 @@ def load_document(path: Path) -> Document:
         )
     syntax, data, lines = parse_file(path)
     if not isinstance(data, Mapping):
-        raise InputError(f"{path} holds a {type(data).__name__}, not settings by name.")
+        raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 
 def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
-    """The syntax of a file, its content, and the line of each dotted key.
+    """Return the syntax of a file, its content, and the line of each dotted key.
 
     Raises:
-        InputError: As in `load_document`, whatever the content is.
+        InputError: As in `load_document`, but any content is accepted.
     """
     suffix = path.suffix.lower()
     parse = _PARSERS.get(suffix)
     if suffix in _PICKLES:
         raise InputError(
-            f"{path} is a pickle, which runs code when it is opened, so rksp never opens one; "
-            "write the settings as JSON where they were made "
+            f"{path} is a pickle, and rksp never opens pickles because they can run code; "
+            "write the settings as JSON in the program that made them "
             "(training_args.to_json_string()) and give that file."
         )
     if parse is None:
         raise InputError(
-            f"{path} is not a kind of file that recipes are read from; "
-            f"there are {', '.join(sorted((*_PARSERS, *_SHELL)))}."
+            f"{path} has a format that rksp cannot read; "
+            f"it reads {', '.join(sorted((*_PARSERS, *_SHELL)))}."
         )
     try:
         return parse(path, read_text(path, _LARGEST))
     except (RecursionError, MemoryError) as error:
-        raise InputError(f"{path} nests too deep for a configuration.") from error
+        raise InputError(f"{path} is nested too deeply for a configuration.") from error
 
 
 def parse_yaml(text: str) -> object:
-    """Plain data from YAML 1.2 text; unknown tags become `Unresolved`, nothing is executed.
+    """Parse YAML 1.2 text to plain data; unknown tags become `Unresolved`, nothing runs.
 
     Raises:
-        InputError: It is no YAML.
+        InputError: It is not YAML.
     """
     try:
         loader = _Loader(text)
@@ -224,10 +224,10 @@ class _Loader(yaml.SafeLoader):
     nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        """Compose a node, counted as it is read: PyYAML takes a millisecond for a few of them."""
+        """Compose a node and count it: PyYAML takes a millisecond for a few of them."""
         self.nodes += 1
         if self.nodes > _MOST_NODES:
-            raise yaml.YAMLError("it holds more settings than any configuration")
+            raise yaml.YAMLError("it holds too many settings for a configuration")
         return super().compose_node(parent, index)
 
 
@@ -286,7 +286,7 @@ def _number_lines(
 ) -> None:
     seen[0] += 1
     if seen[0] > _MOST_NODES or depth > _DEEPEST:
-        raise InputError(f"{path} unfolds into more settings than any configuration has.")
+        raise InputError(f"{path} expands to too many settings for a configuration.")
     if isinstance(node, yaml.SequenceNode):
         for part in node.value:
             _number_lines(path, part, f"{prefix}[]", lines, seen, depth + 1)
@@ -308,9 +308,9 @@ def _json(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
 
 
 def _lines_of_json(text: str) -> dict[str, int]:
-    """By reading it as YAML, of which JSON is a part; without tabs, which YAML does not indent by.
+    """Find the lines of JSON by parsing it as YAML; tabs, which YAML forbids, are replaced.
 
-    Large or deep files go without.
+    Large or deep files get no lines.
     """
     lines: dict[str, int] = {}
     try:

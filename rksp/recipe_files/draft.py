@@ -16,7 +16,7 @@ _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value
 
 
 class Draft:
-    """Fields and their origins, the target and the notes, as a reader fills them in.
+    """The fields with their origins, the target and the notes that a reader fills in.
 
     A field in `given` was typed by the user: the file cannot change it, and what the file states
     in terms of it (a warm-up as a share of the run) is computed from what was typed.
@@ -47,24 +47,24 @@ class Draft:
         self._notes: list[str] = []
         self._seen: set[str] = set()
         self._target: FileTarget | None = None
-        self._target_missing = "the file describes no model; name one as TARGET."
+        self._target_missing = "the file does not describe a model; name one as TARGET."
 
     def get(self, *keys: str) -> Found | None:
-        """The first of these keys with a value; one that stands elsewhere is noted and skipped."""
+        """Return the first of these keys with a value; note and skip a reference elsewhere."""
         found = self.document.find(*keys)
         if found is None:
             return None
         self._seen.add(found.key)
         if isinstance(found.value, Unresolved):
-            self.note(f"{found.key} is {found.value.text}, which stands outside this file.")
+            self.note(f"{found.key} is {found.value.text}, which is set outside this file.")
             return None
         return found
 
     def number(self, *keys: str) -> Found | None:
-        """Like `get`, for a number; `auto` counts as absent.
+        """Return a number as `get` does; `auto` counts as absent.
 
         Raises:
-            InputError: There is something, and it is not a number.
+            InputError: The value is not a number.
         """
         found = self.get(*keys)
         if found is None or str(found.value) in ("auto", "None", ""):
@@ -79,14 +79,14 @@ class Draft:
         return dataclasses.replace(found, value=value)
 
     def text(self, *keys: str) -> Found | None:
-        """Like `get`, as text; `""` counts as absent."""
+        """Return text as `get` does; `""` counts as absent."""
         found = self.get(*keys)
         if found is None or isinstance(found.value, Mapping | list) or str(found.value) == "":
             return None
         return dataclasses.replace(found, value=str(found.value))
 
     def true(self, *keys: str) -> Found | None:
-        """The first of these keys that is switched on."""
+        """Return the first of these keys that is switched on."""
         for key in keys:
             found = self.get(key)
             if found is not None and str(found.value).lower() in ("true", "1", "yes"):
@@ -94,13 +94,13 @@ class Draft:
         return None
 
     def false(self, key: str) -> Found | None:
-        """The key, if it is there and switched off."""
+        """Return the key if it is there and switched off."""
         found = self.get(key)
         is_off = found is not None and str(found.value).lower() in ("false", "0", "no")
         return found if is_off else None
 
     def mapping(self, *keys: str) -> Mapping[str, object]:
-        """The settings under the first of these keys; none if there are none."""
+        """Return the settings under the first of these keys; empty if there are none."""
         found = self.get(*keys)
         if found is None or not isinstance(found.value, Mapping):
             return {}
@@ -115,13 +115,13 @@ class Draft:
         text: str = "",
         after: tuple[str, ...] = (),
     ) -> None:
-        """Sets a field from what was found in the file.
+        """Set a field from what was found in the file.
 
         Args:
             name: Field of the recipe.
-            value: In rksp's units.
+            value: The value in rksp's units.
             found: What was read; its keys and the first one's line become the origin.
-            text: How the value was converted, if it was.
+            text: How the value was converted; empty if it was not.
             after: Fields that it was computed from, or `devices`.
         """
         seen = [f for f in found if f is not None]
@@ -145,13 +145,13 @@ class Draft:
         )
 
     def adopt(self, field: RecipeField) -> None:
-        """Takes over a field as another file decided it."""
+        """Copy a field with its origin from another file's draft."""
         self._set(field.name, field.value, field.origin)
 
     def default(
         self, name: str, value: object, text: str = "", after: tuple[str, ...] = ()
     ) -> None:
-        """What the trainer does about a field that the file is silent on."""
+        """Set a field to the trainer's default if the file does not state it."""
         if name in self._fields:
             return
         shown = f"default of {self.trainer}"
@@ -167,7 +167,7 @@ class Draft:
         )
 
     def assume(self, name: str, why: str = "", found: Found | None = None) -> None:
-        """Leaves a field at rksp's default, because neither the file nor the trainer decides it."""
+        """Leave a field at rksp's default, because neither the file nor the trainer decides it."""
         origin = assumed(name, why)
         if found is not None:
             origin = dataclasses.replace(
@@ -176,7 +176,7 @@ class Draft:
         self._set(name, Recipe.model_fields[name].default, origin)
 
     def stands_elsewhere(self, name: str, keys: Sequence[str]) -> bool:
-        """Leaves a field assumed whose value is in another file, so that no default hides it."""
+        """Leave a field assumed if its value is in another file, so that no default hides it."""
         found = self.document.find(*keys) if keys else None
         is_open = found is not None and (
             isinstance(found.value, Unresolved) or found.value == "auto"
@@ -187,17 +187,17 @@ class Draft:
         return True
 
     def value(self, name: str) -> object:
-        """What a field stands at now; rksp's own default if nothing was read."""
+        """Return a field's present value; rksp's own default if nothing was read."""
         if name in self._fields:
             return self._fields[name].value
         return Recipe.model_fields[name].default
 
     def knows(self, name: str) -> bool:
-        """Whether a field was decided already."""
+        """Return True if a field was decided already."""
         return name in self._fields
 
     def roots(self, *names: str) -> tuple[str, ...]:
-        """What the named fields rest on and nobody said."""
+        """Return the assumptions that the named fields rest on."""
         found: list[str] = []
         for name in names:
             if name == "devices":
@@ -209,26 +209,26 @@ class Draft:
         return tuple(dict.fromkeys(found))
 
     def problem(self, name: str, sentence: str) -> None:
-        """Says that the file's value for a field has no equivalent here."""
+        """Record that rksp has no equivalent for the file's value of a field."""
         if name not in self._given:
             self._problems[name] = sentence
 
     def note(self, sentence: str) -> None:
-        """Adds a sentence for the reader, once."""
+        """Add a note for the user, once."""
         if sentence not in self._notes:
             self._notes.append(sentence)
 
     def describe(self, name: str, overrides: Mapping[str, object], *notes: str) -> None:
-        """Sets the model that the file describes; settings that are None are left out."""
+        """Set the model that the file describes; settings that are None are left out."""
         kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
         self._target = FileTarget(name=name, overrides=kept, notes=notes)
 
     def no_target(self, sentence: str) -> None:
-        """Says why the file's model cannot become the target."""
+        """Record why the file's model cannot become the target."""
         self._target, self._target_missing = None, sentence
 
     def finish(self) -> RecipeFile:
-        """Everything read, with rksp's own defaults where nobody decided."""
+        """Return everything read, with rksp's own defaults for undecided fields."""
         values = {
             name: self._fields[name].value if name in self._fields else definition.default
             for name, definition in Recipe.model_fields.items()
@@ -249,7 +249,7 @@ class Draft:
         )
 
     def where(self, found: Found) -> str:
-        """The file and the line of what was found, for messages."""
+        """Return the file and the line of what was found, for messages."""
         return f"{self.document.path}:{found.line}" if found.line else str(self.document.path)
 
     def _set(self, name: str, value: object, origin: Origin) -> None:
@@ -258,7 +258,7 @@ class Draft:
 
 
 def _whole(name: str, value: object) -> object:
-    """Counts are whole numbers: 1e5 and 100000.0 mean 100000."""
+    """Convert a whole float to an integer: 1e5 and 100000.0 mean 100000."""
     is_count = Recipe.model_fields[name].annotation in (int, int | None)
     if is_count and isinstance(value, float) and value.is_integer():
         return int(value)

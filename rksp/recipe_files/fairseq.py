@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rksp.recipe_files.convert import (
-    betas,
-    clip,
-    devices,
-    optimizer,
-    put_batch,
-    put_schedule,
-    switches,
-)
+from rksp.recipe_files.batch import devices, put_batch
+from rksp.recipe_files.convert import betas, clip, optimizer, put_schedule, switches
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
@@ -21,7 +14,7 @@ _LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learnin
 
 
 def _schedule(draft: Draft) -> None:
-    """`fixed` without a forced annealing is constant (fairseq/optim/lr_scheduler)."""
+    """Set the schedule; `fixed` without annealing is constant (fairseq/optim/lr_scheduler)."""
     found = draft.text("lr_scheduler._name", "lr_scheduler")
     if found is None:
         draft.default("schedule", "constant", "fixed")
@@ -33,7 +26,7 @@ def _schedule(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """polynomial_decay ends at `total_num_update`; tri_stage holds before it falls."""
+    """Set the schedule; polynomial_decay ends at `total_num_update`, tri_stage has a plateau."""
     end = draft.number(
         "lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update"
     )
@@ -74,7 +67,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _batch(draft: Draft) -> None:
-    """Sequences where they are counted; `max_tokens` needs the sequence length."""
+    """Set the batch in sequences; `max_tokens` needs the sequence length."""
     steps = draft.number("optimization.update_freq", "update_freq")
     size = draft.number("dataset.batch_size", "batch_size", "max_sentences")
     tokens = draft.number("dataset.max_tokens", "max_tokens")
@@ -111,7 +104,8 @@ def _objective(draft: Draft) -> None:
     if meaning != "lm":
         draft.put("objective", meaning, found)
         draft.note(
-            f"It minimizes another loss ({meaning}); rksp's estimate is for language modelling."
+            f"The run minimizes another loss ({meaning}); "
+            "rksp's estimate is for language modelling."
         )
 
 
@@ -123,7 +117,7 @@ def _model(draft: Draft) -> None:
         draft.describe("roberta", {"max_position_embeddings": positions})
         return
     name = f"{found.value!r}" if found is not None else "its model"
-    draft.no_target(f"{name} is an architecture of fairseq; name the same one as TARGET.")
+    draft.no_target(f"{name} is an architecture of fairseq; name the same model as TARGET.")
 
 
 READER = Reader(

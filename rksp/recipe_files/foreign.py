@@ -1,4 +1,4 @@
-"""Formats that people point rksp at by mistake, or that it does not read, by name."""
+"""Formats that rksp recognizes by name but does not read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Foreign:
     """A format that is recognized and refused.
 
     Attributes:
-        title: What it is, with its article.
+        title: Its name with an article.
         marks: Dotted keys that must all be there.
-        advice: What to do.
+        advice: What the user can do.
     """
 
     title: str
@@ -23,11 +23,11 @@ class Foreign:
 
 
 FOREIGN: tuple[Foreign, ...] = (
-    Foreign("a sweep of W&B, not one recipe", ("parameters", "method"), "Give it to rksp grid."),
+    Foreign("a W&B sweep, not one recipe", ("parameters", "method"), "Give it to rksp grid."),
     Foreign(
-        "a file of Accelerate",
+        "an Accelerate configuration",
         ("compute_environment", "distributed_type"),
-        "It says where a run takes place; give the trainer's own file too.",
+        "It only says where a run takes place; give the trainer's own file.",
     ),
     Foreign(
         "the state of a finished Hugging Face run",
@@ -42,55 +42,55 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("the settings of a tokenizer", ("tokenizer_class",)),
     Foreign("a tokenizer", ("added_tokens", "pre_tokenizer")),
     Foreign("generation settings", ("eos_token_id", "transformers_version", "_from_model_config")),
-    Foreign("an index of weights", ("weight_map", "metadata")),
-    Foreign("a project file of Python", ("build-system",)),
-    Foreign("a project file of Python", ("project.name", "project.dependencies")),
-    Foreign("a package of Node.js", ("name", "version", "scripts")),
-    Foreign("a workflow of GitHub", ("jobs", "on")),
-    Foreign("a workflow of GitLab", ("stages", "variables")),
-    Foreign("a configuration of pre-commit", ("repos",)),
-    Foreign("a manifest of Kubernetes", ("apiVersion", "kind")),
-    Foreign("a configuration of Docker Compose", ("services",)),
-    Foreign("an environment of conda", ("channels", "dependencies")),
-    Foreign("a configuration of Read the Docs", ("build.os", "version")),
-    Foreign("a configuration of Ultralytics YOLO", ("lr0", "imgsz")),
-    Foreign("a configuration of Ultralytics YOLO", ("lr0", "lrf")),
-    Foreign("a configuration of Detectron2", ("MODEL", "SOLVER")),
+    Foreign("a weight index", ("weight_map", "metadata")),
+    Foreign("a Python project file", ("build-system",)),
+    Foreign("a Python project file", ("project.name", "project.dependencies")),
+    Foreign("a Node.js package file", ("name", "version", "scripts")),
+    Foreign("a GitHub workflow", ("jobs", "on")),
+    Foreign("a GitLab pipeline", ("stages", "variables")),
+    Foreign("a pre-commit configuration", ("repos",)),
+    Foreign("a Kubernetes manifest", ("apiVersion", "kind")),
+    Foreign("a Docker Compose configuration", ("services",)),
+    Foreign("a conda environment", ("channels", "dependencies")),
+    Foreign("a Read the Docs configuration", ("build.os", "version")),
+    Foreign("an Ultralytics YOLO configuration", ("lr0", "imgsz")),
+    Foreign("an Ultralytics YOLO configuration", ("lr0", "lrf")),
+    Foreign("a Detectron2 configuration", ("MODEL", "SOLVER")),
     Foreign("a configuration of kohya's sd-scripts", ("unet_lr", "network_dim")),
     Foreign(
         "a configuration of kohya's sd-scripts", ("network_module", "pretrained_model_name_or_path")
     ),
-    Foreign("a configuration of ESPnet", ("encoder_conf", "optim_conf")),
-    Foreign("a configuration of OpenNMT", ("encoder_type", "decoder_type")),
-    Foreign("a configuration of OpenNMT", ("src_vocab", "train_steps")),
-    Foreign("a configuration of JoeyNMT", ("training.batch_type", "model.encoder")),
-    Foreign("a configuration of Marian", ("mini-batch-fit", "vocabs")),
-    Foreign("a configuration of SpeechBrain", ("hparams_file",)),
+    Foreign("an ESPnet configuration", ("encoder_conf", "optim_conf")),
+    Foreign("an OpenNMT configuration", ("encoder_type", "decoder_type")),
+    Foreign("an OpenNMT configuration", ("src_vocab", "train_steps")),
+    Foreign("a JoeyNMT configuration", ("training.batch_type", "model.encoder")),
+    Foreign("a Marian configuration", ("mini-batch-fit", "vocabs")),
+    Foreign("a SpeechBrain configuration", ("hparams_file",)),
     Foreign("a configuration of Lightning's command line", ("seed_everything", "trainer")),
-    Foreign("a configuration of timm", ("sched", "opt", "model")),
-    Foreign("a configuration of spaCy", ("nlp", "training")),
-    Foreign("a configuration of DVC", ("stages",)),
-    Foreign("a project of MLflow", ("entry_points",)),
+    Foreign("a timm configuration", ("sched", "opt", "model")),
+    Foreign("a spaCy configuration", ("nlp", "training")),
+    Foreign("a DVC configuration", ("stages",)),
+    Foreign("an MLflow project", ("entry_points",)),
     Foreign(
         "a Hydra configuration that only names other files",
         ("defaults",),
-        "Give the composed one, which --cfg job prints.",
+        "Give the composed configuration, which --cfg job prints.",
     ),
-    Foreign("a configuration of Megatron's data blend", ("train", "valid", "test")),
+    Foreign("a Megatron data blend", ("train", "valid", "test")),
     Foreign(
-        "a configuration of verl",
+        "a verl configuration",
         ("actor_rollout_ref", "algorithm"),
         "It trains by reinforcement learning, which rksp does not judge.",
     ),
-    Foreign("a configuration of OpenRLHF", ("actor_learning_rate",)),
-    Foreign("a task of lm-evaluation-harness", ("task", "doc_to_text")),
-    Foreign("a configuration of Stable Baselines", ("n_timesteps", "policy")),
-    Foreign("a notebook of Jupyter", ("cells", "nbformat")),
+    Foreign("an OpenRLHF configuration", ("actor_learning_rate",)),
+    Foreign("an lm-evaluation-harness task", ("task", "doc_to_text")),
+    Foreign("a Stable Baselines configuration", ("n_timesteps", "policy")),
+    Foreign("a Jupyter notebook", ("cells", "nbformat")),
 )
 
 
 def name_of(document: Document) -> Foreign | None:
-    """The format of a document that no reader knows, where its marks are plain."""
+    """Recognize the format of a document that no reader supports; None if it is unclear."""
     for foreign in FOREIGN:
         if document.has(*foreign.marks):
             return foreign

@@ -1,11 +1,11 @@
-"""GPT-NeoX and Pythia: one flat YAML in JSON's clothes, hyphens and underscores mixed."""
+"""GPT-NeoX and Pythia: one flat YAML file in JSON style, with hyphens and underscores."""
 
 from __future__ import annotations
 
 import math
 
+from rksp.recipe_files.batch import batch
 from rksp.recipe_files.convert import (
-    batch,
     betas,
     clip,
     lowest_rate,
@@ -21,7 +21,7 @@ from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def _precision(draft: Draft) -> None:
-    """`precision`, or DeepSpeed's switches; fp16's `type` can name bfloat16."""
+    """Set the precision from `precision` or DeepSpeed's switches; fp16's `type` can be bfloat16."""
     named = draft.text("precision")
     kind = draft.text("fp16.type")
     if named is not None:
@@ -33,14 +33,14 @@ def _precision(draft: Draft) -> None:
 
 
 def _decay(draft: Draft) -> None:
-    """The schedule ends at `lr_decay_iters`, by default with the run."""
+    """Set the end of the schedule: `lr_decay_iters`, by default the end of the run."""
     found = draft.number("lr_decay_iters")
     if found is not None and found.value != draft.value("max_steps"):
         span = max(1, int(found.value) - int(draft.value("warmup_steps")))
         draft.put("decay_steps", span, found, text=f"{found.value} less the warm-up")
     for key in ("use_mup", "mup_embedding_mult", "mup_output_temp"):
         if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
-            draft.note(f"{key}: the rates and scales are μP's, per group; rksp reads one rate.")
+            draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")
             return
 
 
@@ -48,7 +48,7 @@ def _model(draft: Draft) -> None:
     layers, width = draft.number("num_layers"), draft.number("hidden_size")
     heads = draft.number("num_attention_heads")
     if layers is None or width is None or heads is None:
-        draft.no_target("the file gives no depth, width and heads; name a TARGET.")
+        draft.no_target("the file does not give depth, width and heads; name a TARGET.")
         return
     attention = str(getattr(draft.get("attention_config"), "value", ""))
     other = next((kind for kind in ("rwkv", "mamba", "gmlp") if kind in attention), None)
@@ -59,13 +59,15 @@ def _model(draft: Draft) -> None:
     if norm is not None and norm.value == "rmsnorm" and activation is not None:
         kind = "llama" if activation.value in ("swiglu", "silu") else "gpt_neox"
     if other is not None:
-        draft.no_target(f"its blocks are {other}; name a TARGET of transformers with such blocks.")
+        draft.no_target(
+            f"its blocks are {other}; name a transformers model with such blocks as TARGET."
+        )
     elif experts is not None and experts.value > 1:
-        draft.no_target(f"it has {experts.value} experts, which transformers' gpt_neox has not.")
+        draft.no_target(f"it has {experts.value} experts, but transformers' gpt_neox has none.")
     elif kind == "gpt_neox" and norm is not None and "layernorm" not in norm.value:
-        draft.no_target(f"its norm is {norm.value}, and transformers' gpt_neox has layernorm.")
+        draft.no_target(f"its norm is {norm.value}, but transformers' gpt_neox has layernorm.")
     elif places is not None and places.value != "rotary":
-        draft.no_target(f"its positions are {places.value}, and gpt_neox has rotary ones.")
+        draft.no_target(f"its positions are {places.value}, but gpt_neox has rotary ones.")
     elif kind == "llama":
         _describe_llama(draft, int(layers.value), int(width.value), int(heads.value))
     else:
@@ -73,7 +75,7 @@ def _model(draft: Draft) -> None:
 
 
 def _describe_llama(draft: Draft, layers: int, width: int, heads: int) -> None:
-    """RMSNorm with SwiGLU: the blocks of Llama and Mistral (configs/llama, configs/mistral)."""
+    """Describe RMSNorm with SwiGLU as Llama or Mistral (configs/llama, configs/mistral)."""
     inner, pairs = draft.number("intermediate_size"), draft.number("num_kv_heads")
     vocabulary, window = draft.number("padded_vocab_size"), draft.get("sliding_window_width")
     longest = draft.number("max_position_embeddings", "seq_length")
@@ -121,14 +123,16 @@ def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
 
 
 def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
-    """Deviation of the input projections; the outputs' default is scaled_normal.
+    """Note how projections are initialized; the default of outputs is scaled_normal.
 
     Source: megatron/model/init_functions.py and megatron/neox_arguments/neox_args.py.
     """
     method, output = draft.text("init_method"), draft.text("output_layer_init_method")
     outer = output.value if output is not None else "scaled_normal"
     if outer != (method.value if method is not None else "normal"):
-        notes.append(f"Output projections are initialized by {outer}; gpt_neox has one deviation.")
+        notes.append(
+            f"Output projections are initialized by {outer}; gpt_neox has one std for all."
+        )
     if method is not None and method.value == "small_init":
         return round(math.sqrt(2 / (5 * width)), 8)
     std = draft.number("init_method_std")
@@ -138,7 +142,7 @@ def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
 READER = Reader(
     name="gpt-neox",
     title="GPT-NeoX",
-    unverified="defaults but weight decay and initialization",
+    unverified="defaults except weight decay and initialization",
     version="ea7aefd8 (2024)",
     source="EleutherAI/gpt-neox, megatron/neox_arguments/neox_args.py",
     marks=(

@@ -14,19 +14,11 @@ from pathlib import Path
 
 from rksp.errors import InputError
 from rksp.recipe_files import deepspeed
-from rksp.recipe_files.convert import (
-    batch,
-    clip,
-    epochs,
-    lora,
-    means,
-    optimizer,
-    positive,
-    put_warmup,
-    schedule,
-)
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import clip, lora, means, optimizer, positive, put_warmup, schedule
 from rksp.recipe_files.document import Document, Found, load_document
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import epochs
 from rksp.recipe_files.names import precision_of
 from rksp.recipe_files.origin import OriginKind
 from rksp.recipe_files.table import NOTHING, Marks, Reader, Row, Step
@@ -48,7 +40,7 @@ def arguments(
     length: object = NOTHING,
     precision: str = "fp32",
 ) -> tuple[Step, ...]:
-    """The table of `TrainingArguments`, with the defaults of who extends them."""
+    """Build the table of `TrainingArguments`, with the defaults of a trainer that extends them."""
     return (
         Row("optimizer", "optim", optimizer, "adamw"),
         Row("learning_rate", "learning_rate", default=rate),
@@ -77,14 +69,14 @@ def arguments(
 
 
 def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """The longest sequence; `max_length` beside a model's settings is that of generation."""
+    """Set the sequence length; `max_length` next to model settings belongs to generation."""
     if draft.document.has("architectures"):
         keys = [key for key in keys if key != "max_length"]
     positive(draft, name, keys)
 
 
 def _warmup(draft: Draft) -> None:
-    """`warmup_steps` wins where it is positive; a share below one is allowed in either."""
+    """Set the warm-up; a positive `warmup_steps` wins, and both keys may be a share below one."""
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:
@@ -92,7 +84,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _shape(draft: Draft) -> None:
-    """`lr_scheduler_kwargs` (transformers/optimization.py)."""
+    """Set the fields of `lr_scheduler_kwargs` (transformers/optimization.py)."""
     inline = draft.text("lr_scheduler_kwargs")
     settings: Mapping[str, object] = draft.mapping("lr_scheduler_kwargs")
     if inline is not None:
@@ -125,19 +117,19 @@ def _inside(where: Found, key: str) -> Found:
 
 
 def _deepspeed(draft: Draft) -> None:
-    """A DeepSpeed file's optimizer and schedule take the place of the arguments'."""
+    """Let a DeepSpeed file's optimizer and schedule replace those of the arguments."""
     inline = draft.get("deepspeed")
     if inline is None:
         return
     if isinstance(inline.value, Mapping):
         document = Document(path=draft.document.path, syntax="json", data=inline.value)
     elif not str(inline.value).endswith(".json"):
-        draft.note(f"deepspeed is {inline.value!r}, whose settings do not stand in this file.")
+        draft.note(f"deepspeed is {inline.value!r}, but its settings are not in this file.")
         return
     else:
         there = _beside(draft.document.path, str(inline.value))
         if there is None:
-            draft.note(f"The DeepSpeed file {inline.value} is not here; what it says is not read.")
+            draft.note(f"The DeepSpeed file {inline.value} was not found, so it is not read.")
             return
         try:
             document = load_document(there)
@@ -155,7 +147,7 @@ def _deepspeed(draft: Draft) -> None:
 
 
 def _beside(path: Path, name: str) -> Path | None:
-    """The named file, looked up beside the run file and in the folders above it."""
+    """Find the named file beside the run file or in a folder above it."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     for folder in (path.parent, *list(path.resolve().parents)[1:5]):
@@ -165,7 +157,7 @@ def _beside(path: Path, name: str) -> Path | None:
 
 
 def _precision(draft: Draft) -> None:
-    """Autocast keeps float32 weights, unless the weights themselves were loaded in 16 bits.
+    """Set the precision; autocast keeps float32 weights unless they were loaded in 16 bits.
 
     FSDP and DeepSpeed keep a float32 copy even then (accelerate/accelerator.py; DeepSpeed's
     bf16_optimizer); adapters are float32 unless told otherwise (peft, `autocast_adapter_dtype`).
@@ -193,7 +185,7 @@ def _precision(draft: Draft) -> None:
 
 
 def objective(draft: Draft) -> None:
-    """What is minimized, from the stage, the subcommand, the script's name or telling keys."""
+    """Set the objective from the stage, the subcommand, the script's name or typical keys."""
     for key in ("stage", "rlhf_type"):
         means("objective", key, _STAGES)(draft)
     program = draft.document.program.lower()
@@ -225,7 +217,7 @@ def objective(draft: Draft) -> None:
             draft.put("objective", meaning, draft.get(key), text=word)
     if draft.value("objective") != "lm":
         draft.note(
-            f"It minimizes another loss ({draft.value('objective')}); "
+            f"The run minimizes another loss ({draft.value('objective')}); "
             "rksp's estimate is for language modelling."
         )
 
@@ -238,7 +230,7 @@ _SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "
 
 
 def _by_script(draft: Draft) -> None:
-    """The scripts of transformers/examples say it in their names."""
+    """Return the objective that the name of a transformers example script states."""
     program = draft.document.program
     for start, meaning in _SCRIPTS.items():
         if program.startswith(start) and not draft.knows("objective"):
@@ -246,7 +238,7 @@ def _by_script(draft: Draft) -> None:
 
 
 def _by_name(draft: Draft) -> None:
-    """Preference losses share their settings; what the run is called tells them apart."""
+    """Set the preference loss; the run's name distinguishes losses with the same settings."""
     for key in ("output_dir", "hub_model_id", "run_name"):
         found = draft.text(key)
         words = re.split(r"[^a-z]+", found.value.lower()) if found is not None else []
@@ -256,7 +248,7 @@ def _by_name(draft: Draft) -> None:
 
 
 def _logged_adapters(draft: Draft) -> None:
-    """`peft_config` as Transformers logs it to W&B: one entry an adapter."""
+    """Set the adapters from `peft_config`, as Transformers logs it to W&B: one entry each."""
     found = draft.get("peft_config")
     entries = found.value if found is not None and isinstance(found.value, Mapping) else {}
     for name, settings in entries.items():
@@ -273,7 +265,7 @@ def _logged_adapters(draft: Draft) -> None:
             draft.put("lora_targets", modules, draft.get(f"{home}.target_modules"))
         if settings.get("task_type") == "SEQ_CLS":
             draft.put("objective", "classification", draft.get(f"{home}.task_type"))
-        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
         return
 
 
@@ -298,7 +290,7 @@ adapters = (
 
 
 def model(draft: Draft) -> None:
-    """The model: by name, or by settings that stand in the file (W&B logs the whole config)."""
+    """Set the model by name, or by the settings in the file (W&B logs the whole config)."""
     base = draft.text(
         "model_name_or_path", "model_id_or_path", "config_name", "_name_or_path", "model_name"
     )

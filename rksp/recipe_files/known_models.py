@@ -16,7 +16,7 @@ _LLAMA3 = {"vocab_size": 128256, "rope_parameters.rope_theta": 500000.0}
 
 
 def _llama(layers: int, width: int, heads: int, pairs: int, inner: int, **more: object) -> Shape:
-    """A Llama by its depth, width, heads, key-value heads and feed-forward width."""
+    """Describe a Llama by its depth, width, heads, key-value heads and feed-forward width."""
     sizes = {
         "num_hidden_layers": layers,
         "hidden_size": width,
@@ -166,14 +166,14 @@ _OWNERS = (
 
 
 def shape_of(name: str) -> Shape | None:
-    """The model type and settings of a trainer's own name; a longer name's beginning counts."""
+    """Look up model type and settings by a trainer's model name, or by its longest known prefix."""
     plain = name.lower().replace("-", "_").replace(":", "_").replace("/", "_")
     known = [key for key in _SHAPES if plain == key or plain.startswith(f"{key}_")]
     return _SHAPES[max(known, key=len)] if known else None
 
 
 def hub_id_of(folder: str) -> str | None:
-    """The Hub id of a folder of weights that bears the name of its repository."""
+    """Return the Hub id of a folder of weights that has the name of its repository."""
     parts = [part for part in folder.replace("\\", "/").split("/") if part]
     parts = [part for part in parts if part not in ("original", "tmp", "checkpoints", ".")]
     if not parts or "<" in folder:

@@ -30,7 +30,7 @@ def _length(draft: Draft) -> None:
 
 
 def _batch(draft: Draft) -> None:
-    """One number, or a schedule: a list of `{start, value}` (src/levanter/schedule.py)."""
+    """Set the batch: a number, or a list of `{start, value}` (src/levanter/schedule.py)."""
     found = draft.get("trainer.train_batch_size")
     if found is None or not isinstance(found.value, list):
         if found is not None:
@@ -45,14 +45,14 @@ def _batch(draft: Draft) -> None:
 
 
 def _warmup(draft: Draft) -> None:
-    """A share or a number of steps; `warmup_ratio` is the older word (optim/config.py)."""
+    """Set the warm-up: a share or steps; `warmup_ratio` is the older key (optim/config.py)."""
     found = draft.number("optimizer.warmup_ratio", "optimizer.warmup")
     if found is not None:
         put_warmup(draft, found, int)
 
 
 def _steady(draft: Draft) -> None:
-    """`stable`, a share or a number of steps, keeps the peak before the fall; then it is wsd."""
+    """Set the decay; `stable`, a share or steps, keeps the peak first and makes it wsd."""
     found, total = draft.number("optimizer.stable"), int(draft.value("max_steps"))
     draft.default("warmup_steps", int(0.01 * total), f"0.01 of {total} steps", ("max_steps",))
     if draft.value("schedule") == "inverse_sqrt":
@@ -67,18 +67,18 @@ def _steady(draft: Draft) -> None:
 
 
 def _inverse_sqrt(draft: Draft, total: int) -> None:
-    """`inv_sqrt` falls as √(10000 / step), and never above the peak: constant until step 10,000."""
+    """Set `inv_sqrt`: √(10000 / step), at most the peak, so constant until step 10,000."""
     kind = draft.get("optimizer.lr_schedule")
     if total <= _TIMESCALE:
         text = f"inv_sqrt keeps the peak until step {_TIMESCALE}"
         draft.put("schedule", "constant", kind, text=text, after=("max_steps",))
         return
     draft.put("decay_steps", _TIMESCALE, kind)
-    draft.note(f"inv_sqrt keeps the peak until step {_TIMESCALE}; rksp falls from the warm-up on.")
+    draft.note(f"inv_sqrt keeps the peak until step {_TIMESCALE}; rksp decays after warm-up.")
 
 
 def _precision(draft: Draft) -> None:
-    """`p=f32,c=bfloat16` keeps parameters in float32; a single word is used for both."""
+    """Set the precision; `p=f32,c=bfloat16` keeps float32 parameters, one word means both."""
     found = draft.text("trainer.mp")
     if found is None:
         return
@@ -92,7 +92,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _adapters(draft: Draft) -> None:
-    """`lora.r`, of `levanter.main.lora_lm` (src/levanter/lora.py)."""
+    """Set the adapters from `lora.r` of `levanter.main.lora_lm` (src/levanter/lora.py)."""
     rank = draft.number("lora.r")
     if rank is None and not draft.document.has("lora"):
         return
@@ -100,7 +100,7 @@ def _adapters(draft: Draft) -> None:
     draft.put("lora_rank", rank.value if rank is not None else 8, rank)
     alpha = draft.number("lora.alpha")
     draft.put("lora_alpha", alpha.value if alpha is not None else 8.0, alpha)
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _model(draft: Draft) -> None:
@@ -115,10 +115,10 @@ def _model(draft: Draft) -> None:
     kind = draft.text("model.type")
     if kind is None or kind.value not in ("gpt2", "llama"):
         if kind is not None:
-            draft.no_target(f"its model type {kind.value!r} has no reader yet; name a TARGET.")
+            draft.no_target(f"rksp cannot map its model type {kind.value!r}; name a TARGET.")
         return
     if start is not None and start.value.lower() == "true":
-        draft.no_target("initialize_from_hf: true starts from weights it does not name; give them.")
+        draft.no_target("initialize_from_hf: true does not name its weights; name them as TARGET.")
         return
     names = _GPT2 if kind.value == "gpt2" else _LLAMA
     changes = {names[key]: value for key, value in settings.items() if key in names}

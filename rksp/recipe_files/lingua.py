@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import batch, clip, devices, put_precision, schedule
+from rksp.recipe_files.batch import batch, devices
+from rksp.recipe_files.convert import clip, put_precision, schedule
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def _fall(draft: Draft) -> None:
-    """WSD falls over the last `decay_fraction`; a cosine of several cycles restarts."""
+    """Set the decay; WSD decays over the last `decay_fraction`, a cosine of cycles restarts."""
     share, cycle = draft.number("optim.decay_fraction"), draft.number("optim.cycle_length")
     if draft.value("schedule") == "wsd":
         part = float(share.value) if share is not None else 0.1
@@ -22,7 +23,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """FSDP computes in `model_dtype` over float32 weights (lingua/distributed.py)."""
+    """Set the precision; FSDP keeps float32 weights (lingua/distributed.py)."""
     found = draft.text("distributed.model_dtype")
     if found is not None:
         put_precision(draft, Found(key=found.key, value=found.value, line=found.line))
@@ -32,7 +33,7 @@ def _model(draft: Draft) -> None:
     width, layers = draft.number("model.dim"), draft.number("model.n_layers")
     heads = draft.number("model.n_heads")
     if width is None or layers is None or heads is None:
-        draft.no_target("the file gives no width, depth and heads; name a TARGET.")
+        draft.no_target("the file does not give width, depth and heads; name a TARGET.")
         return
     pairs, multiple = draft.number("model.n_kv_heads"), draft.number("model.multiple_of")
     scale = draft.number("model.ffn_dim_multiplier")

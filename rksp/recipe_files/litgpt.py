@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import (
-    batch,
-    betas,
-    clip,
-    devices,
-    lowest_rate,
-    number,
-    precision,
-    put_optimizer,
-    put_steps,
-)
+from rksp.recipe_files.batch import batch, devices
+from rksp.recipe_files.convert import betas, clip, lowest_rate, number, precision, put_optimizer
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import put_steps
 from rksp.recipe_files.known_models import shape_of
 from rksp.recipe_files.table import Marks, Reader, Row
 
@@ -30,7 +22,7 @@ def _is_finetuning(draft: Draft) -> bool:
 
 
 def _steps(draft: Draft) -> None:
-    """Steps, or tokens (pretraining alone: litgpt/pretrain.py), or epochs."""
+    """Set the length: steps, tokens (only pretraining: litgpt/pretrain.py), or epochs."""
     steps, tokens = draft.get("train.max_steps"), draft.get("train.max_tokens")
     if steps is not None:
         put_steps(draft, "max_steps", steps)
@@ -44,7 +36,7 @@ def _steps(draft: Draft) -> None:
 
 
 def _lowest(draft: Draft) -> None:
-    """Finetuning anneals to zero whatever `min_lr` says (litgpt/finetune/full.py)."""
+    """Set the lowest rate; finetuning ignores `min_lr` and ends at 0 (litgpt/finetune/full.py)."""
     if _is_finetuning(draft):
         draft.default("min_lr_ratio", 0.0, "finetuning anneals to zero and ignores min_lr")
         return
@@ -72,7 +64,7 @@ def _lora(draft: Draft) -> None:
     on = tuple(part for part in parts if draft.true(f"lora_{part}") is not None)
     if on:
         draft.put("lora_targets", on, draft.get(f"lora_{on[0]}"))
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _model(draft: Draft) -> None:
@@ -94,7 +86,7 @@ def _model(draft: Draft) -> None:
 
 
 def _describe(draft: Draft, settings) -> None:
-    """`litgpt.Config` in the words of transformers (litgpt/scripts/convert_lit_checkpoint.py)."""
+    """Translate `litgpt.Config` to transformers (litgpt/scripts/convert_lit_checkpoint.py)."""
     is_llama = "RMSNorm" in str(settings.get("norm_class_name", "LayerNorm"))
     common = {
         "num_hidden_layers": settings.get("n_layer"),

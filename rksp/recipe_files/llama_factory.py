@@ -9,16 +9,16 @@ from rksp.recipe_files.table import Marks, Reader
 
 
 def _factory(draft: Draft) -> None:
-    """LoRA is the default; `quantization_bit` makes it QLoRA (llamafactory/hparams)."""
+    """Set the adapters: LoRA, or QLoRA with `quantization_bit` (llamafactory/hparams)."""
     bits, kind = draft.number("quantization_bit"), draft.text("finetuning_type")
     named = kind.value if kind is not None else "lora"
     if named in ("full", "freeze"):
         if named == "freeze":
-            draft.note("Only some layers are trained; rksp's estimate is for training all weights.")
+            draft.note("Only some layers are trained, but rksp's estimate is for training all.")
         return
     word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
     draft.put("peft", word, kind, bits)
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     if word == "other":
         return
     number(draft, "lora_rank", ["lora_rank"])
@@ -31,7 +31,7 @@ def _factory(draft: Draft) -> None:
 
 
 def _optimizer(draft: Draft) -> None:
-    """Switches that take the place of `optim` (llamafactory/train/trainer_utils.py)."""
+    """Set the optimizer from switches before `optim` (llamafactory/train/trainer_utils.py)."""
     found = draft.true("use_muon")
     if found is not None:
         draft.put("optimizer", "muon", found)

@@ -19,7 +19,7 @@ _WIDTHS = {
 
 
 def _batch(draft: Draft) -> None:
-    """`-d` counts tokens per step over all devices; without it one micro-batch per device."""
+    """Set the batch; `-d` counts tokens over all devices, else one micro-batch per device."""
     tokens = draft.number("d", "total_batch_size")
     size = draft.number("b", "batch_size")
     length = int(draft.value("sequence_length"))
@@ -41,13 +41,11 @@ def _batch(draft: Draft) -> None:
 
 def _epoch(draft: Draft) -> None:
     if not draft.knows("max_steps"):
-        draft.assume(
-            "max_steps", "one pass over the data, whose size is not here; give --max-steps"
-        )
+        draft.assume("max_steps", "one pass over data of unknown size; give --max-steps")
 
 
 def _precision(draft: Draft) -> None:
-    """Compiled for bf16 by default, with float32 master weights unless `-w 0`."""
+    """Set the precision: bf16 by default, with float32 master weights unless `-w 0`."""
     precision(draft, "precision", ["dtype"])
     copies = draft.number("w")
     if copies is not None:
@@ -57,10 +55,10 @@ def _precision(draft: Draft) -> None:
 
 
 def _warmdown(draft: Draft) -> None:
-    """The Python trainer of modded-nanogpt: a plateau, then a linear fall to zero."""
+    """Set the schedule of modded-nanogpt's Python trainer: a plateau, then linear decay."""
     found = draft.number("warmdown_iters")
     if found is not None:
-        draft.put("schedule", "wsd", found, text="a plateau, then a linear fall")
+        draft.put("schedule", "wsd", found, text="a plateau, then linear decay")
         draft.put("decay_steps", max(1, int(found.value)), found)
         draft.put("min_lr_ratio", 0.0, found)
 
@@ -74,7 +72,7 @@ def _model(draft: Draft) -> None:
         draft.describe(known[0], {**known[1], **length})
         return
     if not name.startswith("d") or not name[1:].isdigit() or int(name[1:]) not in _WIDTHS:
-        draft.no_target(f"{name or 'no descriptor'} names a file of weights; name a TARGET.")
+        draft.no_target(f"{name or 'the descriptor'} names a weight file; name a TARGET.")
         return
     width, heads = _WIDTHS[int(name[1:])]
     draft.describe(

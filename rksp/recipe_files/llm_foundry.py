@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import (
-    batch,
-    betas,
-    duration,
-    number,
-    optimizer,
-    precision,
-    put_steps,
-    schedule,
-)
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import betas, number, optimizer, precision, schedule
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import duration, put_steps
 from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def _betas(draft: Draft) -> None:
-    """`decoupled_*` have their own (composer/optim); torch's otherwise."""
+    """Set the defaults of `decoupled_*` (composer/optim), and torch's for the others."""
     betas("optimizer.betas")(draft)
     name = draft.text("optimizer.name")
     is_decoupled = name is not None and "decoupled" in name.value
@@ -26,7 +19,7 @@ def _betas(draft: Draft) -> None:
 
 
 def _decay(draft: Draft) -> None:
-    """Composer's decoupled optimizers subtract λ·θ a step, not η·λ·θ: torch's λ is theirs over η.
+    """Set the decay; Composer's decoupled optimizers subtract λ·θ, so torch's λ is theirs / η.
 
     Source: composer/optim/decoupled_weight_decay.py (Loshchilov and Hutter, 2019, algorithm 2).
     """
@@ -56,7 +49,7 @@ def _clip(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """Where the schedule ends (`t_max`), and how low: `alpha_f`."""
+    """Set the end of the schedule (`t_max`) and its lowest rate (`alpha_f`)."""
     number(draft, "min_lr_ratio", ["scheduler.alpha_f"])
     draft.default("min_lr_ratio", 0.0)
     number(draft, "decay_power", ["scheduler.power"])
@@ -112,9 +105,9 @@ def _model(draft: Draft) -> None:
     experts = draft.number("model.ffn_config.moe_num_experts")
     sizes = {key: draft.number(f"model.{key}") for key in ("d_model", "n_heads", "n_layers")}
     if kind != "mpt_causal_lm" or None in sizes.values():
-        draft.no_target(f"its model {kind!r} is none that transformers knows; name a TARGET.")
+        draft.no_target(f"transformers does not have its model {kind!r}; name a TARGET.")
     elif experts is not None and experts.value > 1:
-        draft.no_target(f"it has {experts.value} experts, which transformers' mpt has not.")
+        draft.no_target(f"it has {experts.value} experts, but transformers' mpt has none.")
     else:
         extra = {
             key: draft.number(f"model.{key}")
@@ -123,8 +116,8 @@ def _model(draft: Draft) -> None:
         draft.describe(
             "mpt",
             {key: int(f.value) for key, f in (sizes | extra).items() if f is not None},
-            "llm-foundry initializes by kaiming_normal_, transformers' mpt by a fixed deviation.",
-            "transformers' mpt has ALiBi only; learned positions of llm-foundry are left out.",
+            "llm-foundry initializes by kaiming_normal_, transformers' mpt with a fixed std.",
+            "transformers' mpt has only ALiBi, so learned positions are left out.",
         )
 
 
@@ -173,17 +166,19 @@ def _composer_model(draft: Draft) -> None:
     starts = draft.get("model.use_pretrained")
     if name is not None and "bert" in name.value:
         draft.put("objective", "mlm", name)
-        draft.note("It minimizes another loss (mlm); rksp's estimate is for language modelling.")
+        draft.note(
+            "The run minimizes another loss (mlm); rksp's estimate is for language modelling."
+        )
     settings = draft.mapping("model.model_config")
     if base is not None and starts is not None and starts.value is True:
         draft.describe(base.value, settings)
     elif name is not None and name.value in ("mosaic_bert", "hf_bert"):
         notes = ["It starts from random weights."]
         if name.value == "mosaic_bert":
-            notes.append("MosaicBERT has ALiBi and gated linear units, which bert has not.")
+            notes.append("MosaicBERT has ALiBi and gated linear units; bert has neither.")
         draft.describe("bert", settings, *notes)
     elif name is not None:
-        draft.no_target(f"{name.value!r} builds its own model; name the same one as TARGET.")
+        draft.no_target(f"{name.value!r} builds its own model; name the same model as TARGET.")
 
 
 COMPOSER = Reader(

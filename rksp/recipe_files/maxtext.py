@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import clip, optimizer, positive, put_batch, schedule
+from rksp.recipe_files.batch import put_batch
+from rksp.recipe_files.convert import clip, optimizer, positive, schedule
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.known_models import shape_of
 from rksp.recipe_files.names import precision_of
@@ -15,11 +16,11 @@ _SHAPE = {
     "base_mlp_dim": "intermediate_size",
     "base_num_decoder_layers": "num_hidden_layers",
 }
-_ON_TOP = "the file stands on another one (base_config), whose values it does not repeat"
+_ON_TOP = "the file extends another one (base_config) and does not repeat its values"
 
 
 def _batch(draft: Draft) -> None:
-    """Sequences per device, which may be a fraction; all chips hold part of the batch."""
+    """Set the batch from sequences per device, which may be a fraction."""
     found, steps = (
         draft.number("per_device_batch_size"),
         draft.number("gradient_accumulation_steps"),
@@ -33,7 +34,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _schedule(draft: Draft) -> None:
-    """Warm-up and fall are shares of `learning_rate_schedule_steps`, by default the run."""
+    """Set warm-up and decay, shares of `learning_rate_schedule_steps` (by default the run)."""
     schedule(draft, "schedule", ["lr_schedule_type"])
     draft.default("schedule", "cosine")
     total = int(draft.value("max_steps"))
@@ -54,7 +55,7 @@ def _schedule(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """`dtype` of the arithmetic, `weight_dtype` of the weights."""
+    """Set the precision from `dtype` (arithmetic) and `weight_dtype` (weights)."""
     dtype, weights = draft.text("dtype"), draft.text("weight_dtype")
     name = precision_of(dtype.value) if dtype is not None else "bf16"
     low = weights is not None and weights.value == "bfloat16"
@@ -71,12 +72,12 @@ def _model(draft: Draft) -> None:
         return
     if name is not None and name.value != "default":
         draft.no_target(
-            f"{name.value!r} is MaxText's name for a model; name the same one as TARGET."
+            f"{name.value!r} is MaxText's name for a model; name the same model as TARGET."
         )
         return
     sizes = {ours: draft.number(key) for key, ours in _SHAPE.items()}
     if None in sizes.values() or (block is not None and block.value not in ("llama2", "mistral")):
-        draft.no_target("its decoder block is none that rksp maps; name the same one as TARGET.")
+        draft.no_target("rksp cannot map its decoder block; name the same model as TARGET.")
         return
     if experts is not None and experts.value > 1:
         draft.no_target(f"it has {experts.value} experts; name the same model as TARGET.")

@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rksp.recipe_files.convert import (
-    batch,
-    clip,
-    lowest_rate,
-    optimizer,
-    schedule,
-    switches,
-)
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import clip, lowest_rate, optimizer, schedule, switches
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.table import Marks, Reader, Row
@@ -34,7 +28,7 @@ _SHAPE = {
 
 
 def _batch(draft: Draft) -> None:
-    """The global batch, or micro × data parallel: Megatron derives the accumulation."""
+    """Set the global batch, or micro × data parallel; Megatron derives the accumulation."""
     whole = draft.number("global_batch_size", "batch_size")
     micro = draft.number("micro_batch_size")
     batch("micro_batch_size", whole="global_batch_size", shared=_SHARED)(draft)
@@ -49,7 +43,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _ramp(start: int, increment: int, samples: int, full: int) -> tuple[tuple[int, int], ...]:
-    """Steps at which the batch grows; each size takes an equal share of the samples.
+    """Set the batch ramp; each batch size takes an equal share of the samples.
 
     Source: megatron/core/num_microbatches_calculator.py, RampupBatchsizeNumMicroBatchesCalculator.
     """
@@ -63,7 +57,7 @@ def _ramp(start: int, increment: int, samples: int, full: int) -> tuple[tuple[in
 
 
 def _counted(draft: Draft, *keys: str) -> tuple[int, Found, str] | None:
-    """Steps from the first of these keys, which count iterations, samples or tokens by their names.
+    """Set steps from the first of these keys; its name says iterations, samples or tokens.
 
     A growing batch takes more steps for the same samples.
     """
@@ -83,7 +77,7 @@ def _counted(draft: Draft, *keys: str) -> tuple[int, Found, str] | None:
 
 
 def _steps_of(samples: float, size: int, ramp: tuple[tuple[int, int], ...]) -> int:
-    """Steps that so many samples take."""
+    """Return the steps that this number of samples takes."""
     steps = 0
     for (start, smaller), (end, _) in pairwise(ramp):
         taken = (end - start) * smaller
@@ -97,7 +91,7 @@ _RESTS = ("batch_size", "sequence_length")
 
 
 def _steps(draft: Draft) -> None:
-    """Iterations, tokens (Megatron-DeepSpeed) or samples."""
+    """Set the warm-up from iterations, tokens (Megatron-DeepSpeed) or samples."""
     counted = _counted(draft, "train_iters", "train_tokens", "train_samples")
     if counted is not None:
         steps, found, text = counted
@@ -105,7 +99,7 @@ def _steps(draft: Draft) -> None:
 
 
 def _warmup(draft: Draft) -> None:
-    """By iterations, samples, tokens, or a share of the decay."""
+    """Set the warm-up from iterations, samples, tokens, or a share of the decay."""
     counted = _counted(draft, "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens")
     share = draft.number("lr_warmup_fraction", "warmup")
     if counted is not None:
@@ -121,7 +115,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """`lr_decay_*` ends the fall; WSD has its own length and shape (training/arguments.py)."""
+    """Set the end of decay from `lr_decay_*`; WSD has its own keys (training/arguments.py)."""
     counted = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
     if draft.value("schedule") == "wsd":
@@ -146,7 +140,7 @@ def _model(draft: Draft) -> None:
     sizes = {name: int(number.value) for name, number in found.items() if number is not None}
     experts = draft.number("num_experts", "language_model.num_moe_experts")
     if not {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= set(sizes):
-        draft.no_target("the script gives no depth, width and heads; name a TARGET.")
+        draft.no_target("the script does not give depth, width and heads; name a TARGET.")
         return
     if experts is not None and experts.value > 1:
         draft.no_target(f"it has {experts.value} experts; name the same model as TARGET.")
@@ -157,7 +151,7 @@ def _model(draft: Draft) -> None:
         draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
         return
     if any(word in program for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
-        draft.no_target(f"{program} trains its own kind of model; name the same one as TARGET.")
+        draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
     is_llama = draft.true("swiglu") is not None or _is(draft, "normalization", "rmsnorm")
     std = draft.number("init_method_std", "language_model.init_method_std")
@@ -166,7 +160,7 @@ def _model(draft: Draft) -> None:
         rate = draft.number("decoupled_lr").value
         draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
     note = (
-        "Megatron divides the output projections' deviation by √(2 × layers); "
+        "Megatron divides the output projections' std by √(2 × layers); "
         "transformers' {kind} {does}."
     )
     common = {
@@ -204,7 +198,7 @@ def _is(draft: Draft, key: str, word: str) -> bool:
 
 
 def _vocabulary(draft: Draft) -> int | None:
-    """Given, or the size of GPT-2's tokenizer, padded as Megatron pads it."""
+    """Return the vocabulary: as given, or GPT-2's tokenizer, padded as Megatron pads it."""
     found = draft.number("vocab_size", "padded_vocab_size")
     kind = draft.text("tokenizer_type")
     if found is not None:

@@ -11,7 +11,7 @@ _HOME = "Hyperparameters"
 
 
 def _rates(draft: Draft) -> None:
-    """Muon trains the matrices of the blocks; each Adam has its own group and rate."""
+    """Set the optimizer; Muon trains the blocks' matrices, each Adam has its own group."""
     groups = draft.mapping(OPTIMIZERS)
     main = next((name for name in groups if "Muon" in name), next(iter(groups), None))
     rate = draft.number(f"{OPTIMIZERS}.{main}.lr", f"{_HOME}.learning_rate")
@@ -28,8 +28,8 @@ def _rates(draft: Draft) -> None:
         and isinstance(settings.get("lr"), int | float)
     ]
     if others:
-        draft.note(f"Groups have their own rates ({', '.join(others)}); rksp reads one, {main}'s.")
-    draft.note("Its Muon scales updates otherwise than torch's; its rate is not AdamW's.")
+        draft.note(f"Groups have their own rates ({', '.join(others)}); rksp reads only {main}'s.")
+    draft.note("Its Muon scales updates differently from torch's, so rates are not comparable.")
 
 
 def _batch(draft: Draft) -> None:
@@ -47,7 +47,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """A plateau, then a linear fall over `warmdown_iters` or the last `cooldown_frac`."""
+    """Set a plateau, then a linear decay over `warmdown_iters` or the last `cooldown_frac`."""
     last, share = draft.number(f"{_HOME}.warmdown_iters"), draft.number(f"{_HOME}.cooldown_frac")
     total = int(draft.value("max_steps"))
     if last is not None and last.value > 0:
@@ -99,7 +99,7 @@ READER = Reader(
         _fall,
         Row("precision", "", default="bf16"),
         lambda draft: draft.no_target(
-            "its blocks (U-net skips, ReLU², value mixing) are in no model of transformers; "
+            "no transformers model has its blocks (U-net skips, ReLU², value mixing); "
             "name a TARGET."
         ),
     ),

@@ -10,7 +10,7 @@ from rksp.recipe_files.table import NOTHING, Marks, Reader
 
 
 def _swift_adapters(draft: Draft) -> None:
-    """LoRA is the default (swift/arguments/base_args/base_args.py)."""
+    """Set the adapters; LoRA is the default (swift/arguments/base_args/base_args.py)."""
     kind = draft.text("tuner_type", "train_type", "sft_type")
     bits = draft.number("quant_bits", "quantization_bit")
     named = kind.value if kind is not None else "lora"
@@ -18,7 +18,7 @@ def _swift_adapters(draft: Draft) -> None:
         return
     is_four = bits is not None and bits.value == 4
     draft.put("peft", "qlora" if is_four else "lora" if "lora" in named else "other", kind, bits)
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     number(draft, "lora_rank", ["lora_rank"])
     draft.default("lora_rank", 8)
     number(draft, "lora_alpha", ["lora_alpha"])
@@ -30,13 +30,13 @@ def _swift_adapters(draft: Draft) -> None:
 
 
 def _swift_rate(draft: Draft) -> None:
-    """1e-4 for adapters, 1e-5 for all weights (swift/arguments/sft_args.py)."""
+    """Set the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
     number(draft, "learning_rate", ["learning_rate"])
     draft.default("learning_rate", 1e-4 if draft.value("peft") != "none" else 1e-5)
 
 
 def _swift_precision(draft: Draft) -> None:
-    """Mixed precision in `torch_dtype`; all-weights training upcasts the weights to float32."""
+    """Set mixed precision from `torch_dtype`; full training upcasts the weights to float32."""
     found = draft.text("torch_dtype")
     if found is not None and not draft.knows("precision"):
         draft.put("precision", precision_of(found.value) or "bf16", found)

@@ -1,4 +1,4 @@
-"""What trainers call the same things: optimizers, schedules, precisions."""
+"""Trainers' names for the same optimizers, schedules and precisions."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _PRECISIONS = (
 
 
 def optimizer_of(name: str) -> tuple[str | None, str]:
-    """rksp's word for an optimizer, or None, and what is lost by calling it that."""
+    """Return rksp's name for an optimizer, or None, and what the name does not convey."""
     spec, loss = optimizer_named(name)
     return (None if spec is None else spec.name), loss
 
 
 def schedule_of(name: str) -> tuple[str | None, str]:
-    """rksp's word for a schedule, or None, and what is lost by calling it that."""
+    """Return rksp's name for a schedule, or None, and what the name does not convey."""
     plain = name.rsplit(".", 1)[-1].lower().replace("-", "_")
     return next(
         ((schedule, loss) for pattern, schedule, loss in _SCHEDULES if re.search(pattern, plain)),
@@ -44,7 +44,7 @@ def schedule_of(name: str) -> tuple[str | None, str]:
 
 
 def precision_of(name: str) -> str | None:
-    """rksp's word for a precision, or None if the name is not known."""
+    """Return rksp's name for a precision, or None if it is unknown."""
     for pattern, precision in _PRECISIONS:
         if re.search(pattern, name.lower()):
             return precision

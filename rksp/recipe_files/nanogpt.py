@@ -11,7 +11,7 @@ _CHARACTERS = 65  # of tiny Shakespeare (data/shakespeare_char/prepare.py)
 
 
 def _batch(draft: Draft) -> None:
-    """nanoGPT divides the accumulation by the number of devices: the product is the whole batch."""
+    """Set the batch; nanoGPT divides the accumulation by the devices, so it counts once."""
     size, steps = draft.number("batch_size"), draft.number("gradient_accumulation_steps")
     micro = int(size.value) if size is not None else 12
     accumulated = int(steps.value) if steps is not None else 40
@@ -21,7 +21,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _schedule(draft: Draft) -> None:
-    """With `decay_lr = False` the rate is constant from the first step: there is no warm-up."""
+    """Set the schedule; with `decay_lr = False` it is constant and without warm-up."""
     fixed, lowest = draft.false("decay_lr"), draft.number("min_lr")
     if fixed is not None:
         draft.put("schedule", "constant", fixed)

@@ -36,7 +36,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """From `lr_decay_starting_step` (default the warm-up's end) over `lr_decay_steps`.
+    """Set the decay: from `lr_decay_starting_step` (or the warm-up's end) for `lr_decay_steps`.
 
     A later start makes it a warm-up, a plateau and a fall (src/nanotron/helpers.py).
     """
@@ -52,7 +52,9 @@ def _fall(draft: Draft) -> None:
         draft.put("decay_shape", shape, style)
         draft.put("decay_steps", length, start, text=f"{total} - {start.value}")
         if span is not None and int(span.value) != length:
-            draft.note(f"The fall takes {span.value} steps; rksp reads {length}, to the run's end.")
+            draft.note(
+                f"The decay takes {span.value} steps; rksp reads {length}, to the run's end."
+            )
     elif span is not None and int(span.value) != total - warm:
         draft.put("decay_steps", int(span.value), span)
 
@@ -75,7 +77,7 @@ def _lowest(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Weights are kept in `model.dtype`; with float32 accumulation there is a float32 copy too."""
+    """Set the precision from `model.dtype`; float32 accumulation adds a float32 copy."""
     kind, copy = draft.text("model.dtype"), draft.true("optimizer.accumulate_grad_in_fp32")
     if kind is None:
         return
@@ -87,12 +89,12 @@ def _precision(draft: Draft) -> None:
 
 
 def _mup(draft: Draft) -> bool:
-    """`use_mup`: spectral initialization and rates by layer (src/nanotron/scaling)."""
+    """Note `use_mup`: spectral initialization and rates by layer (src/nanotron/scaling)."""
     found = draft.true("model.init_method.use_mup")
     if found is not None:
         draft.note(
-            f"{found.key}: initialization and rates are μP's, layer by layer; "
-            "rksp reads one rate and one deviation."
+            f"{found.key}: initialization and rates follow μP, layer by layer; "
+            "rksp reads one rate and one standard deviation."
         )
     return found is not None
 
@@ -121,9 +123,9 @@ def _model(draft: Draft) -> None:
             },
         )
     elif isinstance(settings.get("moe_config"), dict):
-        draft.no_target("it has nanotron's own experts, which no model of transformers has.")
+        draft.no_target("it has nanotron's own experts, which no transformers model has.")
     elif kind is None:
-        draft.no_target("its model is none that transformers knows; name a TARGET.")
+        draft.no_target("transformers does not have its model; name a TARGET.")
     else:
         wanted = {key: settings.get(key) for key in _SETTINGS}
         notes = [] if is_mup else [

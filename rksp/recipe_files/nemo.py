@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from rksp.recipe_files.batch import batch, devices
 from rksp.recipe_files.convert import (
-    batch,
     betas,
     clip,
-    devices,
-    epochs,
     lowest_rate,
     optimizer,
     positive,
@@ -17,13 +15,14 @@ from rksp.recipe_files.convert import (
 )
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import epochs
 from rksp.recipe_files.table import Marks, Reader, Row
 
 _OPTIM = "model.optim"
 
 
 def _warmup(draft: Draft) -> None:
-    """`warmup_steps`, or `warmup_ratio` of the run (nemo/core/optim/lr_scheduler.py)."""
+    """Set `warmup_steps`, or `warmup_ratio` of the run (nemo/core/optim/lr_scheduler.py)."""
     found = draft.number(f"{_OPTIM}.sched.warmup_steps", f"{_OPTIM}.sched.warmup_ratio")
     if found is not None:
         put_warmup(draft, found, int)
@@ -31,7 +30,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """CosineAnnealing holds the lowest rate for `constant_steps` at the end."""
+    """Set the decay; CosineAnnealing ends with `constant_steps` at the lowest rate."""
     found = draft.number(f"{_OPTIM}.sched.constant_steps")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
     if found is not None and 0 < found.value < total - warm:
@@ -44,7 +43,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Lightning's words: 16 and bf16 are mixed; Megatron's O2 keeps float32 copies too."""
+    """Set the precision; Lightning's 16 and bf16 are mixed, Megatron's O2 keeps float32 copies."""
     found = draft.text("trainer.precision")
     if found is not None:
         put_precision(draft, Found(key=found.key, value=found.value, line=found.line))
@@ -58,7 +57,7 @@ def _adapters(draft: Draft) -> None:
         rank = draft.number("model.peft.lora_tuning.adapter_dim")
         if rank is not None:
             draft.put("lora_rank", rank.value, rank)
-        draft.note("It trains adapters; rksp's estimate is for training all weights.")
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     start = draft.text("restore_from_path", "model.restore_from_path")
     if start is not None:
         draft.note(f"It starts from {start.value}, which rksp does not read.")
@@ -68,7 +67,7 @@ def _model(draft: Draft) -> None:
     layers, width = draft.number("model.num_layers"), draft.number("model.hidden_size")
     heads = draft.number("model.num_attention_heads")
     if layers is None or width is None or heads is None:
-        draft.no_target("the file gives no depth, width and heads; name a TARGET.")
+        draft.no_target("the file does not give depth, width and heads; name a TARGET.")
         return
     if any(draft.document.has(key) for key in ("model.encoder_arch", "model.encoder")):
         draft.put("objective", "seq2seq", draft.get("model.encoder_arch", "model.encoder"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import betas, clip, optimizer, precision, put_steps, schedule
+from rksp.recipe_files.convert import betas, clip, optimizer, precision, schedule
 from rksp.recipe_files.draft import Draft
+from rksp.recipe_files.duration import put_steps
 from rksp.recipe_files.table import Marks, Reader, Row
 
 
@@ -13,7 +14,7 @@ def _unit(draft: Draft) -> str:
 
 
 def _steps(draft: Draft) -> None:
-    """The first that can be counted: the duration, where the schedule ends, where the run stops."""
+    """Set the length from the first usable key: duration, end of the schedule, stop of the run."""
     whole = draft.get("max_duration")
     if whole is not None:
         put_steps(draft, "max_steps", whole)
@@ -34,7 +35,7 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """A schedule that ends before or after the run (`t_max`, olmo/optim.py)."""
+    """Note a schedule that ends before or after the run (`t_max`, olmo/optim.py)."""
     found = draft.number("scheduler.t_max")
     if found is None or draft.document.find("max_duration") is None:
         return
@@ -46,7 +47,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _start(draft: Draft) -> None:
-    """`load_path` continues from a checkpoint, weights alone with `reset_optimizer_state`."""
+    """Note `load_path`: a checkpoint, only its weights with `reset_optimizer_state`."""
     found = draft.text("load_path")
     if found is not None:
         draft.note(
@@ -74,7 +75,7 @@ def _model(draft: Draft) -> None:
         draft.no_target(f"its combination of norms ({norm}) has no equivalent in transformers.")
         return
     inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * int(width.value)
-    notes = ["OLMo cuts its initial weights off at three deviations; transformers does not."]
+    notes = ["OLMo truncates initial weights at three deviations; transformers does not."]
     std = draft.number("model.init_std")
     if settings.get("init_fn") not in (None, "normal"):
         notes.append(f"Weights are initialized by {settings['init_fn']}, read as one deviation.")

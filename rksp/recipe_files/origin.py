@@ -1,4 +1,4 @@
-"""Where each field of a recipe came from, and what was read from one file."""
+"""The origin of each field of a recipe, and the result of reading a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rksp.recipe import Recipe
 
 
 class OriginKind(StrEnum):
-    """Who said so."""
+    """The kinds of origin of a field."""
 
     FILE = "file"
     FLAG = "flag"
@@ -24,15 +24,15 @@ class OriginKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where one field came from.
+    """The origin of one field.
 
     Attributes:
-        kind: Who said so.
-        text: One phrase for people: the keys, the flag, the default and its trainer, or the sum.
-        file: The file that was read, if it says something about the field.
+        kind: The kind of origin.
+        text: One phrase: the keys, the option, the trainer's default, or the computation.
+        file: The file, if it states the field.
         line: Line of the first key, counted from one.
         keys: Dotted keys of the file that were read.
-        assumes: What the value rests on and nobody said: fields of the recipe, or `devices`.
+        assumes: Assumptions behind the value: fields of the recipe, or `devices`.
     """
 
     kind: OriginKind
@@ -59,7 +59,7 @@ class FileTarget:
     Attributes:
         name: A model type, or the Hub id or path that the file names.
         overrides: Settings to change.
-        notes: What of the file's model this cannot express.
+        notes: Differences from the file's model.
     """
 
     name: str
@@ -73,12 +73,12 @@ class RecipeFile:
 
     Attributes:
         path: The file.
-        trainer: Whose format it is, with the version that the defaults were read at.
+        trainer: The trainer, with the version whose defaults were read.
         fields: Every field of the recipe, in the order of `Recipe`.
         problems: Field → why the file's value has no equivalent; such a field must be given.
         target: The model, if the file describes one that transformers knows.
-        target_missing: Why there is none.
-        notes: What else the reader should know.
+        target_missing: Why there is no target.
+        notes: Other notes for the user.
         understood: Number of the file's settings that were read.
         settings: Number of settings in the file.
     """
@@ -94,15 +94,15 @@ class RecipeFile:
     settings: int
 
     def field(self, name: str) -> RecipeField:
-        """The field of this name."""
+        """Return the field of this name."""
         return next(f for f in self.fields if f.name == name)
 
     def origins(self) -> dict[str, Origin]:
-        """Field → origin, for every field of the recipe."""
+        """Return field → origin, for every field of the recipe."""
         return {f.name: f.origin for f in self.fields}
 
     def recipe(self) -> Recipe:
-        """The recipe that was read.
+        """Return the recipe that was read.
 
         Raises:
             InputError: A value of the file is out of range or has no equivalent in rksp.
@@ -113,7 +113,7 @@ class RecipeFile:
         return Recipe.parse({f.name: f.value for f in self.fields}, said)
 
     def _said(self, field: RecipeField) -> str:
-        """How a field was said, for messages: the flag, or the file, its line and its keys."""
+        """Return the origin of a field for messages: the option, or the file, line and keys."""
         if field.origin.kind is OriginKind.FLAG:
             return field.origin.text
         place = f"{self.path}:{field.origin.line}" if field.origin.line else str(self.path)

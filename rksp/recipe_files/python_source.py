@@ -38,7 +38,7 @@ OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 
 
 class _Source:
-    """What is collected from one file."""
+    """The settings of one Python file."""
 
     def __init__(self) -> None:
         self.data: dict[str, object] = {}
@@ -55,7 +55,7 @@ class _Source:
             self.lines[f"{prefix}{target.id}"] = statement.lineno
 
     def function(self, node: ast.FunctionDef) -> None:
-        """A configuration that a function returns, with what it changes of another's."""
+        """Read the configuration that a function returns, with its changes to another's."""
         if node.name.startswith("_"):  # a helper, not a configuration to be chosen
             return
         known: dict[str, object] = {}
@@ -84,7 +84,7 @@ class _Source:
             self.lines[prefix + ".".join(path[1:])] = statement.lineno
 
     def _built(self, node: ast.expr, configurations, known, prefix: str) -> object:
-        """A call as its keywords, with the called name under `_call`; otherwise a literal."""
+        """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name in configurations and not node.keywords and not node.args:
@@ -114,7 +114,7 @@ class _Source:
         }
 
     def optimizer(self, node: ast.Call) -> None:
-        """The literal keywords with which an optimizer is built, under its name."""
+        """Read the literal keywords with which an optimizer is built, under its name."""
         name = ast.unparse(node.func).rsplit(".", 1)[-1]
         if name not in _OPTIMIZERS or not node.keywords:
             return
@@ -133,7 +133,7 @@ class _Source:
 
 
 def read_python(text: str) -> tuple[dict[str, object], dict[str, int]]:
-    """The settings of a source text and the line of each dotted key.
+    """Read the settings of a source text and the line of each dotted key.
 
     Raises:
         SyntaxError, ValueError, RecursionError: It is not Python.
@@ -157,7 +157,7 @@ def read_python(text: str) -> tuple[dict[str, object], dict[str, int]]:
 
 
 def literal(node: ast.expr, known: Mapping[str, object]) -> object:
-    """The value of a literal, a known name or arithmetic of them; `Unresolved` otherwise."""
+    """Evaluate a literal, a known name or arithmetic of them; `Unresolved` otherwise."""
     if isinstance(node, ast.Constant):
         return node.value if _is_small(node.value) else Unresolved("a number too large")
     if isinstance(node, ast.List | ast.Tuple):

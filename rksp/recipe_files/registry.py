@@ -1,4 +1,4 @@
-"""All readers, and the way from a file to its recipe."""
+"""All readers, and the function that reads a file's recipe."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ def read_recipe_file(
     devices: int | None = None,
     given: Mapping[str, object] | None = None,
 ) -> RecipeFile:
-    """Reads the recipe, and the model if there is one, from a trainer's configuration file.
+    """Read the recipe, and the model if there is one, from a trainer's configuration file.
 
     Args:
         path: YAML, JSON, TOML, a shell script or Python; `FILE.py::NAME` chooses one of several.
-        trainer: Name of the reader; default recognized by its keys.
-        devices: Devices of the run, for batches that are given per device.
-        given: Fields that the user typed; they win, and what the file says in terms of them
-            follows them.
+        trainer: Name of the reader; by default it is recognized by its keys.
+        devices: Number of devices, for batches that are given per device.
+        given: Fields that the user typed. They override the file, and settings of the file that
+            depend on them follow them.
 
     Raises:
-        InputError: The file cannot be parsed or is no trainer's; one sentence with line and column
-            where there is one.
+        InputError: The file cannot be parsed or no reader matches; one sentence with line and
+            column if they are known.
     """
     if devices is not None and devices < 1:
         raise InputError(f"--devices is {devices}; give at least 1.")
@@ -108,11 +108,11 @@ def read_document(
     given: Mapping[str, object] | None = None,
     part: str | None = None,
 ) -> RecipeFile:
-    """Like `read_recipe_file`, from a document that was loaded already.
+    """Read a recipe as `read_recipe_file` does, from a loaded document.
 
     Raises:
-        InputError: As there; or a value cannot be counted with: it is infinite, zero where
-            something is divided by it, or of another kind.
+        InputError: As there, or a value cannot be used in a computation: it is infinite, a
+            divisor of zero, or of another type.
     """
     document, notes = unwrap(document, part)
     reader = _named(trainer) if trainer is not None else recognize(document)
@@ -135,7 +135,7 @@ def read_document(
 
 
 def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple[str, ...]]:
-    """What stands inside: a W&B run's configuration, a registry's choice, Megatron's arguments."""
+    """Unwrap a W&B run's configuration, a registry's choice or Megatron's arguments."""
     if torchtitan.is_registry(document):
         return torchtitan.choose(document, part), ()
     if part is not None:
@@ -149,10 +149,10 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
 
 
 def recognize(document: Document) -> Reader:
-    """The reader whose marks a document bears.
+    """Find the reader whose marks a document has.
 
     Raises:
-        InputError: None matches; the format is named where it is plain.
+        InputError: None matches; the message names the format if it is clear.
     """
     document, _ = unwrap(document)
     for reader in READERS:
@@ -163,19 +163,19 @@ def recognize(document: Document) -> Reader:
         raise InputError(f"{document.path} is {known.title}. {known.advice}")
     if document.syntax == "shell":
         raise InputError(
-            f"{document.path} holds no command of a trainer that rksp reads"
+            f"{document.path} does not hold a command of a trainer that rksp reads"
             f"{f' (found {document.program})' if document.program else ''}; "
             "give the trainer's configuration file, or --as NAME."
         )
     names = ", ".join(reader.name for reader in READERS)
     raise InputError(
-        f"{document.path} bears the marks of no trainer that rksp reads ({names}); "
-        "--as NAME reads it as one of them."
+        f"{document.path} does not match any trainer that rksp reads ({names}); "
+        "use --as NAME to read it as one of them."
     )
 
 
 def matches_any(document: Document) -> bool:
-    """Whether some reader knows a document."""
+    """Return True if some reader matches a document."""
     try:
         recognize(document)
     except InputError:
@@ -186,13 +186,13 @@ def matches_any(document: Document) -> bool:
 def _named(name: str) -> Reader:
     found = {reader.name: reader for reader in READERS}
     if name not in found:
-        hint = nearest(name, found) or f"; there are {', '.join(found)}."
+        hint = nearest(name, found) or f"; use {', '.join(found)}."
         raise InputError(f"No trainer is called {name!r}{hint}")
     return found[name]
 
 
 def _launched(draft: Draft) -> None:
-    """The devices that torchrun, Accelerate, DeepSpeed or mpirun are told to start."""
+    """Return the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
     flags = draft.document.launcher
     for key, others in _LAUNCHED:
         counts = [flags.get(name, 1) for name in (key, *others)]
@@ -217,7 +217,7 @@ def _is_wandb(document: Document) -> bool:
 
 
 def _of_wandb(document: Document) -> Document:
-    """`key: {desc: null, value: …}` as `key: …`, with its lines."""
+    """Convert `key: {desc: null, value: …}` to `key: …`, with its lines."""
     data = {
         key: value["value"]
         for key, value in document.data.items()
@@ -233,7 +233,7 @@ def _of_wandb(document: Document) -> Document:
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, object]) -> Document:
-    """`MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests as a command line."""
+    """Convert `MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests to a command line."""
     names = {key: str(key).lstrip("-").replace("-", "_") for key in arguments}
     data = {names[key]: value for key, value in arguments.items()}
     lines = {

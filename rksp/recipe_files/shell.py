@@ -17,7 +17,6 @@ from rksp.recipe_files.values import Unresolved, read_number
 
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(
     r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
@@ -61,13 +60,13 @@ class CommandLine:
 
 
 class _Variables(dict[str, list[Word]]):
-    """What a script's variables hold, and how many characters were unfolded so far."""
+    """The values of a script's variables, and the number of characters expanded so far."""
 
     spent: int = 0
 
 
 def read_shell(text: str) -> CommandLine:
-    """The command of a script that carries the most settings."""
+    """Return the command of a script that has the most settings."""
     variables = _Variables()
     best = CommandLine(program="", data={}, lines={}, launcher={})
     depth = 0
@@ -98,7 +97,7 @@ def read_shell(text: str) -> CommandLine:
 
 
 def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -> list[Word]:
-    """Takes the assignments at the start of a statement; the words of its command remain."""
+    """Record the assignments at the start of a statement and return the words of its command."""
     if words and words[0].text in ("export", "declare", "local", "readonly", "set", "eval"):
         words = [
             word for word in words[1:] if not word.text.startswith("-") or words[0].text == "eval"
@@ -133,7 +132,7 @@ def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -
 
 
 def _perhaps(words: list[Word]) -> list[Word]:
-    """Flags that a script adds on a condition: they are there, with values that are not known."""
+    """Collect the flags that a script adds on a condition; their values are unknown."""
     found = []
     for word in words:
         if _is_flag(word):
@@ -188,7 +187,7 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
 
 
 def _without_commands(text: str) -> str:
-    """The text with each `$(command)` replaced by what is not known."""
+    """Return the text with each `$(command)` replaced by the mark of an unknown value."""
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
         parts += [text[i:j], _ELSEWHERE]
@@ -197,14 +196,14 @@ def _without_commands(text: str) -> str:
 
 
 def _is_options(chunk: str, variables: _Variables) -> bool:
-    """Whether a chunk is a variable that holds several words, some of them flags."""
+    """Return True if a chunk is a variable that holds several words, some of them flags."""
     lone = _VARIABLE.fullmatch(chunk)
     words = variables.get(lone[1] or lone[3], []) if lone else []
     return len(words) > 1 and any(word.text.startswith("--") for word in words)
 
 
 def _split(word: Word) -> Iterator[Word]:
-    """Words of what a variable unfolds to; a quoted command line is taken apart as well."""
+    """Return the words of a variable's value; split a quoted command line as well."""
     if word.whole and not re.search(r"(^| )--?[A-Za-z][^ ]* ", word.text):
         yield word
         return
@@ -216,7 +215,7 @@ def _split(word: Word) -> Iterator[Word]:
 
 
 def _arithmetic(text: str, variables: _Variables) -> str:
-    """The value of `$((a * b))`, where names are variables."""
+    """Evaluate `$((a * b))`, where names are variables."""
 
     def number(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
@@ -236,7 +235,7 @@ def _arithmetic(text: str, variables: _Variables) -> str:
 
 
 def _command(words: list[Word]) -> CommandLine:
-    """Program, flags and `key=value` words of one command."""
+    """Return program, flags and `key=value` words of one command."""
     texts = [word.text for word in words]
     at, program = _find_program(texts)
     data: dict[str, object] = {}

@@ -11,7 +11,7 @@ ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word, the line it stands at, and whether quotes keep it whole."""
+    """One word, its line, and a mark if quotes keep it whole."""
 
     text: str
     line: int
@@ -19,7 +19,7 @@ class Word:
 
 
 def statements(text: str) -> Iterator[list[Word]]:
-    """Statements as lists of words; the elements of an array stand between `NAME=(` and `)`."""
+    """Return statements as lists of words; array elements are between `NAME=(` and `)`."""
     words: list[Word] = []
     pieces: list[str] = []  # of the current word
     start, whole, has = 1, False, False
@@ -102,7 +102,7 @@ def _closing(text: str, i: int, quote: str) -> int:
 
 
 def balanced(text: str, i: int) -> int:
-    """The place of the bracket that closes the one at `i`, or the last place."""
+    """Return the index of the bracket that closes the one at `i`, or the last index."""
     pairs = {"(": ")", "{": "}"}
     close, depth, j = pairs[text[i]], 0, i
     while j < len(text):

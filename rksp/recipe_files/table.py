@@ -1,4 +1,4 @@
-"""A reader of one trainer's files: a table of fields, with a function where a row cannot say it."""
+"""A reader of one trainer's files: a table of fields, with functions for special cases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row:
         field: Field of `rksp.recipe.Recipe`.
         keys: Dotted keys of the file, separated by blanks; the first that has a value counts.
         convert: Sets the field from the keys, if one of them is there.
-        default: What the trainer does where the file is silent; without one, nothing is set.
+        default: The trainer's default; without one, nothing is set.
     """
 
     field: str
@@ -35,13 +35,13 @@ Step = Row | Callable[[Draft], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What tells one trainer's file from another's; a document must bear two marks at least.
+    """The marks of one trainer's files; a document must have at least two.
 
     Attributes:
         all: Dotted keys that must all be there.
-        some: Of these, at least `least`.
-        least: How many of `some`.
-        none: Keys of which none may be there.
+        some: Dotted keys; at least `least` of them must be there.
+        least: Required number of `some`.
+        none: Keys that must not be there.
         syntax: The file's syntax must be one of these.
         program: The program of a command line must match this expression; counts as two marks.
     """
@@ -54,7 +54,7 @@ class Marks:
     program: str = ""
 
     def match(self, document: Document) -> bool:
-        """Whether a document bears these marks."""
+        """Return True if a document has these marks."""
         if document.syntax not in self.syntax or any(document.has(key) for key in self.none):
             return False
         if self.program and document.program:
@@ -70,13 +70,13 @@ class Reader:
     """One trainer's format.
 
     Attributes:
-        name: For `--as` and in tables.
-        title: For people.
-        version: Of the trainer whose names and defaults these are.
+        name: Its name for `--as` and in tables.
+        title: Its name for people.
+        version: The trainer's version with these names and defaults.
         source: The repository and files that names and defaults were read in.
-        unverified: What was written from knowledge and not compared with the source.
-        marks: Alternatives by which a file is recognized.
-        steps: What is read, in order: later rows may use what earlier ones set.
+        unverified: Parts that were not compared with the source.
+        marks: Alternatives that identify a file.
+        steps: Rows and functions in order; later ones may use what earlier ones set.
     """
 
     name: str
@@ -88,11 +88,11 @@ class Reader:
     unverified: str = ""
 
     def matches(self, document: Document) -> bool:
-        """Whether a document looks like this trainer's."""
+        """Return True if a document looks like this trainer's."""
         return any(marks.match(document) for marks in self.marks)
 
     def read(self, draft: Draft) -> None:
-        """Fills a draft from its document."""
+        """Fill a draft from its document."""
         for step in self.steps:
             if not isinstance(step, Row):
                 step(draft)

@@ -1,37 +1,52 @@
-"""A recipe as a table of text: field, value, where it comes from. For the terminal."""
+"""A recipe as a text table for the terminal: field, value, origin."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rksp.recipe_files.origin import Origin, OriginKind
 
+if TYPE_CHECKING:
+    from rksp.documents.score import OriginReport
 
-def recipe_table(
-    values: Mapping[str, object], origins: Mapping[str, Origin], *, all_fields: bool = False
-) -> Iterator[str]:
-    """Lines of a table with one row a field.
 
-    Fields that mean nothing unless somebody asks for them are left out where nobody did.
+def recipe_rows(
+    values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
+) -> list[tuple[str, str, str]]:
+    """Return field, value and origin of every field that the recipe uses.
+
+    Optional fields that nobody set are left out.
 
     Args:
         values: Field of the recipe → value.
-        origins: Field → origin.
-        all_fields: Also the fields that nobody asked for.
+        origins: Field → origin, with its text in full.
     """
-    rows = [("field", "value", "from")]
-    rows += [
-        (name, shown(values[name]), source(origin))
+    return [
+        (name, shown(values[name]), origin.text)
         for name, origin in origins.items()
-        if all_fields or origin.kind is not OriginKind.UNASKED
+        if origin.kind != OriginKind.UNASKED
     ]
+
+
+def recipe_table(
+    values: Mapping[str, object], origins: Mapping[str, Origin | OriginReport]
+) -> Iterator[str]:
+    """Yield the lines of a table with one row per field; see `recipe_rows`."""
+    rows = [("field", "value", "from"), *recipe_rows(values, origins)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     for name, value, text in rows:
         yield f"{name.ljust(widths[0])}  {value.ljust(widths[1])}  {text}".rstrip()
 
 
+def in_full(origin: Origin) -> Origin:
+    """Return an origin whose text says all of it, as tables and reports show it."""
+    return replace(origin, text=source(origin))
+
+
 def source(origin: Origin) -> str:
-    """Where a field comes from, in one phrase."""
+    """Return the origin of a field as one phrase."""
     place = f" (line {origin.line})" if origin.line else ""
     keys = " × ".join(origin.keys)
     if place and origin.text.startswith(keys):
@@ -42,7 +57,7 @@ def source(origin: Origin) -> str:
 
 
 def shown(value: object) -> str:
-    """A value of a recipe as text; what is None is off."""
+    """Format a value of a recipe; None is off."""
     if value is None:
         return "off"
     if isinstance(value, tuple):

@@ -7,7 +7,8 @@ several; one is chosen by `FILE.py::NAME`.
 from __future__ import annotations
 
 from rksp.errors import InputError, nearest
-from rksp.recipe_files.convert import batch, betas, clip, optimizer, put_precision, schedule
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import betas, clip, optimizer, put_precision, schedule
 from rksp.recipe_files.document import Document, Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.known_models import hub_id_of, shape_of
@@ -16,7 +17,7 @@ from rksp.recipe_files.table import Marks, Reader, Row
 
 
 def choose(document: Document, name: str | None) -> Document:
-    """The configuration of a registry that is called `name`, or the only one.
+    """Return the configuration of a registry that is called `name`, or the only one.
 
     Raises:
         InputError: There are several, or none of that name.
@@ -42,7 +43,7 @@ def choose(document: Document, name: str | None) -> Document:
 
 
 def is_registry(document: Document) -> bool:
-    """Whether a Python file holds functions that return a configuration of torchtitan."""
+    """Return True if a Python file holds functions that return a torchtitan configuration."""
     found = document.data.get(FUNCTIONS) if document.syntax == "python" else None
     return isinstance(found, dict) and any(
         isinstance(value, dict) and "training" in value and "optimizer" in value
@@ -51,7 +52,7 @@ def is_registry(document: Document) -> bool:
 
 
 def _optimizer(draft: Draft) -> None:
-    """`default_adamw(lr=…)`, or a list of groups whose first is taken."""
+    """Read `default_adamw(lr=…)`, or the first of a list of groups."""
     optimizer(draft, "optimizer", ["optimizer.name"])
     built = draft.text("optimizer._call")
     if built is not None and "muon" in built.value.lower():
@@ -60,7 +61,7 @@ def _optimizer(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """The last `decay_ratio` of the run falls; without it, all after the warm-up."""
+    """Let the rate decay over the last `decay_ratio` of the run, else from the end of warm-up."""
     share, kind = draft.number("lr_scheduler.decay_ratio"), draft.text("lr_scheduler.decay_type")
     name = kind.value if kind is not None else "linear"
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
@@ -75,7 +76,7 @@ def _fall(draft: Draft) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Mixed by FSDP unless the weights themselves are kept low."""
+    """Set the precision: FSDP mixes precision unless the weights are in 16 bits."""
     weights = draft.text("training.dtype")
     if weights is not None and weights.value in ("bfloat16", "float16"):
         short = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[weights.value]
@@ -105,7 +106,7 @@ def _model(draft: Draft) -> None:
     size = f" {flavor.value}" if flavor is not None else ""
     hint = f" (its assets are {assets.value})" if assets is not None else ""
     draft.no_target(
-        f"{model_name}{size} is a flavor in torchtitan's code{hint}; name the same one as TARGET."
+        f"{model_name}{size} is a flavor in torchtitan's code{hint}; name the same model as TARGET."
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import batch, betas, clip, optimizer, put_precision, schedule
+from rksp.recipe_files.batch import batch
+from rksp.recipe_files.convert import betas, clip, optimizer, put_precision, schedule
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.known_models import hub_id_of
@@ -12,7 +13,7 @@ _OBJECTIVES = {"dpo": "dpo", "ppo": "ppo", "forwardkl": "distillation", "grpo": 
 
 
 def _steps(draft: Draft) -> None:
-    """Steps a pass times passes; epochs alone need the size of the data set."""
+    """Set steps per epoch times epochs; epochs alone need the size of the data set."""
     steps, rounds = draft.number("max_steps_per_epoch"), draft.number("epochs")
     if steps is not None:
         count = int(rounds.value) if rounds is not None else 1
@@ -24,13 +25,13 @@ def _steps(draft: Draft) -> None:
 
 
 def _own_defaults(draft: Draft) -> None:
-    """torch.optim's decay, and no schedule unless the file builds one."""
+    """Set torch.optim's weight decay, and no schedule unless the file builds one."""
     draft.default("weight_decay", 0.01 if draft.value("optimizer") == "adamw" else 0.0)
     draft.default("schedule", "cosine" if draft.document.find("lr_scheduler") else "constant")
 
 
 def _precision(draft: Draft) -> None:
-    """`dtype: bf16` keeps the weights themselves in bf16: torchtune has no mixed precision."""
+    """Set the precision; torchtune has no mixed precision, so `dtype: bf16` is bf16-pure."""
     found = draft.text("dtype")
     if found is not None:
         name = f"pure_{found.value}" if found.value in ("bf16", "fp16") else found.value
@@ -38,7 +39,7 @@ def _precision(draft: Draft) -> None:
 
 
 def _adapters(draft: Draft) -> None:
-    """The model's builder says so: `lora_llama3_8b`, `qlora_llama2_7b`."""
+    """Set the adapters from the model's builder: `lora_llama3_8b`, `qlora_llama2_7b`."""
     built = draft.text("model._component_")
     name = built.value.rsplit(".", 1)[-1] if built is not None else ""
     if not name.startswith(("lora_", "qlora_", "dora_", "qdora_")) and "lora" not in name:
@@ -52,7 +53,7 @@ def _adapters(draft: Draft) -> None:
     modules = draft.get("model.lora_attn_modules")
     if modules is not None and isinstance(modules.value, list):
         draft.put("lora_targets", tuple(str(part) for part in modules.value), modules)
-    draft.note("It trains adapters; rksp's estimate is for training all weights.")
+    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _objective(draft: Draft) -> None:
@@ -65,12 +66,12 @@ def _objective(draft: Draft) -> None:
     if found is not None:
         draft.put("objective", found, built)
         draft.note(
-            f"It minimizes another loss ({found}); rksp's estimate is for language modelling."
+            f"The run minimizes another loss ({found}); rksp's estimate is for language modelling."
         )
 
 
 def _model(draft: Draft) -> None:
-    """It starts from a folder of downloaded weights, which bears its repository's name."""
+    """Set the model from a folder of downloaded weights with its repository's name."""
     folder = draft.text("checkpointer.checkpoint_dir")
     name = hub_id_of(folder.value) if folder is not None else None
     found = draft.text("model._component_")
@@ -78,7 +79,7 @@ def _model(draft: Draft) -> None:
         note = f"checkpoint_dir: {folder.value} is read as the Hub's {name}, with its weights."
         draft.describe(name, {}, note)
     elif found is not None:
-        draft.no_target(f"{found.value} builds its own model; name the same one as TARGET.")
+        draft.no_target(f"{found.value} builds its own model; name the same model as TARGET.")
 
 
 READER = Reader(

@@ -9,7 +9,7 @@ from rksp.recipe_files.table import Marks, Reader
 
 
 def _trl_rate(draft: Draft) -> None:
-    """Each of TRL's trainers has its own rate (trl/trainer/*_config.py)."""
+    """Set the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
     rates = {"reward": 1e-4, "dpo": 1e-6, "kto": 1e-6, "grpo": 1e-6, "ppo": 1e-6}
     number(draft, "learning_rate", ["learning_rate"])
     draft.default("learning_rate", rates.get(str(draft.value("objective")), 2e-5))

@@ -1,4 +1,4 @@
-"""Values of configuration files: numbers as YAML 1.2 writes them, and what stands elsewhere."""
+"""Values of configuration files: YAML 1.2 numbers, and values that are set elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value that stands elsewhere: an `!include`, or a reference that leads nowhere."""
+    """A value that is set elsewhere: an `!include`, or an unknown reference."""
 
     text: str
 
 
 def read_number(text: str) -> int | float | None:
-    """The number that a text is by the rules of YAML 1.2, or None; `1.0e_8` is not one."""
+    """Parse a number by the rules of YAML 1.2; None for other text, such as `1.0e_8`."""
     text = text.strip()
     if WHOLE.fullmatch(text):
         return int(text.replace("_", ""))

@@ -1,1 +1,1 @@
-"""The report: its schema, how it is built, and its renderings, one a file."""
+"""The report: its schema, its construction, and one file per rendering."""

@@ -1,4 +1,4 @@
-"""The HTML page of a confirmation: what was trained, what each arm did, who saw it first."""
+"""The HTML page of a confirmation: the run, the arms, and the first alarms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CEILING = 3.0  # times the highest first loss: above it curves run along the to
 
 
 def render(report: ConfirmReport) -> str:
-    """One file like a score's, with the confirmation inside for machines."""
+    """Render a page like a score's, with the confirmation's JSON inside."""
     hues = {arm.arm: index % _HUES for index, arm in enumerate(report.arms)}
     baseline, guess = report.arms[0], report.prediction
     watched = sorted(
@@ -52,10 +52,10 @@ def render(report: ConfirmReport) -> str:
 def loss_curves(
     trials: Sequence[TrialReport], hues: dict[str, int], *, width: float, height: float
 ) -> Markup:
-    """Loss of every run, colored by arm; first alarms of the first arm's runs as marks on top.
+    """Draw the loss of every run by arm, and the first alarms of the first arm's runs.
 
-    A curve ends where the run did; a step without a finite loss leaves a gap; a ring stands where
-    the loss begins to show a failure. `height` is that of the plot: marks come on top of it.
+    A curve ends where the run did. A step without a finite loss leaves a gap. A ring marks where
+    the loss begins to show a failure. `height` is that of the plot without the marks above it.
     """
     known = [loss for trial in trials for _, loss in trial.loss if loss is not None]
     if not known:
@@ -81,12 +81,12 @@ def loss_curves(
         if shown:
             title = f"{trial.arm}, seed {trial.seed}: failing from step {trial.onset}"
             parts.append(svg.circle(across(trial.onset), up(shown[-1]), 5, f"onset {css}", title))
-    label = "Loss of every run against the step"
+    label = "Loss of every run by step"
     return svg.drawing(width, bottom + 44, label, *parts)
 
 
 def _ceiling(trials: Sequence[TrialReport]) -> float | None:
-    """Where curves are cut off, if any reaches so high: one wild run must not flatten the rest."""
+    """Return the loss at which curves are cut off, so that one run does not flatten the rest."""
     first = [trial.loss[0][1] for trial in trials if trial.loss and trial.loss[0][1] is not None]
     known = [loss for trial in trials for _, loss in trial.loss if loss is not None]
     limit = _CEILING * max(first, default=float("inf"))
@@ -94,7 +94,7 @@ def _ceiling(trials: Sequence[TrialReport]) -> float | None:
 
 
 def _first_alarms(trials: Sequence[TrialReport]) -> list[tuple[str, int]]:
-    """The earliest first alarm of each monitor over the runs, earliest first."""
+    """Return each monitor's earliest alarm over the runs, earliest first."""
     first: dict[str, int] = {}
     for trial in trials:
         for monitor, step in trial.first_alarms.items():
@@ -113,7 +113,7 @@ def _unbroken(curve: Sequence[tuple[int, float | None]]) -> list[list[tuple[int,
 
 
 def _silent(arms: Sequence[ArmReport]) -> dict[str, list[str]]:
-    """Reason -> monitors that did not measure for it."""
+    """Map each reason to the monitors that did not measure because of it."""
     found: dict[str, list[str]] = {}
     for monitor in sorted({(m.silent, m.monitor) for a in arms for m in a.monitors if m.silent}):
         found.setdefault(monitor[0], []).append(monitor[1])

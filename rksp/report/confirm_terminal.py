@@ -13,7 +13,7 @@ _STYLES = {"failed": "red", "trained": "green", "undecided": "yellow"}
 
 
 def render(report: ConfirmReport) -> Group:
-    """The conclusions first, then the arms, then who saw what when."""
+    """Render the conclusions, then the arms, then the alarms of each monitor."""
     target, trained = report.target, report.trained
     title = Text.assemble(
         (target.name, "bold"),

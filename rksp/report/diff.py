@@ -1,4 +1,4 @@
-"""Two reports side by side: which issues are new, worse, better, fixed or unchanged."""
+"""The comparison of two reports: new, worse, better, fixed and unchanged issues."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ RISE = 0.1  # P(failed) of the same initialization moves by less between machine
 
 
 def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> ComparisonReport:
-    """What changed from `old` to `new`.
+    """Return what changed from `old` to `new`.
 
-    An issue is the same in both if its code and module are, whatever its wording: then it is worse
-    (better) if its level rose (fell) or, for the verdict, if P(failed) rose (fell) by more than
-    `RISE`.
+    Two issues are the same if their code and module are equal; the wording may differ. An issue is
+    worse (better) if its level rose (fell). The verdict is worse (better) if P(failed) rose (fell)
+    by more than `RISE`.
 
     Args:
+        old: The earlier report.
+        new: The later report.
         strict: Refuse reports whose probabilities mean different things.
 
     Raises:
-        InputError: `strict`, and the reports come from different classifiers.
+        InputError: `strict` is set, and the reports come from different classifiers.
     """
     notes = _doubts(old, new)
     if strict and notes:
-        raise InputError(f"The baseline cannot be compared: {notes[0]}; score it again.")
+        raise InputError(f"The baseline cannot be compared because {notes[0]}; score it again.")
     before = {issue.key: issue for issue in issues(old)}
     after = {issue.key: issue for issue in issues(new)}
     moved = _probability_moved(old, new)
@@ -69,7 +71,7 @@ def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
 
 
 def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
-    """Why the numbers of the two reports may not mean the same."""
+    """Return why the numbers of the two reports may not be comparable."""
     found = []
     before, after = deciding(old).risk, deciding(new).risk
     if before and after:
@@ -78,19 +80,22 @@ def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
             found.append("the two reports come from classifiers fitted on different data")
         if before.evidence != after.evidence:
             found.append(
-                f"the evidence was {before.evidence} in the one and {after.evidence} in the other"
+                f"the evidence is {before.evidence} in the old report and {after.evidence} in the "
+                "new one"
             )
     one, other = (report.seeds[0].spectra.variant for report in (old, new))
     if one != other:
-        found.append(f"the spectra are defined as {one} in the one and {other} in the other")
+        found.append(
+            f"the spectra are defined as {one} in the old report and {other} in the new one"
+        )
     one, other = _modes_kept(old), _modes_kept(new)
     if one and other and one != other:
-        found.append(f"the spectra keep {one} in the one and {other} in the other")
+        found.append(f"the spectra keep {one} in the old report and {other} in the new one")
     return found
 
 
 def _modes_kept(report: ScoreReport) -> str | None:
-    """How far the spectra are reduced: masses at unequal modes a state do not compare.
+    """Say how far the spectra are reduced; masses with unequal modes per state do not compare.
 
     None where no block has a spectrum, as where the forward pass overflows.
     """
@@ -104,7 +109,7 @@ def _modes_kept(report: ScoreReport) -> str | None:
 
 
 def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
-    """Fields of the recipe and of the target that differ."""
+    """Return the fields of the recipe and of the target that differ."""
     before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
     after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
     for content, report in ((before, old), (after, new)):
@@ -121,7 +126,7 @@ def _text(value: object) -> str | None:
 
 
 def _numbers(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[float | None, float | None]]:
-    """What people compare, where either report has it."""
+    """Return the settings to compare that either report has."""
     one, other = _compared(old), _compared(new)
     return {
         name: (one[name], other[name])
@@ -135,7 +140,6 @@ def _compared(report: ScoreReport) -> dict[str, float | None]:
     risk = seed.risk
     return {
         "P(failed)": risk.probability_failed if risk else None,
-        "P(diverged)": risk.probability_diverged if risk else None,
         "start here": risk.start_here if risk else None,
         "do not exceed": risk.do_not_exceed if risk else None,
         "likely edge": risk.likely_edge if risk else None,

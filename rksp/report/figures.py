@@ -27,7 +27,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circle:
-    """One block's eigenvalues in the unit circle; `status` is empty where all is well."""
+    """One block's eigenvalues in the unit circle; `status` is empty if the spectrum is usable."""
 
     index: int
     name: str
@@ -46,7 +46,7 @@ class HeatRow:
 
 
 def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
-    """P(failed) with its interval and the bar, on a line from 0 to 1."""
+    """Draw P(failed) with its interval and the bar, on a line from 0 to 1."""
     return Markup(
         '<svg class="gauge" width="100%" height="26" role="img" aria-label="{}">'
         '<rect x="0" y="10" width="100%" height="6" rx="3" class="track"/>'
@@ -63,7 +63,7 @@ def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
 
 
 def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height: float) -> Markup:
-    """P(failed) against the learning rate, with the rates that matter."""
+    """Draw P(failed) by learning rate, with the recommended and the recipe's rates."""
     marks = [
         (name, css, value)
         for name, css, value in (
@@ -94,13 +94,11 @@ def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height
     parts += svg.flags(flags, across.end, up.start)
     if rate is not None and risk.probability_failed is not None:
         parts.append(svg.circle(across(rate), up(risk.probability_failed), 5, "here"))
-    return svg.drawing(
-        width, height, "P(failed) against the learning rate, with its interval", *parts
-    )
+    return svg.drawing(width, height, "P(failed) by learning rate, with its interval", *parts)
 
 
 def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
-    """Tint the rates up to the one not to exceed."""
+    """Draw a tint over the rates up to the one not to exceed."""
     if safe is None:
         return ""
     left, right = across.start, across(safe)
@@ -110,7 +108,7 @@ def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
 
 
 def _range(risk: RiskAssessment, marked: list[float]) -> tuple[float, float]:
-    """Whole decades that hold the marks and where the curve rises."""
+    """Return whole decades that contain the marks and the rise of the curve."""
     rises = [point[0] for point in risk.curve if 0.02 < point[1] < 0.98]
     wanted = [*rises, *marked] or [1e-5, 1e-1]
     ends = risk.curve[0][0], risk.curve[-1][0]
@@ -120,7 +118,7 @@ def _range(risk: RiskAssessment, marked: list[float]) -> tuple[float, float]:
 
 
 def frame(layers: list[LayerReport]) -> Frame:
-    """One frame for all blocks: the whole unit circle, or only the part where all values lie."""
+    """Return one frame for all blocks: the unit circle, or the part where all values lie."""
     values = [value for layer in layers for value in layer.eigenvalues]
     reals = [real for real, _ in values] or [0.0]
     tall = max((abs(imaginary) for _, imaginary in values), default=0.0)
@@ -135,11 +133,11 @@ def frame(layers: list[LayerReport]) -> Frame:
 def circles(
     layers: list[LayerReport], within: Frame, near_unit: tuple[float, float] | None
 ) -> list[Circle]:
-    """Small multiples on one scale; what lies beyond the frame is drawn at its edge.
+    """Draw small multiples on one scale; values beyond the frame are drawn at its edge.
 
     Args:
         layers: The blocks.
-        within: What part of the plane is shown.
+        within: The part of the plane that is shown.
         near_unit: Moduli that count as near-unit, drawn as a ring.
     """
     left, right = within.middle - within.reach, within.middle + within.reach
@@ -189,7 +187,7 @@ def _circle(
 
 
 def heat_map(layers: list[LayerReport]) -> list[HeatRow]:
-    """One row a quantity, each on its own color scale; rows without a number are left out."""
+    """Draw one row per quantity on its own color scale; rows without a number are left out."""
     growth = [_ratio(layer.rms_out, layer.rms_in) for layer in layers]
     rows = [
         ("near-unit mass", [layer.near_unit_mass for layer in layers], False),

@@ -1,4 +1,4 @@
-"""The renderings by kind of document and format, and which one a file name asks for."""
+"""The renderings by kind of document and format, and the format of a file name."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Format:
     """One format.
 
     Attributes:
-        name: As `--format` takes it.
-        suffix: Files that end so are written in it; empty where none asks for it.
+        name: Its name for `--format`.
+        suffix: The suffix of files in this format; empty if there is none.
         renderings: Kind of document -> `module:function`. The function takes the document and
             returns text, or what rich prints.
     """
@@ -91,17 +91,17 @@ _SUFFIXES = {found.suffix: found.name for found in FORMATS if found.suffix}
 
 
 def formats_of(kind: str) -> tuple[str, ...]:
-    """Names of the formats of one kind of document, in the order of the table."""
+    """Return the names of the formats of one kind of document, in the order of the table."""
     return tuple(name for of, name in RENDERINGS if of == kind)
 
 
 def one_of(names: Sequence[str], last: str = "or") -> str:
-    """`text, json or html`."""
+    """Join names as in `text, json or html`."""
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
 def suffixes_of(kind: str | None = None) -> str:
-    """`.txt .json .html`: suffixes that name a format of one kind of document, or of any."""
+    """Return the suffixes of one kind of document, or of any, such as `.txt .json .html`."""
     return " ".join(
         f.suffix for f in FORMATS if f.suffix and (kind is None or kind in f.renderings)
     )
@@ -116,10 +116,10 @@ class Output:
 
     @classmethod
     def parse(cls, text: str, kind: str = "score") -> Output:
-        """Reads `FILE` (the suffix names the format) or `FORMAT=FILE`.
+        """Parse `FILE` (the suffix names the format) or `FORMAT=FILE`.
 
         Raises:
-            InputError: The format or suffix is unknown, a document of that kind has no such
+            InputError: The format or suffix is unknown, a document of that kind lacks the
                 format, or the folder does not exist.
         """
         name, separator, file = text.partition("=")
@@ -130,20 +130,20 @@ class Output:
             path = Path(text)
             name = _SUFFIXES.get(path.suffix.lower(), "")
         if not path.name:
-            raise InputError(f"-o {text!r} names no file.")
+            raise InputError(f"-o {text!r} does not name a file.")
         if not name:
             raise InputError(
                 f"-o {text!r} does not say its format; end the name in "
                 f"{', '.join(suffixes_of(kind).split())} or write FORMAT=FILE."
             )
         if not path.parent.is_dir():
-            raise InputError(f"-o {text!r}: there is no folder {path.parent}.")
+            raise InputError(f"-o {text!r}: the folder {path.parent} does not exist.")
         check_format(name, f"-o {path}:", kind)
         return cls(format=name, path=path)
 
 
 def check_format(name: str, option: str = "--format", kind: str = "score") -> str:
-    """Returns `name`.
+    """Return `name`.
 
     Raises:
         InputError: Documents of that kind have no such format.
@@ -151,12 +151,12 @@ def check_format(name: str, option: str = "--format", kind: str = "score") -> st
     known = formats_of(kind)
     if name not in known:
         hint = nearest(name, known, count=1)
-        raise InputError(f"{option} {name!r} is none of {one_of(known, 'and')}{hint or '.'}")
+        raise InputError(f"{option} {name!r} is unknown; use {one_of(known)}{hint or '.'}")
     return name
 
 
 def rendering(document: Document, name: str) -> str | RenderableType:
-    """Returns the document in the format of that name: text, or what rich prints.
+    """Return the document in the format of that name: text, or what rich prints.
 
     Raises:
         InputError: Documents of that kind have no such format.
@@ -171,13 +171,13 @@ def rendering(document: Document, name: str) -> str | RenderableType:
 
 
 def render(document: Document, name: str) -> str:
-    """Returns the document as text in the format of that name; raises as `rendering`."""
+    """Return the document as text in the format of that name; raises as `rendering`."""
     made = rendering(document, name)
     return made if isinstance(made, str) else plain(made)
 
 
 def plain(made: RenderableType) -> str:
-    """Returns what rich prints without colors, 100 columns wide."""
+    """Return what rich prints without colors, 100 columns wide."""
     from rich.console import Console  # not for --help
 
     stream = io.StringIO()

@@ -1,4 +1,4 @@
-"""The gate: which issues make the exit code 1."""
+"""The gate: the issues that make the exit code 1."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WORDS = ("error", "warning", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What `--fail-on` means.
+    """The meaning of `--fail-on`.
 
     Attributes:
-        fail_on: As given.
+        fail_on: The text as given.
         bar: P(failed) at which the verdict becomes "risk".
-        level: Findings of this level or worse fail too; None: only the verdict does.
+        level: Findings of this level or worse fail too; None if only the verdict does.
     """
 
     fail_on: str
@@ -31,7 +31,7 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """Reads a probability, `error`, `warning` or `never`.
+        """Parse a probability, `error`, `warning` or `never`.
 
         Raises:
             InputError: It is none of these.
@@ -46,11 +46,13 @@ class Gate:
                 f"--fail-on {text!r} is neither a probability nor error, warning or never{hint}"
             ) from None
         if not 0 < bar <= 1:
-            raise InputError(f"--fail-on is {text}; give a probability above 0 and at most 1.")
+            raise InputError(
+                f"--fail-on is {text}, but must be a probability above 0 and at most 1."
+            )
         return cls(fail_on=text, bar=bar)
 
     def judge(self, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:
-        """Which issues fail; with a baseline, only new and worse ones."""
+        """Return which issues fail; with a baseline, only new and worse ones."""
         failing = [issue for issue in issues(report) if self._counts(issue)]
         if baseline is not None:
             failing = [issue for issue in failing if state(issue, baseline) in ("new", "worse")]
@@ -62,7 +64,7 @@ class Gate:
         )
 
     def fails(self, cell: Record) -> bool:
-        """Tells whether a cell of a grid fails; its verdict must be by `bar`."""
+        """Return True if a cell of a grid fails; its verdict must be by `bar`."""
         if self.fail_on == "never":
             return False
         return cell["verdict"] == "risk" or any(

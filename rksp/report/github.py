@@ -1,4 +1,4 @@
-"""GitHub workflow commands: annotations beside the changed lines."""
+"""GitHub workflow commands: annotations next to the changed lines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def render(report: ScoreReport) -> str:
-    """One line an issue, at most nine of a kind; with a baseline only what is new or worse."""
+    """Render one line per issue, at most nine of a kind; with a baseline, new or worse ones."""
     shown = [issue for issue in issues(report) if state(issue, report.baseline) in _SHOWN]
     lines = []
     for level, command in _COMMANDS.items():
         same = [issue for issue in shown if issue.level == level]
         lines += [_line(command, report, issue) for issue in same[:_MOST]]
         if len(same) > _MOST:
-            more = f"and {len(same) - _MOST} more of this level, see the report"
+            more = f"{len(same) - _MOST} more findings of this level are in the report"
             lines.append(f"::{command} title=rksp::{more}")
     if not lines:
         lines.append(f"::notice title=rksp::{_message(report.target.name)}: {report.verdict}")
@@ -36,7 +36,7 @@ def _line(command: str, report: ScoreReport, issue: Finding) -> str:
 
 
 def _message(text: str) -> str:
-    """Escaped as the runner unescapes it: a hostile name must not start a command of its own."""
+    """Escape text as the runner unescapes it, so that a hostile name cannot start a command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

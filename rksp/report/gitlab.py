@@ -13,7 +13,7 @@ _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
 
 
 def render(report: ScoreReport) -> str:
-    """A list of issues; GitLab itself compares it with the target branch's by fingerprint."""
+    """Render a list of issues; GitLab compares it with the target branch's by fingerprint."""
     entries = [
         {
             "check_name": issue.code,

@@ -1,4 +1,4 @@
-"""HTML of a grid: the ranking, the map of the risk, what could not run."""
+"""The HTML page of a grid: the ranking, the risk map, and the cells that could not run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Place:
 
 
 def render(report: GridReport) -> str:
-    """One file like a score's, with the results inside for machines."""
+    """Render a page like a score's, with the results' JSON inside."""
     rates = sorted({c["learning_rate"] for c in report.cells if c.get("learning_rate")})
     setting = Settings(report)
     return page(
@@ -45,7 +45,7 @@ def render(report: GridReport) -> str:
 
 
 def places(report: GridReport, setting: Settings, rates: Sequence[float]) -> list[Place]:
-    """Rows of the map, in the grid's order."""
+    """Return the rows of the map, in the grid's order."""
     order = sorted(range(len(report.cells)), key=lambda i: report.cells[i]["position"])
     rows: dict[str, dict[float, int]] = {}
     for i in order:

@@ -14,7 +14,7 @@ from rksp.report.gate import Gate
 def grid_report(
     result: GridResult, gate: Gate, *, conditions: Sequence[str] = (), top: int | None = None
 ) -> GridReport:
-    """Judges every cell of a grid, and shows those that are asked for.
+    """Judge every cell of a grid, and show the selected ones.
 
     Args:
         result: What the store holds.
@@ -48,7 +48,7 @@ def grid_report(
 
 
 def _verdict(everything: Sequence[Record]) -> str | None:
-    """Returns the verdict where a cell has no result; None where all have one."""
+    """Return the verdict where a cell has no result; None where all have one."""
     broken = [record for record in everything if record["verdict"] == FAILED]
     if broken and len(broken) == len(everything):
         return "unusable" if all(r["failure"] == "invalid" for r in broken) else "incomplete"
@@ -56,13 +56,13 @@ def _verdict(everything: Sequence[Record]) -> str | None:
 
 
 def _undone(everything: Sequence[Record]) -> int:
-    """Counts the cells whose state stands for a verdict, as there is no result yet."""
+    """Count the cells without a result, whose state stands for a verdict."""
     answered = ("ok", "caution", "risk", "cannot tell", "not assessed", FAILED)
     return sum(record["verdict"] not in answered for record in everything)
 
 
 def _missing(everything: Sequence[Record]) -> list[str]:
-    """Says which cells have no result, and why."""
+    """Say which cells have no result, and why."""
     reasons, count, undone = [], len(everything), _undone(everything)
     broken = sorted(
         (record for record in everything if record["verdict"] == FAILED),
@@ -70,16 +70,16 @@ def _missing(everything: Sequence[Record]) -> list[str]:
     )
     if broken:
         why = str(broken[0]["message"])
-        reasons.append(f"{len(broken)} of {count} cells could not run; the first: {why}")
+        reasons.append(f"{len(broken)} of {count} cells could not run; the first error: {why}")
         if "no such setting" in why:
-            reasons.append("leave out what is neither recipe nor model with --ignore NAME")
+            reasons.append("use --ignore NAME for an axis that sets neither recipe nor model")
     if undone:
-        reasons.append(f"{undone} of {count} cells are not done; the same grid resumes")
+        reasons.append(f"{undone} of {count} cells are not done; run the same command to resume")
     return reasons
 
 
 def _worst(failing: Sequence[Record], count: int, gate: Gate) -> str:
-    """Says how many cells fail; they are ranked, so the worst is the last."""
+    """Say how many cells fail; they are ranked, so the worst is the last."""
     worst = failing[-1]
     rate = worst["learning_rate"]
     at = f" (worst: {worst['model']}{f' at {rate:.3g}' if rate else ''})"

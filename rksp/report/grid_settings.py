@@ -1,4 +1,4 @@
-"""The cells of a grid in words: what varies, what could not run, what the checks say."""
+"""The cells of a grid in words: their settings, errors and findings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Settings:
         self.axes = sorted(own, key=lambda name: (name != "learning_rate", name))[:_MOST_AXES]
 
     def __call__(self, cell: Record, *, but: str = "") -> str:
-        """`learning_rate=6e-4 n_layer=4`: the cell by what varies, but for one axis."""
+        """Return the cell by what varies, except one axis: `learning_rate=6e-4 n_layer=4`."""
         words = [
             f"{axis}={word(cell[axis])}"
             for axis in self.axes
@@ -41,7 +41,7 @@ class Settings:
         return " ".join(words) or str(cell["model"])
 
     def broken(self, report: GridReport) -> dict[str, list[str]]:
-        """Message -> settings that could not run for it."""
+        """Map each error message to the settings that it stopped."""
         found: dict[str, list[str]] = {}
         for cell in report.cells:
             if cell["verdict"] == FAILED:
@@ -50,7 +50,7 @@ class Settings:
 
 
 def by_level(cell: Record) -> str:
-    """`error RKSP501; warning RKSP502, RKSP503`: the cell's findings by level, worst first."""
+    """Return the cell's findings by level, such as `error RKSP501; warning RKSP502, RKSP503`."""
     found: dict[str, list[str]] = {level: [] for level in reversed(LEVELS)}
     for code, level in complaints(cell):
         found.setdefault(level, []).append(code)
@@ -58,7 +58,7 @@ def by_level(cell: Record) -> str:
 
 
 def word(value: object) -> str:
-    """A setting's value in a table."""
+    """Format a setting's value for a table."""
     return "–" if value is None else short(value, 4) if isinstance(value, float) else str(value)
 
 

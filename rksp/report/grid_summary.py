@@ -1,4 +1,4 @@
-"""A grid's results for machines: Markdown for a job summary, JUnit for a CI's tests, CSV."""
+"""A grid's results for machines: Markdown for a job summary, JUnit for CI, CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REST = {
 
 
 def markdown(report: GridReport) -> str:
-    """How many are below the bar, what could not run, the best of each model, the ranking."""
+    """Render the counts, the cells that could not run, the best of each model, the ranking."""
     counts, total, setting = report.counts, len(report.cells), Settings(report)
     rest = [f"{counts[name]} {said}" for name, said in _REST.items() if counts[name]]
     parts = [
@@ -32,7 +32,7 @@ def markdown(report: GridReport) -> str:
     ]
     for message, settings in setting.broken(report).items():
         cells = "1 cell" if len(settings) == 1 else f"{len(settings)} cells"
-        parts.append(f"> could not run: {cells}. {plain(message)}")
+        parts.append(f"> {cells} could not run: {plain(message)}")
     best = [
         (code(model), code(setting(cell)) if cell else "none", _percent(cell))
         for model, cell in report.best_safe.items()
@@ -49,7 +49,7 @@ def markdown(report: GridReport) -> str:
 
 
 def junit(report: GridReport) -> str:
-    """One test a cell.
+    """Render one test per cell.
 
     It fails if it fails the gate, is an error if it could not run, and skipped if rksp could not
     tell or the cell is not done.
@@ -59,7 +59,7 @@ def junit(report: GridReport) -> str:
 
 
 def csv(report: GridReport) -> str:
-    """Writes all columns of the shown cells."""
+    """Write all columns of the shown cells."""
     return to_csv(report.cells)
 
 

@@ -1,4 +1,4 @@
-"""A grid's table for people: plain text that survives a log file."""
+"""A grid's table for people, as plain text that is readable in a log file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHADES = "·░▒▓█"
 
 
 def render(report: GridReport) -> str:
-    """The ranked cells that are shown; best safe settings, trade-off and heat map of all."""
+    """Render the shown cells by rank, and best safe settings, trade-off and heat map of all."""
     everything, axes = [*report.cells, *report.hidden], report.axes
     short = _short_names(list(report.best_safe))
     lines = [*_table(report.cells, axes), ""]
@@ -23,7 +23,7 @@ def render(report: GridReport) -> str:
         lines.append(f"  {short[model]}: {words}")
     fronts = {model: front for model, front in report.pareto.items() if len(front) > 1}
     if fronts:
-        lines += ["", "Rate against risk, cells that no other beats in both:"]
+        lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
     for model, front in fronts.items():
         points = [f"{r['learning_rate']:.3g} → {r['probability_failed']:.1%}" for r in front]
         lines.append(f"  {short[model]}: {', '.join(points)}")
@@ -32,7 +32,7 @@ def render(report: GridReport) -> str:
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:
-    """Each model without the settings that all of them share."""
+    """Shorten each model by the settings that all of them share."""
     words = [model.split(" ") for model in models]
     shared = set.intersection(*map(set, words)) if words else set()
     return {
@@ -64,7 +64,7 @@ def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
 
 
 def _heat(everything: Sequence[Record], axes: Sequence[str]) -> list[str]:
-    """One character a rate; nothing where there is no heat map."""
+    """Render one character per learning rate; nothing without a heat map."""
     heat = heat_map(everything, axes)
     if heat is None:
         return []
@@ -82,21 +82,21 @@ def _shade(value: float | None) -> str:
 
 
 def _setting(record: Record, axes: Sequence[str]) -> str:
-    """What the model's name does not say."""
+    """Return the settings that the model's name does not state."""
     own = [a for a in axes if canonical(a)[0] in ("recipe", "seed") and record.get(a) is not None]
     varied = " ".join(f"{axis}={_word(record[axis])}" for axis in own)
-    return f"{varied or 'as it is'} (P(failed) {_percent(record['probability_failed'])})"
+    return f"{varied or 'as given'} (P(failed) {_percent(record['probability_failed'])})"
 
 
 def _no_setting(model: str, everything: Sequence[Record]) -> str:
-    """Why a model has no safe cell, and what would be safe."""
+    """Say why a model has no safe cell, and what would be safe."""
     own = [record for record in everything if record["model"] == model]
     if all(record["verdict"] not in ANSWERS for record in own):
         return "no answer"
     ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
     if not ceilings:
-        return "no rate trains it"
-    return f"none of these rates; do not exceed {max(ceilings):.3g}"
+        return "no learning rate trains this model"
+    return f"none of these learning rates is safe; do not exceed {max(ceilings):.3g}"
 
 
 def _interval(record: Record) -> str:

@@ -38,6 +38,7 @@ class Numbers:
         self._document = document
 
     def __call__(self, path: str, form: str = "", digits: int = 3) -> Markup:
+        """Return the number at a path of the document, marked with that path."""
         value: object = self._document
         for part in path.split("/"):
             value = value[int(part)] if isinstance(value, list) else value[part]
@@ -48,7 +49,7 @@ class Numbers:
 
 
 def render(report: ScoreReport) -> str:
-    """The page of a score report, with the report itself inside for machines."""
+    """Render the page of a score report, with the report's JSON inside."""
     document = json.loads(report.to_json())
     seed = deciding(report)
     layers = seed.spectra.layers
@@ -79,7 +80,7 @@ def render(report: ScoreReport) -> str:
 
 
 def framed(report: ScoreReport) -> str:
-    """The page in a frame, as notebooks show it: its styles stay inside, and no script runs."""
+    """Render the page in a frame for notebooks: its styles stay inside, and no script runs."""
     return str(
         Markup(
             '<iframe sandbox="" title="rksp: {}" srcdoc="{}" '
@@ -89,7 +90,7 @@ def framed(report: ScoreReport) -> str:
 
 
 def page(template: str, document: dict[str, object], **content: object) -> str:
-    """Fills a template; everything but `Markup` is escaped, as configurations are hostile input."""
+    """Fill a template; escape everything but `Markup`, as configurations may be hostile."""
     environment = Environment(
         loader=PackageLoader("rksp.report"),
         autoescape=True,
@@ -103,7 +104,7 @@ def page(template: str, document: dict[str, object], **content: object) -> str:
 
 
 def likelihood(probability: float) -> str:
-    """A probability in the words of the IPCC's guidance note."""
+    """Return a probability in the words of the IPCC's guidance note."""
     return next(name for end, name in _LIKELIHOOD if probability <= end)
 
 
@@ -127,7 +128,7 @@ def _gauge(risk: RiskAssessment | None) -> Markup | None:
 
 
 def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str, Markup]]:
-    """The curve twice, for wide and for narrow screens: text must not shrink with the drawing."""
+    """Draw the curve twice, for wide and narrow screens, so that text does not shrink."""
     if risk is None or not risk.curve:
         return []
     rate = report.recipe.learning_rate
@@ -140,7 +141,7 @@ def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str,
 def _reasons(
     report: ScoreReport, risk: RiskAssessment | None
 ) -> list[tuple[int, str, float, float]]:
-    """Index, meaning, decades and share of the longest bar, for those that matter."""
+    """Return index, meaning, decades and relative bar length of each reason that matters."""
     if risk is None or report.recipe.learning_rate is None:
         return []
     longest = max((abs(c.decades) for c in risk.contributions), default=0.0)
@@ -152,6 +153,6 @@ def _reasons(
 
 
 def _embedded(document: dict[str, object]) -> Markup:
-    """The document for a script element: "<" is escaped, so that it cannot end there."""
+    """Return JSON for a script element, with "<" escaped so that the element cannot end early."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))

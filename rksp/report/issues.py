@@ -1,4 +1,4 @@
-"""What a report complains about: its verdict and its findings, in one list."""
+"""The issues of a report: its verdict and its findings in one list."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ON_DISK = ("config", "checkpoint", "training config")
 
 
 def issues(report: ScoreReport) -> tuple[Finding, ...]:
-    """The verdict first, then the findings in the report's order, each key once."""
+    """Return the verdict, then the findings in the report's order, each key once."""
     listed = [*_verdict(report), *report.findings]
     return tuple({issue.key: issue for issue in reversed(listed)}.values())[::-1]
 
 
 def deciding(report: ScoreReport) -> SeedReport:
-    """The first seed whose verdict is the report's."""
+    """Return the first seed whose verdict is the report's."""
     for seed in report.seeds:
         if (seed.risk.verdict if seed.risk else "not assessed") == report.verdict:
             return seed
@@ -30,7 +30,7 @@ def deciding(report: ScoreReport) -> SeedReport:
 
 
 def state(issue: Finding, since: ComparisonReport | None) -> str | None:
-    """What became of an issue of the newer report; None without a comparison."""
+    """Return the state of an issue since the older report; None without a comparison."""
     for change in since.changes if since else ():
         if (change.code, change.layer) == (issue.code, issue.layer) and change.state != "fixed":
             return change.state
@@ -38,7 +38,7 @@ def state(issue: Finding, since: ComparisonReport | None) -> str | None:
 
 
 def place(report: ScoreReport, issue: Finding) -> tuple[str, int] | None:
-    """File, with forward slashes, and line: of the recipe's field, else of the model's setting.
+    """Return file (forward slashes) and line of the recipe's field, else the model's setting.
 
     None where the recipe was typed and the target is only a name.
     """

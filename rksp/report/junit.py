@@ -1,4 +1,4 @@
-"""JUnit XML: the format that every CI shows as tests."""
+"""JUnit XML: the format that every CI system shows as tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Case:
 
 
 def render(report: ScoreReport) -> str:
-    """One test for the risk and one a finding.
+    """Render one test for the risk and one per finding.
 
     A test fails if it fails the gate, so JUnit and the exit code agree; what rksp could not tell is
     skipped. The time is the whole run's, at the suite.
@@ -50,7 +50,7 @@ def render(report: ScoreReport) -> str:
 
 
 def suite(name: str, cases: Sequence[Case], seconds: float) -> str:
-    """A document of one suite."""
+    """Return a document with one suite."""
     count = {
         outcome: str(sum(case.outcome == outcome for case in cases))
         for outcome in ("failure", "error", "skipped")

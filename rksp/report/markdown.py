@@ -31,12 +31,12 @@ _COLUMNS = (
 
 
 def render(report: ScoreReport) -> str:
-    """The verdict, what to do, and the rest folded away."""
+    """Render the verdict and what to do, with the rest folded away."""
     seed = deciding(report)
     parts = [
         f"## rksp: {words.TITLES[report.verdict]} — {code(report.target.name)}",
         f"{words.size_and_weights(report)}; {plain(words.stream(report))}; "
-        f"shown {plain(report.target.probe)}",
+        f"probe: {plain(report.target.probe)}",
         *_verdict(report, seed),
     ]
     if report.gate and report.gate.failed:
@@ -50,13 +50,19 @@ def render(report: ScoreReport) -> str:
         parts.append(_folded("Reasons", _contributions(seed.risk)))
     if seed.spectra.layers:
         parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
+    if report.recipe_origins:
+        parts += [f"> {plain(line)}" for line in (words.decisive(seed), report.assumed) if line]
+        rows = [
+            (code(n), plain(value), plain(said)) for n, value, said in words.recipe_rows(report)
+        ]
+        parts.append(_folded("Recipe", table(("Field", "Value", "From"), rows)))
     parts.append(_folded("Evidence", _evidence(report, seed)))
     parts.append(_folded("Provenance", _provenance(report)))
     return "\n\n".join(parts) + "\n"
 
 
 def comparison(changed: ComparisonReport) -> str:
-    """What changed between two reports."""
+    """Render what changed between two reports."""
     counts = words.states(Counter(change.state for change in changed.changes))
     parts = [
         f"### Compared with the baseline: {counts}",
@@ -65,7 +71,7 @@ def comparison(changed: ComparisonReport) -> str:
     if changed.changes:
         parts.append(
             table(
-                ("", "Issue", "What"),
+                ("", "Issue", "Message"),
                 [
                     (c.state, " ".join(filter(None, (c.code, code(c.layer)))), plain(c.message))
                     for c in changed.changes
@@ -83,23 +89,23 @@ def comparison(changed: ComparisonReport) -> str:
 
 
 def render_comparison(changed: ComparisonReport) -> str:
-    """The same as a document of its own."""
+    """Render the comparison as a document of its own."""
     return comparison(changed) + "\n"
 
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A pipe table; cells are Markdown already."""
+    """Return a pipe table; cells are already Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def plain(text: str | None) -> str:
-    """Text that Markdown shows as it is: names come from files of strangers."""
+    """Escape text for Markdown: names come from untrusted files."""
     return "–" if text is None else _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def code(text: str) -> str:
-    """A code span that also holds inside a table; nothing for nothing."""
+    """Return a code span that is also valid inside a table; empty for empty text."""
     held = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
     return f"`{held}`" if held else ""
 
@@ -128,7 +134,7 @@ def _findings(report: ScoreReport) -> str:
         )
         for finding in report.findings
     ]
-    return "### Findings\n\n" + table(("Level", "Check", "What", "Fix"), rows)
+    return "### Findings\n\n" + table(("Level", "Check", "Message", "Fix"), rows)
 
 
 def _contributions(risk: RiskAssessment) -> str:
@@ -137,7 +143,7 @@ def _contributions(risk: RiskAssessment) -> str:
         for c in risk.contributions
         if abs(c.decades) >= 0.05
     ]
-    return table(("Reason", "Edge", "By a factor of"), rows)
+    return table(("Reason", "Edge", "Factor"), rows)
 
 
 def _layers(layers: list[LayerReport]) -> str:

@@ -1,4 +1,4 @@
-"""The default page of a score: what to do, in at most eight lines of a hundred columns."""
+"""The default page of a score: what to do, in at most eight lines of 100 columns."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ _MARGIN = 0.5  # decades beyond the outermost mark
 
 
 def render(report: ScoreReport) -> Group:
-    """Verdict, rates on one scale, the finding that matters, what was assumed, what to run next."""
+    """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
     lines = [_verdict(report, seed)]
     if seed.risk is not None and seed.risk.start_here is not None:
         lines += [_rates(seed.risk), _scale(report, seed.risk)]
     lines += _finding(report)
-    if report.baseline is not None:
+    if report.assumed:
+        decisive = words.decisive(seed)
+        lines += [_cut(f"  {decisive}", "yellow")] if decisive else []
+        lines.append(_cut(f"  {report.assumed}", "dim"))
+    if report.baseline is None:
+        lines.append(_next(report, seed))
+    else:
         states = Counter(change.state for change in report.baseline.changes)
         lines.append(Text(f"  since the baseline: {words.states(states)}"))
-    if report.assumed:
-        lines.append(_cut(f"  {report.assumed}", "dim"))
-    lines.append(_next(report, seed))
     return Group(*lines)
 
 
@@ -45,7 +48,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Text:
         return Text.assemble(title, f"  {target.name}{size}: {'; '.join(risk.reasons)}")
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
-        said = f"{target.name}{size} over {risk.horizon_steps} steps: at which rate to start"
+        said = f"{target.name}{size} over {risk.horizon_steps} steps; no learning rate was given"
     else:
         said = (
             f"P(failed) {risk.probability_failed:.0%} "

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0: what code-scanning pages read."""
+"""SARIF 2.1.0, the format of code-scanning pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATES = {
 
 
 def render(report: ScoreReport) -> str:
-    """One run with one result an issue; a baseline sets each result's `baselineState`."""
+    """Render one run with one result per issue; a baseline sets its `baselineState`."""
     found = issues(report)
     rules = {issue.code: _rule(issue) for issue in reversed(found)}
     order = sorted(rules)
@@ -46,7 +46,7 @@ def render(report: ScoreReport) -> str:
 
 
 def fingerprint(report: ScoreReport, issue: Finding) -> str:
-    """Stable over commits: the target's name and the issue's key, not its wording or line."""
+    """Return a fingerprint that is stable over commits: target and issue key, not the wording."""
     return hashlib.sha256(f"{report.target.name}\n{issue.key}".encode()).hexdigest()
 
 

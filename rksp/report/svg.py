@@ -29,6 +29,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
+        """Return the position of a value in pixels."""
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, at = math.log10(low), math.log10(high), math.log10(at)
@@ -36,7 +37,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Whole decades of a logarithmic scale; else multiples of 1, 2 or 5; at most `most`."""
+        """Return at most `most` ticks: decades of a logarithmic scale, or multiples of 1, 2, 5."""
         if self.log:
             first = math.ceil(math.log10(self.low) - 1e-9)
             last = math.floor(math.log10(self.high) + 1e-9)
@@ -50,7 +51,7 @@ class Scale:
 
 
 def drawing(width: float, height: float, label: str, *parts: str, css: str = "") -> Markup:
-    """A drawing that scales with its place; `label` is what a screen reader says."""
+    """Draw a figure that scales with its container; a screen reader says `label`."""
     box = f"0 0 {number(width)} {number(height)}"
     return Markup('<svg viewBox="{}" role="img" aria-label="{}" class="{}">{}</svg>').format(
         box, label, css, Markup("").join(Markup(part) for part in parts)
@@ -58,7 +59,7 @@ def drawing(width: float, height: float, label: str, *parts: str, css: str = "")
 
 
 def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
-    """One straight stroke."""
+    """Draw a straight line."""
     return (
         f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" '
         f'class="{css}"/>'
@@ -66,7 +67,7 @@ def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
 
 
 def circle(x: float, y: float, radius: float, css: str, title: str = "") -> str:
-    """A circle; `title` shows on hovering."""
+    """Draw a circle; `title` shows on hovering."""
     inner = f"<title>{escape(title)}</title>" if title else ""
     return (
         f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" class="{css}">'
@@ -75,7 +76,7 @@ def circle(x: float, y: float, radius: float, css: str, title: str = "") -> str:
 
 
 def ring(x: float, y: float, inner: float, outer: float, css: str) -> str:
-    """The area between two circles about one middle."""
+    """Draw the area between two circles with the same center."""
     return (
         f'<circle cx="{number(x)}" cy="{number(y)}" r="{number((inner + outer) / 2)}" '
         f'stroke-width="{number(outer - inner)}" class="{css}"/>'
@@ -83,7 +84,7 @@ def ring(x: float, y: float, inner: float, outer: float, css: str) -> str:
 
 
 def text(x: float, y: float, words: str, css: str = "", anchor: str = "start") -> str:
-    """One line of text."""
+    """Draw a line of text."""
     return (
         f'<text x="{number(x)}" y="{number(y)}" text-anchor="{anchor}" class="{css}">'
         f"{escape(words)}</text>"
@@ -91,23 +92,23 @@ def text(x: float, y: float, words: str, css: str = "", anchor: str = "start") -
 
 
 def polyline(points: Iterable[Point], css: str) -> str:
-    """A stroke through all points."""
+    """Draw a line through all points."""
     return f'<path d="{_through(points)}" class="{css}"/>'
 
 
 def band(upper: Sequence[Point], lower: Sequence[Point], css: str) -> str:
-    """The area between two curves over the same positions."""
+    """Draw the area between two curves over the same positions."""
     return f'<path d="{_through([*upper, *reversed(lower)])}Z" class="{css}"/>'
 
 
 def dots(points: Iterable[Point], css: str) -> str:
-    """Many points as one path of strokes without length: eleven bytes each, not sixty."""
+    """Draw many points as one path of strokes without length: eleven bytes each, not sixty."""
     marks = "".join(f"M{number(x)} {number(y)}h0" for x, y in points)
     return f'<path d="{marks}" class="{css}"/>' if marks else ""
 
 
 def cell(x: float, share: float | None, title: str) -> str:
-    """One square of a heat map, `share` between 0 and 1 of its color; None is drawn as missing."""
+    """Draw a square of a heat map with a `share` from 0 to 1 of its color; None is missing."""
     css = "cell none" if share is None else "cell"
     style = "" if share is None else f' style="--t:{100 * share:.0f}%"'
     return (
@@ -117,7 +118,7 @@ def cell(x: float, share: float | None, title: str) -> str:
 
 
 def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) -> list[str]:
-    """Upright lines with labels beside their tops, one row a label.
+    """Draw vertical lines with labels next to their tops, one row per label.
 
     A label stands left of its line if on the right it would pass `end` or the line of another such
     label. These come first, the last line on top, then the others, the first line on top: so a line
@@ -147,7 +148,7 @@ def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) ->
 
 
 def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) -> str:
-    """Grid lines with tick labels; the horizontal scale's name below."""
+    """Draw grid lines with tick labels, and the name of the horizontal scale below."""
     parts = []
     for tick in up.ticks(5):
         y = up(tick)
@@ -164,7 +165,7 @@ def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) 
 
 
 def short(value: float, digits: int = 3) -> str:
-    """A number as people write it: 6e-4, 8.8e-3, 0.05, 1.72, 3,740."""
+    """Format a number as people write it: 6e-4, 8.8e-3, 0.05, 1.72, 3,740."""
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     form = "e" if 0 < abs(value) < 1e-2 else "g"
@@ -177,7 +178,7 @@ def short(value: float, digits: int = 3) -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate with at most one decimal."""
+    """Format a coordinate with at most one decimal."""
     written = f"{value:.1f}".removesuffix(".0")
     return "0" if written == "-0" else written
 

@@ -1,9 +1,10 @@
-"""The whole report for a person at a terminal: every measurement."""
+"""The full report on a terminal, with every measurement."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 from rich.console import Group
 from rich.table import Table
@@ -17,6 +18,7 @@ from rksp.documents.score import (
     ScoreReport,
     SeedReport,
 )
+from rksp.recipe_files.table_text import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.spectra.status import Status
@@ -34,7 +36,7 @@ STYLES = {
 
 
 def render(report: ScoreReport) -> Group:
-    """The verdict first, then the numbers behind it, then what could not be measured."""
+    """Render the verdict, then the numbers behind it, then what could not be measured."""
     seed = deciding(report)
     parts = [_headline(report), _verdict(report, seed)]
     if report.findings:
@@ -44,6 +46,8 @@ def render(report: ScoreReport) -> Group:
     if seed.spectra.layers:
         parts += [Text(), _spectra(seed)]
     parts += [Text(), _forward(seed)]
+    if report.recipe_origins:
+        parts += [Text(), *_recipe(report, seed)]
     notes = words.notes(report, seed)
     if notes:
         parts += [Text(), *(Text(f"· {note}", style="dim") for note in notes)]
@@ -51,7 +55,7 @@ def render(report: ScoreReport) -> Group:
 
 
 def render_comparison(changed: ComparisonReport) -> Group:
-    """Two reports: their verdicts, the issues that moved, then numbers and settings."""
+    """Render two reports: verdicts, changed issues, then numbers and settings."""
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
@@ -72,7 +76,7 @@ def _headline(report: ScoreReport) -> Text:
     return Text.assemble(
         (target.name, "bold"),
         f", {words.size_and_weights(report)}\n",
-        (f"{words.stream(report)}; shown {target.probe}\n", "dim"),
+        (f"{words.stream(report)}; probe: {target.probe}\n", "dim"),
     )
 
 
@@ -100,7 +104,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
 
 
 def _findings(findings: list[Finding]) -> Group:
-    """One line each, as many as can be read; errors come first."""
+    """Render one line per finding, at most six; errors come first."""
     lines = [
         Text.assemble(
             "  ",
@@ -111,12 +115,21 @@ def _findings(findings: list[Finding]) -> Group:
         for finding in findings[:_MOST_FINDINGS]
     ]
     if len(findings) > _MOST_FINDINGS:
-        lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more, see the JSON", "dim"))
+        lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more in the JSON report", "dim"))
     return Group(*lines)
 
 
+def _recipe(report: ScoreReport, seed: SeedReport) -> Iterator[Text]:
+    """Yield the recipe with its origins, and the assumptions that decide the verdict."""
+    for row in recipe_table(dict(report.recipe), report.recipe_origins):
+        yield Text(row, no_wrap=True, overflow="ellipsis")
+    decisive = words.decisive(seed)
+    if decisive:
+        yield Text(decisive, style="yellow")
+
+
 def _changes(changed: ComparisonReport) -> Group:
-    """How many issues are new since the baseline, and which."""
+    """Render how many issues are new since the baseline, and which."""
     states = Counter(change.state for change in changed.changes)
     lines = [Text(f"  since the baseline: {words.states(states)}")]
     lines += [
@@ -147,7 +160,7 @@ def _spectra(seed: SeedReport) -> Group:
 
 
 def _shown(layers: list[LayerReport]) -> list[tuple[str, ...]]:
-    """All blocks of a shallow model; of a deep one the ends and those that stand out."""
+    """Return rows for all blocks, or of a deep model for the ends and conspicuous blocks."""
     if len(layers) <= 16:
         return [_row(layer) for layer in layers]
     ends = {0, 1, 2, len(layers) - 2, len(layers) - 1}
@@ -190,33 +203,39 @@ def _forward(seed: SeedReport) -> Table:
             table.add_row(name, form.format(value), meaning)
 
     guess = (
-        "" if forward.uniform_loss is None else f"a uniform guess has {forward.uniform_loss:.3g}"
+        ""
+        if forward.uniform_loss is None
+        else f"the loss of a uniform guess is {forward.uniform_loss:.3g}"
     )
     add("initial loss", forward.loss, guess)
     add("logit std", forward.logit_std, "over the classes")
-    add("attention logit std", forward.attention_logit_std, "largest of the layers")
-    add("attention entropy", forward.attention_entropy, "lowest layer's; 1 is uniform")
-    add("router entropy", forward.router_entropy, "lowest layer's; 1 is uniform")
+    add("attention logit std", forward.attention_logit_std, "in the layer where it is largest")
+    add(
+        "attention entropy",
+        forward.attention_entropy,
+        "in the layer where it is lowest; 1 is uniform",
+    )
+    add("router entropy", forward.router_entropy, "in the layer where it is lowest; 1 is uniform")
     add(
         "largest activation",
         forward.activation_absmax,
         f"{forward.activation_name}; fp16 overflows at 65504",
     )
     if response is not None:
-        add("gradient norm", response.grad_norm, "at initialization")
-        add("critical rate", response.critical_rate, "one step further raises the loss")
+        add("gradient norm", response.grad_norm, "of the first batch")
+        add("critical rate", response.critical_rate, "a larger first step raises the loss")
     return table
 
 
 def _sparkline(values: list[float | None]) -> str:
-    """One character a block, from 0 to 1; a dot where nothing was measured."""
+    """Return one character per block, from 0 to 1; a dot if nothing was measured."""
     if len(values) > 60:
         return ""
     return "".join("·" if v is None else _BARS[min(7, int(v * 8))] for v in values)
 
 
 def _curve(curve: list[CurvePoint]) -> str:
-    """P(failed) over the rates of interest, one character a quarter of a decade.
+    """Return P(failed) by learning rate, with one character per quarter of a decade.
 
     A curve that reaches none of them is shown whole.
     """
@@ -227,7 +246,7 @@ def _curve(curve: list[CurvePoint]) -> str:
 
 
 def _nearest(curve: list[CurvePoint], decade: float) -> CurvePoint | None:
-    """The point nearest to 10**decade; None where none is within an eighth of a decade."""
+    """Return the point nearest to 10**decade; None if none is within an eighth of a decade."""
     found = min(curve, key=lambda point: abs(math.log10(point.learning_rate) - decade))
     return found if abs(math.log10(found.learning_rate) - decade) < 1 / 8 else None
 

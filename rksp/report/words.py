@@ -1,4 +1,4 @@
-"""Numbers and caveats in the words that every rendering shares."""
+"""Numbers and notes in the words that all renderings share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
+from rksp.recipe_files import table_text
 from rksp.spectra.status import Status
 
 TITLES = {
@@ -22,7 +23,7 @@ STATES = ("new", "worse", "unchanged", "better", "fixed")
 
 
 def count(number: int) -> str:
-    """`124 M`: three digits and a letter."""
+    """Format a count with three digits and a letter: `124 M`."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {letter}"
@@ -30,7 +31,7 @@ def count(number: int) -> str:
 
 
 def size_and_weights(report: ScoreReport) -> str:
-    """`124 M parameters, random initialization`."""
+    """Return size and origin of the weights: `124 M parameters, random initialization`."""
     target = report.target
     weights = "stored weights" if target.is_pretrained else "random initialization"
     if target.kind in ("factory", "module"):
@@ -41,39 +42,36 @@ def size_and_weights(report: ScoreReport) -> str:
 
 
 def blocks(report: ScoreReport) -> str:
-    """`transformer.h (12)`, or both chains of an encoder and decoder."""
+    """Return the chains of blocks, such as `transformer.h (12)`."""
     return " + ".join(f"{path} ({number})" for path, number in report.target.blocks)
 
 
 def stream(report: ScoreReport) -> str:
-    """`blocks transformer.h (12), width 768`, or that there is no residual stream."""
+    """Describe the residual stream: `blocks transformer.h (12), width 768`."""
     if not report.target.blocks:
-        return "no residual stream of constant width"
+        return "the model has no residual stream of constant width"
     return f"blocks {blocks(report)}, width {report.target.width}"
 
 
 def answer(report: ScoreReport, risk: RiskAssessment) -> str:
-    """The probability in one line, or the question when the recipe has no rate."""
+    """Return the probability in one line, or a question if the recipe has no learning rate."""
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
         return "which learning rate is right?"
-    diverges = ""
-    if risk.probability_diverged is not None:
-        diverges = f", P(diverged) {risk.probability_diverged:.1%}"
     return (
         f"P(failed) {risk.probability_failed:.1%} "
-        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}]{diverges} "
+        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}] "
         f"at learning rate {rate:g}, over {risk.horizon_steps} steps"
     )
 
 
 def rate(value: float | None) -> str:
-    """A rate to two digits, or that there is none."""
+    """Format a learning rate with two digits; None is `none`."""
     return "none" if value is None else f"{value:.2g}"
 
 
 def rates(risk: RiskAssessment) -> str:
-    """The three rates in a line: start here, likely edge, do not exceed."""
+    """Return the three learning rates in a line: start here, likely edge, do not exceed."""
     if risk.start_here is None:
         return "no learning rate trains this model"
     return (
@@ -84,38 +82,61 @@ def rates(risk: RiskAssessment) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital first letter."""
+    """Capitalize the first letter."""
     return text[:1].upper() + text[1:]
 
 
 def margin(report: ScoreReport, risk: RiskAssessment) -> str:
-    """Why the answer is caution; nothing elsewhere."""
+    """Say why the verdict is caution; empty for other verdicts."""
     own, ceiling = report.recipe.learning_rate, risk.do_not_exceed
     if report.verdict != "caution" or own is None or ceiling is None:
         return ""
     if own > ceiling:
-        return f"Below the bar, but {own / ceiling:.1f} times the rate not to exceed."
-    return f"Below the bar, but the risk may be as high as {risk.probability_failed_high:.1%}."
+        return (
+            f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the "
+            "one not to exceed."
+        )
+    return f"P(failed) is below the bar, but may be as high as {risk.probability_failed_high:.1%}."
+
+
+def decisive(seed: SeedReport) -> str:
+    """Say which assumptions decide the verdict: another plausible value would change it."""
+    if seed.risk is None or seed.risk.verdict == "cannot tell":
+        return ""
+    turning = [
+        other
+        for other in seed.alternatives
+        if other.verdict not in (seed.risk.verdict, "cannot tell")
+    ]
+    worst_first = sorted(turning, key=lambda other: -(other.probability_failed or 0.0))
+    shown = [f"{other.verdict} with {other.assumption}" for other in worst_first[:2]]
+    return f"the verdict depends on assumptions: {'; '.join(shown)}" if shown else ""
+
+
+def recipe_rows(report: ScoreReport) -> list[tuple[str, str, str]]:
+    """Return field, value and origin of every field that the recipe uses."""
+    return table_text.recipe_rows(dict(report.recipe), report.recipe_origins)
 
 
 def alone(report: ScoreReport, risk: RiskAssessment) -> str:
-    """What the model of the edge says where rksp cannot tell."""
+    """Return the estimate of the model of the edge where rksp cannot tell."""
     own = [] if report.recipe.learning_rate is None else [answer(report, risk)]
-    return f"the fitted model alone, not to be relied on: {'; '.join([*own, rates(risk)])}"
+    estimate = "; ".join([*own, rates(risk)])
+    return f"the fitted model alone, which is not reliable here, estimates: {estimate}"
 
 
 def states(numbers: Mapping[str, int]) -> str:
-    """`1 new, 2 unchanged`, in the order of concern; "nothing to compare" if there are none."""
+    """List counts of states by severity: `1 new, 2 unchanged`, or "nothing to compare"."""
     listed = [f"{numbers[s]} {s}" for s in STATES if numbers.get(s)]
     return ", ".join(listed) or "nothing to compare"
 
 
 def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
-    """What could not be measured, and what limits the numbers that could."""
+    """Return what could not be measured, and what limits the other numbers."""
     found = [*report.target.notes]
     if seed.spectra.reason:
         reading = "indeterminate" if seed.spectra.layers else "not measured"
-        found.append(f"spectra {reading}: {seed.spectra.reason}")
+        found.append(f"the spectra are {reading}: {seed.spectra.reason}")
     for status, number in Counter(layer.status for layer in seed.spectra.layers).items():
         if status != Status.OK.value and not seed.spectra.reason:
             concerned = "1 block" if number == 1 else f"{number} blocks"
@@ -123,10 +144,10 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     reduced = [layer for layer in seed.spectra.layers if 0 < layer.rank < report.target.width]
     if reduced and len(reduced) == len(seed.spectra.layers):
         found.append(
-            f"spectra at reduced rank {reduced[0].rank} of {report.target.width}: compare only "
-            "with spectra of the same rank and number of states"
+            f"the spectra have a reduced rank, {reduced[0].rank} of {report.target.width}: compare "
+            "them only with spectra of the same rank and number of states"
         )
-    found += [f"{name} not measured: {why}" for name, why in seed.forward.not_measured.items()]
+    found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
     reasons = Counter(check.reason for check in report.not_run)
     found += [f"{number} checks did not run: {reason}" for reason, number in reasons.items()]
     if seed.risk is not None and seed.risk.outside:
@@ -137,7 +158,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
             if over >= 0.05
         ]
         if listed:
-            found.append(f"beyond the labelled runs: {', '.join(listed)}")
+            found.append(f"outside the range of the labelled runs: {', '.join(listed)}")
     for name, values in report.spread.items():
         found.append(
             f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "

@@ -1,1 +1,1 @@
-"""The spectra of the residual stream: whitened dynamic mode decomposition and what it tells."""
+"""Compute spectra of the residual stream by whitened dynamic mode decomposition."""

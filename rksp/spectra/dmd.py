@@ -1,9 +1,9 @@
-"""Spectrum of one block: exact dynamic mode decomposition of its states, whitened.
+"""Fit the spectrum of one block: exact dynamic mode decomposition of its states, whitened.
 
-The algorithm is the centered least-squares operator `A = Y X+` in the coordinates of the kept
-principal directions of X, scaled to unit variance there (RKSP, arXiv 2602.22988, with the exact
-pseudo-inverse). Whitening is a similarity: eigenvalues, masses, rho and residuals are those of
-plain DMD for every epsilon; only kappa(V), norms and Kreiss depend on it.
+The operator is the centered least-squares fit `A = Y X+` in the coordinates of the kept principal
+directions of X, scaled to unit variance (RKSP, arXiv 2602.22988, with the exact pseudo-inverse).
+Whitening is a similarity: eigenvalues, masses, rho and residuals are those of plain DMD for every
+epsilon. Only kappa(V), norms and Kreiss constants depend on it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from rksp.spectra.subspace import (
 
 __all__ = ["VARIANTS", "LayerSpectrum", "Variant", "fit"]
 
-STATES_PER_MODE = 1.5  # fewer, and in-sample residuals say nothing
-REDUCED_STATES_PER_MODE = 8  # of the rank chosen where there are too few states for the width
+STATES_PER_MODE = 1.5  # with fewer, in-sample residuals mean nothing
+REDUCED_STATES_PER_MODE = 8  # for the rank that is chosen if the width needs too many states
 MIN_STATES = 8
-VANISHING_UPDATE = 1e-3  # of the input's size
+VANISHING_UPDATE = 1e-3  # relative to the size of the input
 VANISHING_DISTANCE = 1e-2  # root mean square of A - I over the modes
 MAX_BLUR = 0.1  # round-off of the data relative to the weakest kept direction
-_REFINE = 1e4  # condition beyond which the whitened covariance is measured again
+_REFINE = 1e4  # condition beyond which the whitened covariance is computed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FitJob:
-    """A layer ready to be solved: owns its numbers, so it may wait for a thread."""
+    """A layer that is ready to be solved; it owns its numbers, so it may wait for a thread."""
 
     states: DistinctStates
     variant: Variant
@@ -67,7 +67,7 @@ def fit(
     layer: int = 0,
     threads: int = 1,
 ) -> LayerSpectrum:
-    """Fits the spectrum of one block.
+    """Fit the spectrum of one block.
 
     Args:
         x: States entering the block, `[states, width]`, any float dtype.
@@ -75,15 +75,18 @@ def fit(
         sequence: `[states]` index of the sequence of each state, for held-out folds.
         rank: Keep at most this many principal directions; the width forces a full fit.
         variant: The definition; only one with `rank="auto"` accepts `rank`.
-        kreiss: Also measure the Kreiss constant: 0.1 s at 128 modes, 2.4 s at 768.
-        extras: Also measure growth and the held-out residual, a tenth of the cost.
-        name: Module path of the block, carried into the result.
-        layer: Its position, likewise.
+        kreiss: Whether to measure the Kreiss constant too: 0.1 s at 128 modes, 2.4 s at 768.
+        extras: Whether to measure growth and the held-out residual too, a tenth of the cost.
+        name: Module path of the block, copied to the result.
+        layer: Index of the block, copied to the result.
         threads: BLAS threads. More than one slows operators up to about 512 modes and makes the
             last digits depend on the machine.
 
+    Returns:
+        The spectrum with its status.
+
     Raises:
-        InputError: The tensors are no pair of states, or the options contradict each other.
+        InputError: The tensors are not a pair of states, or the options contradict each other.
     """
     check_rank(rank, variant)
     job = FitJob(
@@ -100,7 +103,7 @@ def fit(
 
 
 def blas_threads(threads: int):
-    """Context in which numpy and scipy use this many BLAS threads."""
+    """Return a context in which numpy and scipy use this many BLAS threads."""
     return _controller().limit(limits=threads, user_api="blas")
 
 
@@ -110,7 +113,7 @@ def _controller() -> ThreadpoolController:
 
 
 def check_rank(rank: int | None, variant: Variant) -> None:
-    """Raise `InputError` for a rank that contradicts the variant or arithmetic."""
+    """Raise `InputError` for a rank below one or a rank that contradicts the variant."""
     if rank is not None and variant.rank != "auto":
         raise InputError(
             f"Variant {variant.name} fixes its own rank ({variant.rank}); "
@@ -121,7 +124,7 @@ def check_rank(rank: int | None, variant: Variant) -> None:
 
 
 def solve(job: FitJob) -> LayerSpectrum:
-    """The spectrum of a prepared layer, with whatever BLAS threads are set."""
+    """Compute the spectrum of a prepared layer with the current number of BLAS threads."""
     states, variant = job.states, job.variant
     width = states.x.shape[1]
     bare = LayerSpectrum(
@@ -175,7 +178,7 @@ def _target_rank(job: FitJob, width: int, inputs: int) -> int:
 
 
 def _measure(job: FitJob, subspace: Subspace, bare: LayerSpectrum) -> LayerSpectrum:
-    """All numbers, whatever their worth; `_judge` says what they are worth."""
+    """Compute all numbers; `_judge` decides how far they can be trusted."""
     states, variant = job.states, job.variant
     x, y, n = states.x, states.y, len(states.x) - 1
     basis, variances, k = subspace.basis, subspace.variances, subspace.modes
@@ -191,7 +194,7 @@ def _measure(job: FitJob, subspace: Subspace, bare: LayerSpectrum) -> LayerSpect
     cross = outputs.T @ white / n
     if subspace.condition > _REFINE:
         # eigh leaves relative errors of eps * condition^2 in weak variances; one normal equation
-        # of the nearly white inputs takes them out of the operator.
+        # of the nearly white inputs removes them from the operator.
         cross = np.linalg.solve(white.T @ white / n, cross.T).T
     operator = cross * (shrinkage * scale / root)
     moved = float(update_energy @ scale**2)
@@ -200,7 +203,7 @@ def _measure(job: FitJob, subspace: Subspace, bare: LayerSpectrum) -> LayerSpect
         outside = _outside(states, basis, white, outputs * scale, cross * scale[:, None], shrinkage)
         outside = (outside[0], max(0.0, outside[1] - moved))
     outputs -= white @ (cross * shrinkage).T
-    errors = outputs  # the outputs are not needed again, and 12 MB are
+    errors = outputs  # the outputs are not needed again; this saves 12 MB
 
     sums = _sums(states)
     covariance = errors.T @ errors
@@ -240,7 +243,7 @@ def _measure(job: FitJob, subspace: Subspace, bare: LayerSpectrum) -> LayerSpect
 
 
 def _sums(states: DistinctStates) -> dict[str, float]:
-    """Squared Frobenius norms of inputs and updates, centered and raw."""
+    """Compute squared Frobenius norms of inputs and updates, centered and raw."""
     difference = states.y - states.x
     update, given = float(np.vdot(difference, difference)), float(np.vdot(states.x, states.x))
     shift = states.y_mean - states.x_mean
@@ -261,8 +264,10 @@ def _outside(
     cross: np.ndarray,
     shrinkage: np.ndarray,
 ) -> tuple[float, float]:
-    """Squared residual outside the kept directions, from covariances alone; and of the update
-    all of it, inside and outside."""
+    """Compute the squared residual outside the kept directions, and the whole squared update.
+
+    The residual needs only covariances. The update counts inside and outside of the directions.
+    """
     n = len(states.x) - 1
     leak = states.y.T @ white / n - basis @ cross
     explained = n * float(((2 - shrinkage) * shrinkage) @ np.einsum("ij,ij->j", leak, leak))
@@ -272,12 +277,12 @@ def _outside(
 
 
 def _ratio(above: float, below: float, *, floor: float = 0.0) -> float | None:
-    """Root of a ratio of squares; None where the denominator is zero or round-off of `floor`."""
+    """Return the root of a ratio of squares; None if the denominator is zero or round-off."""
     return math.sqrt(above / below) if below > 1e-24 * floor and below > 0.0 else None
 
 
 def _noise_radius(white_error: float, n: int, k: int) -> float | None:
-    """`sigma sqrt(k / (n - k))`, sigma^2 the mean whitened residual variance (divisor n - k)."""
+    """Return `sigma sqrt(k / (n - k))`, with the mean whitened residual variance sigma^2."""
     spare = n - k
     return None if spare <= 0 else math.sqrt(white_error / (spare * k) * k / spare)
 
@@ -347,7 +352,7 @@ def _judge(found: LayerSpectrum, states: DistinctStates, target: int) -> tuple[S
         return Status.VANISHING_UPDATE, f"the update is {ratio:.1e} of the input"
     if len(found.eigenvalues) == 0:
         return Status.ILL_CONDITIONED, "the eigenvalue iteration did not converge"
-    # ||A - I||_F^2 / k from quantities at hand: trace(A) is the sum of the eigenvalues.
+    # ||A - I||_F^2 / k from known quantities: trace(A) is the sum of the eigenvalues.
     gap = (found.energy_gain or 0.0) + 1 - 2 * float(found.eigenvalues.real.mean())
     if gap < VANISHING_DISTANCE**2:
         return Status.VANISHING_UPDATE, f"the operator is within {math.sqrt(max(gap, 0)):.1e} of I"

@@ -1,4 +1,4 @@
-"""A Kreiss constant that exists for every operator, by a search over resolvent norms."""
+"""Compute a Kreiss constant that exists for every operator, by a search over resolvent norms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KreissConstant:
         value: `sup (|z| - 1) ||(zI - A/scale)^-1||` over |z| > 1, from below; at least 1.
         scale: `max(1, rho(A)) * 1.01`. The Kreiss constant itself is infinite for rho > 1.
         point: The z with the largest value found.
-        resolvents: How many resolvent norms were estimated.
+        resolvents: Number of resolvent norms that were estimated.
     """
 
     value: float
@@ -37,18 +37,21 @@ def kreiss_constant(
     steps: int = 8,
     polish: int = 60,
 ) -> KreissConstant:
-    """Transient growth as pseudospectra see it (Mitchell 2019, arXiv 1907.06537, eq. 1.2).
+    """Compute transient growth from pseudospectra (Mitchell 2019, arXiv 1907.06537, eq. 1.2).
 
-    One complex Schur form; then per point z inverse power iteration on `(zI-T)*(zI-T)`, two
-    triangular solves a step, warm-started along a ray; then Nelder-Mead from the best point. A
-    lower bound by construction: every iterate is `||R v||` of a unit vector.
+    The method is one complex Schur form, then for each point z inverse power iteration on
+    `(zI-T)*(zI-T)` with two triangular solves a step, warm-started along a ray, then Nelder-Mead
+    from the best point. The result is a lower bound: every iterate is `||R v||` of a unit vector.
 
     Args:
         operator: `[n, n]`, real or complex, finite.
-        angles: Rays; over the upper half plane for a real operator.
+        angles: Number of rays; they cover the upper half plane for a real operator.
         radii: Moduli of z to try on each ray.
         steps: Power-iteration steps per point.
-        polish: Most points that the local search may add; 0 leaves the grid's best.
+        polish: Most points that the local search may add; 0 keeps the grid's best.
+
+    Returns:
+        The constant.
     """
     triangle = np.asfortranarray(schur(operator, output="complex")[0])
     spectrum = np.diag(triangle).copy()
@@ -59,9 +62,8 @@ def kreiss_constant(
     best, where = 1.0, complex("inf")
     for theta in np.linspace(0.0, span, angles, endpoint=is_real):
         search.restart()
-        for radius in sorted(
-            radii, reverse=True
-        ):  # far points converge fast and warm the near ones
+        # Far points converge fast, and their vectors warm-start the near ones.
+        for radius in sorted(radii, reverse=True):
             z = radius * np.exp(1j * theta)
             value = (radius - 1) * search.norm(z)
             if value > best:
@@ -72,7 +74,7 @@ def kreiss_constant(
             excess = np.exp(min(point[0], 50.0))
             return -excess * search.norm((1 + excess) * np.exp(1j * point[1]))
 
-        from scipy.optimize import minimize  # a quarter of a second that few spectra need
+        from scipy.optimize import minimize  # takes a quarter of a second and is rarely needed
 
         start = np.array([np.log(np.abs(where) - 1), np.angle(where)])
         found = minimize(
@@ -90,7 +92,7 @@ def kreiss_constant(
 
 
 class _Resolvent:
-    """`||(zI - T)^-1||_2` for upper triangular T, from below; the last vector warms the next."""
+    """`||(zI - T)^-1||_2` for upper triangular T, from below; the last vector starts the next."""
 
     def __init__(self, negative: np.ndarray, negative_diagonal: np.ndarray, steps: int) -> None:
         self._matrix = np.asfortranarray(negative)

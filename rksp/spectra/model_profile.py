@@ -1,4 +1,4 @@
-"""A model that you already have: one forward pass, every block's spectrum."""
+"""Profile a given model: one forward pass, every block's spectrum."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile:
-    """What one forward pass showed of one model.
+    """The result of one forward pass of one model.
 
     Attributes:
         spectra: One spectrum per block, and their aggregates.
         forward: Statistics of the same pass.
-        chains: (path, number of blocks) of the residual stream; none where there is no such stream.
+        chains: (path, number of blocks) of the residual stream; empty without such a stream.
         width: Width of the residual stream, 0 without one.
         states: States per block before duplicates were removed.
         forward_passes: Cost in passes over the probe.
-        notes: What the reader must know about how the stream was read, a sentence each.
+        notes: Facts about how the stream was read, a sentence each.
     """
 
     spectra: SpectralProfile
@@ -101,26 +101,30 @@ def profile(
     workers: int = 1,
     needs_chain: bool = True,
 ) -> Profile:
-    """Profiles a model that you already have: one forward pass, every block's spectrum.
+    """Profile a given model: one forward pass, every block's spectrum.
 
     Args:
-        model: Any `nn.Module` with a chain of blocks; left bitwise as found.
-        inputs: What the model is called with: a tensor, keyword arguments, or a `Batch` with
-            labels for the initial loss. `attention_mask` zeros are left out.
-        variant: A name in `rksp.spectra.dmd.VARIANTS`; the published definitions are there by name.
+        model: Any `nn.Module` with a chain of blocks; left bitwise unchanged.
+        inputs: Input of the model: a tensor, keyword arguments, or a `Batch` with labels for the
+            initial loss. Positions with a zero in `attention_mask` are left out.
+        variant: A name in `rksp.spectra.dmd.VARIANTS`; the published definitions have names there.
         rank: Keep this many principal directions; default decided from the data.
-        kreiss: Also the Kreiss constant of each block (slow).
+        kreiss: Whether to compute the Kreiss constant of each block too (slow).
         num_states: Use this many token states; default all.
         blocks: Module path of the list of blocks; default the one that is found.
-        workers: Threads for the eigenproblems; the result does not depend on it.
-        needs_chain: Refuse a model without a chain of blocks; else its spectra are not measured.
+        workers: Threads for the eigenproblems; the result does not depend on their number.
+        needs_chain: Whether to refuse a model without a chain of blocks; if false, its spectra are
+            not measured.
+
+    Returns:
+        The profile.
 
     Raises:
         InputError: An option or the inputs cannot be used.
         NotCovered: The model has no residual stream of constant width.
     """
     if variant not in VARIANTS:
-        raise InputError(f"No variant is called {variant!r}; there are {', '.join(VARIANTS)}.")
+        raise InputError(f"No variant is called {variant!r}; choose one of {', '.join(VARIANTS)}.")
     batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)
     with SpectralAccumulator(
         variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers

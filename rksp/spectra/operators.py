@@ -1,9 +1,9 @@
-"""What a square real operator does: eigenvalues, their condition, norms and growth.
+"""Analyze a square real operator: eigenvalues, their condition, norms and growth.
 
-All in float64 LAPACK on the CPU. An eigenvector matrix `V` of a real operator is kept in LAPACK's
-packed real form `R` (one column per real eigenvalue; real and imaginary part, both times sqrt 2,
-per conjugate pair): `V = R Q` with `Q` unitary, so `R` has the condition of `V` and its inverse
-gives the left vectors at a third of the cost of complex arithmetic.
+All computations use float64 LAPACK on the CPU. The eigenvector matrix `V` of a real operator is
+kept in LAPACK's packed real form `R`: one column per real eigenvalue; real and imaginary part, both
+times sqrt 2, per conjugate pair. `V = R Q` with `Q` unitary, so `R` has the condition of `V`, and
+its inverse gives the left vectors at a third of the cost of complex arithmetic.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ GROWTH_POWERS = (1, 2, 4, 8, 12)  # four products instead of eleven reach the tw
 _DENSE_NORM = 96  # below this an SVD is as fast as Lanczos
 _GROWTH_TOLERANCE = 1e-3
 _MAX_STEPS = 200
-_TRUSTED_BASIS = 1e8  # powers through the eigenbasis lose this many digits of sixteen
-_BREAKDOWN = 1e-10  # a residual this small is an invariant subspace; dividing by it is noise
-_SINGULAR = 1e-15  # reciprocal condition at which the inverse of V is noise
+_TRUSTED_BASIS = 1e8  # powers through such an eigenbasis lose eight of sixteen digits
+_BREAKDOWN = 1e-10  # so small a residual means an invariant subspace; dividing by it adds noise
+_SINGULAR = 1e-15  # reciprocal condition below which the inverse of V is only noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EigenSystem:
-    """Eigenvalues of a real operator with its left vectors.
+    """The eigenvalues of a real operator with its left vectors.
 
     Attributes:
         eigenvalues: `[n]` complex128, by descending modulus, then real, then imaginary part.
@@ -35,7 +35,7 @@ class EigenSystem:
             part of one left vector; a real eigenvalue has one row.
         pair: `[n]` index of the row that completes row i, itself for a real eigenvalue.
         order: `[n]` position in `left_rows` of each sorted eigenvalue.
-        right: Packed right vectors, `[n, n]`; None if singular.
+        right: Packed right vectors, `[n, n]`; None if `V` is singular.
     """
 
     eigenvalues: np.ndarray
@@ -46,11 +46,14 @@ class EigenSystem:
     order: np.ndarray
 
     def left_ratio(self, numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-        """`(u* S u) / (u* diag(w) u)` for the left vector u of every eigenvalue, sorted.
+        """Compute `(u* S u) / (u* diag(w) u)` for the left vector u of every eigenvalue, sorted.
 
         Args:
             numerator: Symmetric `S`, `[n, n]`.
             denominator: Positive weights `w`, `[n]`.
+
+        Returns:
+            The ratios, `[n]`.
         """
         rows = self.left_rows
         above = np.einsum("ij,ij->i", rows @ numerator, rows)
@@ -62,14 +65,14 @@ class EigenSystem:
 
 
 def eigen_system(operator: np.ndarray) -> EigenSystem | None:
-    """Eigenvalues, left vectors and kappa(V) of a real `[n, n]` operator; None if geev fails."""
+    """Compute eigenvalues, left vectors and kappa(V) of a real operator; None if geev fails."""
     try:
-        eigenvalues, vectors = np.linalg.eig(operator)  # scipy's would hold the interpreter lock
+        eigenvalues, vectors = np.linalg.eig(operator)  # scipy would hold the interpreter lock
     except np.linalg.LinAlgError:
         return None
     real, imaginary = eigenvalues.real, eigenvalues.imag
     index = np.arange(len(real))
-    first, second = imaginary > 0, imaginary < 0  # of a pair, LAPACK puts the upper one first
+    first, second = imaginary > 0, imaginary < 0  # LAPACK puts the upper one of a pair first
     pair = np.where(first, index + 1, np.where(second, index - 1, index))
     packed = vectors
     if np.iscomplexobj(vectors):
@@ -105,16 +108,16 @@ def _inverse(packed: np.ndarray) -> tuple[np.ndarray | None, float | None]:
 
 
 def _left_vectors(operator: np.ndarray) -> np.ndarray:
-    """Left vectors one by one, for an operator whose right vectors are dependent."""
+    """Compute left vectors one by one, for an operator whose right vectors are dependent."""
     return np.ascontiguousarray(lapack.dgeev(operator, compute_vl=1, compute_vr=0)[2].T)
 
 
 def operator_norm(operator: np.ndarray, *, tolerance: float = 1e-9) -> float:
-    """Largest singular value of `[n, m]`, by Golub-Kahan-Lanczos with full reorthogonalization.
+    """Compute the largest singular value of `[n, m]` by Golub-Kahan-Lanczos.
 
-    Two matrix-vector products a step instead of an SVD: 10 to 40 times cheaper at n = 768. A lower
-    bound by construction; it stops when a step changes it by less than `tolerance` of itself,
-    three times in a row.
+    The iteration reorthogonalizes fully. It needs two matrix-vector products a step instead of an
+    SVD, and is 10 to 40 times cheaper at n = 768. The value is a lower bound. It stops when a step
+    changes it by less than `tolerance` of itself, three times in a row.
     """
     rows, columns = operator.shape
     if min(rows, columns) == 0:
@@ -124,7 +127,7 @@ def operator_norm(operator: np.ndarray, *, tolerance: float = 1e-9) -> float:
     if min(rows, columns) <= _DENSE_NORM:
         return float(np.linalg.norm(operator, 2))
     # The heaviest row is a deterministic start that is never orthogonal to the leading vector of
-    # a matrix with one dominant row; the ramp breaks symmetries.
+    # a matrix with one dominant row; the cosine term breaks symmetries.
     heaviest = operator[np.argmax(np.einsum("ij,ij->i", operator, operator))]
     start = heaviest + np.linalg.norm(heaviest) / columns * np.cos(np.arange(columns))
     return _lanczos_norm(
@@ -184,9 +187,9 @@ def _bidiagonal_norm(diagonal: np.ndarray, above: np.ndarray) -> float:
 def growth_norms(
     operator: np.ndarray, sigma_max: float, system: EigenSystem | None = None
 ) -> tuple[float | None, ...]:
-    """`||A^j||_2` for j in `GROWTH_POWERS`, to three digits; None where a power overflows.
+    """Compute `||A^j||_2` for j in `GROWTH_POWERS`, to three digits; None if a power overflows.
 
-    What `transient growth over depth` means, and a bracket of the Kreiss constant where rho < 1:
+    These norms are the transient growth over depth. They bracket the Kreiss constant for rho < 1:
     max ||A^j|| / (e n) <= K <= max ||A^j||. With an eigenbasis no power is formed: any `A^j v` is
     two products with a vector.
     """

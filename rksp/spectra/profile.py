@@ -1,4 +1,4 @@
-"""The spectra of all blocks of a model: aggregates over the layers that can be trusted."""
+"""Aggregate the spectra of all blocks of a model over the layers that can be trusted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rksp.spectra.dmd import (
 from rksp.spectra.status import Status
 from rksp.spectra.subspace import distinct_states
 
-if TYPE_CHECKING:  # one type must not load every way to open a model
+if TYPE_CHECKING:  # the annotation must not load the modules that open models
     from rksp.measure.snapshots import LayerTransition
 
 QUANTITIES = (
@@ -50,34 +50,31 @@ QUANTITIES = (
     "discarded_energy",
     "kreiss",
 )
-MIN_COVERAGE = 0.5  # fewer trusted layers than this do not speak for the model
+MIN_COVERAGE = 0.5  # with a smaller share of trusted layers, the profile is indeterminate
 
 Aggregates = Mapping[str, Mapping[str, float | int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SpectralProfile:
-    """One spectrum per block, and what they say together.
+    """One spectrum per block, and their aggregates.
 
     Attributes:
-        layers: By position in the chain, whatever their status.
+        layers: Spectra by position in the chain, with any status.
         variant: Name of the definition that all of them follow.
         aggregates: For each quantity of `QUANTITIES` measured on at least one OK layer, its `mean`,
             `max`, `min`, `std` (population) and `count` over the OK layers.
-        aggregates_without_first: The same without block 0, which maps embeddings to the stream's
-            own scale and often dominates (post-norm models above all).
-        coverage: OK layers over layers.
+        coverage: Share of layers that are OK.
         published_score: Layer mean of the near-unit mass, over the layers that the variant counts;
-            None if none has one.
-        reading: `"measured"`, `"indeterminate"` where the profile must not be read as risk, or
+            None if no such layer has one.
+        reading: `"measured"`, `"indeterminate"` if the profile must not be read as risk, or
             `"not measured"`.
-        reason: Why it is not measured, with numbers and a remedy; empty otherwise.
+        reason: Why it is not measured, with numbers and a remedy; otherwise empty.
     """
 
     layers: tuple[LayerSpectrum, ...]
     variant: str
     aggregates: Aggregates
-    aggregates_without_first: Aggregates
     coverage: float
     published_score: float | None
     reading: str
@@ -90,7 +87,6 @@ class SpectralProfile:
             layers=(),
             variant=variant,
             aggregates={},
-            aggregates_without_first={},
             coverage=0.0,
             published_score=None,
             reading="not measured",
@@ -99,18 +95,20 @@ class SpectralProfile:
 
     @classmethod
     def of(cls, layers: Iterable[LayerSpectrum], variant: Variant) -> SpectralProfile:
-        """Orders the layers and aggregates them.
+        """Sort the layers and aggregate them.
 
         Raises:
             InputError: There are no layers, or one follows another variant.
         """
         ordered = tuple(sorted(layers, key=lambda s: s.layer))
         if not ordered:
-            raise InputError("No block handed over its states; give a model with at least one.")
+            raise InputError(
+                "There are no spectra of blocks; give a model with at least one block."
+            )
         others = sorted({s.variant for s in ordered} - {variant.name})
         if others:
             raise InputError(
-                f"Layers follow {', '.join(others)} beside {variant.name}; fit all of them alike."
+                f"Layers use {', '.join(others)} as well as {variant.name}; use one variant."
             )
         trusted = [s for s in ordered if s.status is Status.OK]
         counted = trusted if variant.layers == "ok" else ordered
@@ -120,7 +118,6 @@ class SpectralProfile:
             layers=ordered,
             variant=variant.name,
             aggregates=_aggregate(trusted),
-            aggregates_without_first=_aggregate(s for s in trusted if s.layer > 0),
             coverage=len(trusted) / len(ordered),
             published_score=statistics.fmean(masses) if masses else None,
             reading="indeterminate" if reason else "measured",
@@ -157,18 +154,20 @@ def _reason(layers: tuple[LayerSpectrum, ...], trusted: int) -> str:
 
 
 class SpectralAccumulator:
-    """Fits each block as it comes and keeps only its spectrum.
+    """Fits each block when it arrives and keeps only its spectrum.
 
-    With `workers`, blocks are solved in threads while the forward pass goes on; at most that many
+    With `workers`, threads solve blocks while the forward pass continues. At most that many blocks
     wait with their states, so memory stays bounded. Each solve uses one BLAS thread, so results do
     not depend on the number of workers.
 
-    Usable as a context manager, which drops what is under way if the forward pass fails.
+    It is also a context manager, which drops pending work if the forward pass fails.
 
     Args:
         variant: The definition; see `rksp.spectra.dmd.VARIANTS`.
-        rank: As for `rksp.spectra.dmd.fit`; likewise `kreiss` and `extras`.
-        workers: Threads; 0 solves inside `consume`.
+        rank: As for `rksp.spectra.dmd.fit`.
+        kreiss: As for `rksp.spectra.dmd.fit`.
+        extras: As for `rksp.spectra.dmd.fit`.
+        workers: Number of threads; 0 solves inside `consume`.
     """
 
     def __init__(
@@ -197,7 +196,7 @@ class SpectralAccumulator:
         self._pool: ThreadPoolExecutor | None = None
 
     def consume(self, transition: LayerTransition) -> None:
-        """Fits one block; its tensors may change or go once this returns."""
+        """Fit one block; its tensors may change or be freed after this returns."""
         job = FitJob(
             states=distinct_states(transition.x, transition.y, transition.sequence),
             name=transition.name,
@@ -219,7 +218,7 @@ class SpectralAccumulator:
         self._pending.add(self._pool.submit(solve, job))
 
     def finish(self) -> SpectralProfile:
-        """Waits for what is under way and aggregates.
+        """Wait for pending work and aggregate.
 
         Raises:
             InputError: No block was consumed.

@@ -1,4 +1,4 @@
-"""What a spectrum is: its definition, by name and version, and the numbers of one block."""
+"""Define a spectrum by name and version, and hold the numbers of one block."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import numpy as np
 
 from rksp.spectra.status import Status
 
-MAX_NOISE_RADIUS = 0.05  # a third of the near-unit band [0.90, 1.05]: its edges are blurred
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One definition of the spectrum, by name and version; results carry the name.
 
     Attributes:
-        name: With a version; a changed definition gets a new number.
-        epsilon: Added to the variances when whitening.
+        name: Name with a version; a changed definition gets a new number.
+        epsilon: Constant added to the variances when whitening.
         max_residual: Modes with a larger left residual are not counted; None counts all.
-        rank: `"auto"` (full, or reduced where states are few), `"full"`, or a number.
+        rank: `"auto"` (full, or reduced if states are few), `"full"`, or a number.
         is_ridge: `A = Yw Xw' / n`, which shrinks eigenvalues by w / (w + epsilon).
-        layers: Which layers the published score averages: `"ok"`, or `"measured"` whatever their
-            status, as the paper has none.
+        layers: Layers in the average of the published score: `"ok"`, or `"measured"` for any
+            status, because the paper has none.
         near_unit: Band of modulus counted as near-unit, inclusive; above it is expansive.
         contractive: Modulus below which a mode is contractive; the rest is the middle.
         softness: Temperature T of the soft near-unit mass (section 4 of the paper).
@@ -59,34 +57,34 @@ VARIANTS: dict[str, Variant] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSpectrum:
-    """What one block does to the residual stream, with how far it can be trusted.
+    """The effect of one block on the residual stream, and how far it can be trusted.
 
     Only layers whose `status` is OK may be read as risk. A quantity that could not be measured is
-    None; `status_detail` says why, with the numbers.
+    None; `status_detail` gives the reason, with numbers.
 
     Attributes:
-        states_given: State pairs handed in; `states` is how many of them are distinct, and
-            `distinct_inputs` how many distinct inputs they have.
-        modes: Kept directions k. `counted_modes` is m, the denominator of the masses.
-        rank_reduced_from: The width, where too few states forced a reduced rank.
+        states_given: Number of state pairs given; `states` of them are distinct, and these have
+            `distinct_inputs` distinct inputs.
+        modes: Number k of kept directions. `counted_modes` is m, the denominator of the masses.
+        rank_reduced_from: The width, if too few states forced a reduced rank.
         eigenvalues: `[modes]` complex128 by descending modulus.
         residuals: `[modes]` float64, `||u*(Y - lambda X)|| / ||u* X||` of the left vectors,
             in-sample. Multiply by `sqrt((N-1) / (N-1-k))` for the bias of the fit.
-        near_unit_mass: Share of counted modes in the band; likewise expansive, contractive and
-            middle, which with it sum to one.
+        near_unit_mass: Share of counted modes in the band. The expansive, contractive and middle
+            mass are defined likewise; all four sum to one.
         soft_near_unit_mass: The same with sigmoids for edges, over all modes.
         eigenvector_condition: kappa(V), unit columns; None if V is singular.
         nonnormality: Henrici's `sqrt(||A||_F^2 - sum |lambda|^2) / ||A||_F`, from 0 (normal) to 1.
         growth: `||A^j||_2` for j in `rksp.spectra.operators.GROWTH_POWERS`.
         energy_gain: `||A||_F^2 / k`, the quantity of the paper's Theorem 1.
-        nonlinearity: `||Y - A X||_F / ||Y - X||_F`; `nonlinearity_whitened` is that in whitened
+        nonlinearity: `||Y - A X||_F / ||Y - X||_F`; `nonlinearity_whitened` is the same in whitened
             coordinates, where weak directions weigh most.
-        update_ratio: `||Y - X||_F / ||X||_F`; `update_ratio_centered` after centering both.
-        noise_radius: nu, the radius of the disc that estimation noise makes of one eigenvalue.
+        update_ratio: `||Y - X||_F / ||X||_F`; `update_ratio_centered` is that of centered states.
+        noise_radius: nu, the radius of the disc over which estimation noise spreads an eigenvalue.
         held_out_residual: `nonlinearity` in the kept directions, each fold predicted by the rest.
         condition: Largest over smallest kept standard deviation of the inputs.
         discarded_energy: Share of the inputs' variance outside the kept directions.
-        kreiss: K(A / g) if asked for, a lower bound; `kreiss_scale` is g.
+        kreiss: K(A / g) if requested, a lower bound; `kreiss_scale` is g.
     """
 
     layer: int
@@ -125,11 +123,6 @@ class LayerSpectrum:
     discarded_directions: int = 0
     kreiss: float | None = None
     kreiss_scale: float | None = None
-
-    @property
-    def is_noisy(self) -> bool:
-        """Estimation noise alone moves eigenvalues across the near-unit band's edges."""
-        return self.noise_radius is None or self.noise_radius > MAX_NOISE_RADIUS
 
     @property
     def max_growth(self) -> float | None:

@@ -1,4 +1,4 @@
-"""How far a measurement can be trusted, with what to do when it cannot."""
+"""Define how far a spectrum can be trusted, and what to do if it cannot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Status(StrEnum):
 
     @property
     def remedy(self) -> str:
-        """One sentence: what the status means for the reader and what to do about it."""
+        """What the status means for the reader and what to do about it, in one sentence."""
         return _REMEDIES[self]
 
 

@@ -1,4 +1,4 @@
-"""From hidden states to the subspace a spectrum is fitted in: distinct states, POD, folds."""
+"""Compute the subspace of a spectrum from hidden states: distinct states, POD, folds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from rksp.errors import InputError
 from rksp.kernels.covariance import covariance
 
-# Smallest variance worth keeping, relative to the largest: the square of what a dtype resolves.
-# float64 is limited by its own covariance, so it gains nothing over float32.
+# Smallest variance worth keeping, relative to the largest: the square of a dtype's resolution.
+# The covariance of float64 data has its own round-off, so float64 gains nothing over float32.
 _VARIANCE_FLOOR = {
     torch.float64: 1e-13,
     torch.float32: 1e-13,
@@ -21,7 +21,7 @@ _VARIANCE_FLOOR = {
     torch.bfloat16: 1e-5,
 }
 MAX_FOLDS = 32
-_BLOCKS = 8  # folds where there are no sequences; halves would leave fewer states than modes
+_BLOCKS = 8  # folds without sequences; halves would leave fewer states than modes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,14 +31,15 @@ class DistinctStates:
     Attributes:
         x: `[states, width]`, centered.
         y: Same shape, centered by its own mean.
-        x_mean: `[width]`; with NaN or infinity if any state has them.
+        x_mean: `[width]`; holds NaN or infinity if any state does.
         y_mean: `[width]`.
         sequence: `[states]` int64, or None.
-        given: Pairs before repetitions were removed.
-        distinct_inputs: Distinct rows of `x` alone. Fewer than pairs where one input has several
-            outputs (the first block of a model without absolute positions sees one state per
-            token): such pairs all enter the fit, but only distinct inputs can carry modes.
-        dtype: Of the data as given.
+        given: Number of pairs before repetitions were removed.
+        distinct_inputs: Number of distinct rows of `x`. It is below the number of pairs if one
+            input has several outputs. (The first block of a model without absolute positions sees
+            one state per token.) Such pairs all enter the fit, but only distinct inputs can carry
+            modes.
+        dtype: Data type of the given states.
     """
 
     x: np.ndarray
@@ -52,7 +53,7 @@ class DistinctStates:
 
     @property
     def is_finite(self) -> bool:
-        """No NaN, no infinity, and no square that overflows float64."""
+        """Whether there is no NaN, no infinity, and no square that overflows float64."""
         means = np.isfinite(self.x_mean).all() and np.isfinite(self.y_mean).all()
         return bool(means and np.isfinite(np.vdot(self.x, self.x) + np.vdot(self.y, self.y)))
 
@@ -68,10 +69,10 @@ class DistinctStates:
 
 
 def distinct_states(x: Tensor, y: Tensor, sequence: Tensor | None = None) -> DistinctStates:
-    """Drops repeated pairs (the first of each stays), promotes to float64 and centers.
+    """Drop repeated pairs (the first of each is kept), convert to float64 and center.
 
     Raises:
-        InputError: The shapes or dtypes cannot be a pair of states.
+        InputError: The shapes or dtypes are not those of a pair of states.
     """
     if x.ndim != 2 or x.shape != y.shape:
         raise InputError(
@@ -131,7 +132,7 @@ class Subspace:
     Attributes:
         basis: `[width, modes]`, orthonormal columns, by falling variance.
         variances: `[modes]` float64, with divisor states - 1.
-        total_variance: Of all directions.
+        total_variance: Variance of all directions.
     """
 
     basis: np.ndarray
@@ -140,6 +141,7 @@ class Subspace:
 
     @property
     def modes(self) -> int:
+        """Number of directions."""
         return len(self.variances)
 
     @property
@@ -154,12 +156,15 @@ class Subspace:
 
 
 def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) -> Subspace | None:
-    """The explicit rank decision; None if the states do not vary.
+    """Choose the principal directions to keep; None if the states do not vary.
 
     Args:
         x: Centered states, `[states, width]` float64.
         floor: Smallest kept variance relative to the largest.
         rank: Keep at most this many directions.
+
+    Returns:
+        The subspace.
     """
     states, width = x.shape
     total = float(np.vdot(x, x)) / max(states - 1, 1)
@@ -167,7 +172,7 @@ def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) 
         return None
     small = states <= width  # the Gram matrix of states has the same spectrum and is smaller
     if small:
-        matrix = x @ x.T / (states - 1)  # numpy makes this SYRK
+        matrix = x @ x.T / (states - 1)  # numpy computes this with SYRK
     else:
         matrix = covariance(torch.from_numpy(x)).xx.numpy() * (states / (states - 1))
     size = len(matrix)
@@ -192,18 +197,20 @@ def held_out_error(
     weights: np.ndarray,
     sequence: np.ndarray | None,
 ) -> float | None:
-    """Squared error of every state predicted without its own fold, summed.
+    """Sum the squared errors of all states, each predicted without its own fold.
 
-    Exact without refitting (the block form of leave-one-out, Allen 1974): with hat matrix
-    `H = Z F Z'/n + 11'/N`, the held-out errors of fold g are `(I - H_gg)^-1 E_g`. None if a fold
-    leaves too few states to fit.
+    This is exact without refitting (the block form of leave-one-out, Allen 1974): with hat matrix
+    `H = Z F Z'/n + 11'/N`, the held-out errors of fold g are `(I - H_gg)^-1 E_g`.
 
     Args:
         white: Whitened inputs `Z`, `[states, modes]`, `Z'Z = (states - 1) I`.
         shrinkage: `[modes]`, one for least squares, w / (w + eps) for ridge.
         errors: In-sample errors, `[states, modes]`.
-        weights: Of each column's squared errors, `[modes]`.
+        weights: Weight of each column's squared errors, `[modes]`.
         sequence: `[states]`; folds hold whole sequences if there are at least two.
+
+    Returns:
+        The sum; None if a fold leaves too few states to fit.
     """
     states, modes = white.shape
     total = 0.0

@@ -1,5 +1,4 @@
-"""Training for a few minutes: the loop that the lab and the confirmation share, and the run that
-is watched and acted upon."""
+"""Short training runs: the plain loop, and the run with monitors, interventions and faults."""
 
 from rksp.training.loop import Companion, gradient_norm, hopeless, train
 from rksp.training.runner import RunRecord, judge_alone, run

@@ -1,4 +1,4 @@
-"""What goes along with a run: faults, monitors and interventions, each at its moment."""
+"""The companion of a monitored run: faults, monitors and interventions, called in order."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from rksp.training.loop import Companion, mean_over_ranks
 class Beside(Companion):
     """Calls faults, monitors and interventions at their moments, in that order.
 
-    Under `torch.distributed` an alarm of one rank is heard by the interventions of every rank, so
-    that all of them take the same decisions.
+    Under `torch.distributed` the interventions of every rank receive the alarms of all ranks, so
+    that all ranks take the same decisions.
 
     Args:
-        watch, interventions, faults, checkpoints: As of `rksp.training.run`.
-        must_agree: Whether ranks share alarms without an intervention too.
-        keep: Newest actions of each intervention, and times of steps, that stay in memory at least;
-            None for all.
+        watch: See `rksp.training.run`.
+        interventions: See `rksp.training.run`.
+        faults: See `rksp.training.run`.
+        checkpoints: See `rksp.training.run`.
+        must_agree: Share alarms between ranks even without interventions.
+        keep: How many of each intervention's newest actions and of the newest step times stay in
+            memory at least; None keeps all.
     """
 
     def __init__(
@@ -54,20 +57,23 @@ class Beside(Companion):
         self.heard: list[Alarm] = []  # in the last phase, on any rank
         self._started = 0.0
         self._alarms: list[Alarm] = []
-        self._heeded = [0] * len(self.interventions)  # actions known of each
+        self._heeded = [0] * len(self.interventions)  # number of known actions of each
         self._handles: list[RemovableHandle] = []
 
     @property
     def rate_scale(self) -> float:
+        """The product of the interventions' factors on the learning rate."""
         return math.prod(intervention.rate_scale for intervention in self.interventions)
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Bind the interventions and the monitors to the model."""
         for intervention in self.interventions:
             intervention.bind(model, optimizer)
         self.watch.bind(model)
         self.watch.leave_out_of_advice(i.name for i in self.interventions)
 
     def begin(self, moment: Moment) -> None:
+        """Keep a state if it is time, arm faults and interventions, and start the step."""
         self._started = time.perf_counter()
         self.was_rolled_back = False
         if self.checkpoints is not None:
@@ -77,11 +83,13 @@ class Beside(Companion):
         self.watch.begin_step(moment.step)
 
     def penalty(self, moment: Moment) -> Tensor | None:
+        """Return the sum of the interventions' penalties, or None."""
         terms = [i.penalty(moment) for i in self.interventions]
         terms = [term for term in terms if term is not None]
         return sum(terms[1:], terms[0]) if terms else None
 
     def after_backward(self, moment: Moment) -> None:
+        """Remove the hooks, let the faults act, and read the gradients."""
         self._disarm()
         for fault in self.faults:
             fault.after_backward(moment)
@@ -89,6 +97,7 @@ class Beside(Companion):
 
     @contextmanager
     def repeating(self, moment: Moment) -> Iterator[None]:
+        """Hang the hooks of the step again for a repetition of its passes."""
         for part in (*self.faults, *self.interventions):
             self._handles += part.arm(moment)
         yield
@@ -97,11 +106,13 @@ class Beside(Companion):
             fault.after_backward(moment)
 
     def before_update(self, moment: Moment) -> bool:
+        """Let the interventions change the gradients; return whether there are any."""
         for intervention in self.interventions:
             intervention.before_update(moment)
         return bool(self.interventions)
 
     def after_update(self, moment: Moment) -> None:
+        """Let faults and interventions act on the weights, read them, and pass the alarms on."""
         for part in (*self.faults, *self.interventions):
             part.after_update(moment)
         self._heed(moment)  # before monitors compare weights with those of earlier steps
@@ -116,11 +127,12 @@ class Beside(Companion):
         _trim(self.step_seconds, self.keep)
 
     def close(self) -> None:
+        """Remove the hooks and close the monitors."""
         self._disarm()
         self.watch.close()
 
     def _heed(self, moment: Moment) -> None:
-        """Draws the consequences of what interventions did since the last call."""
+        """Apply the consequences of the interventions' actions since the last call."""
         for place, intervention in enumerate(self.interventions):
             for action in intervention.actions[self._heeded[place] :]:
                 if action.moved_weights:
@@ -133,7 +145,7 @@ class Beside(Companion):
             self._heeded[place] = len(intervention.actions)
 
     def _agreed(self, alarms: list[Alarm]) -> list[Alarm]:
-        """The alarms of all ranks, each once, where something may act on them."""
+        """Return the alarms of all ranks, each once, if something may act on them."""
         return of_all_ranks(alarms) if self.must_agree else alarms
 
     def _disarm(self) -> None:
@@ -143,13 +155,16 @@ class Beside(Companion):
 
 
 def _trim(entries: list, keep: int | None) -> None:
-    """Drops the oldest entries of a list that is twice as long as it must be."""
+    """Drop the oldest entries of a list once it is twice as long as `keep`."""
     if keep is not None and len(entries) > 2 * keep:
         del entries[:-keep]
 
 
 def of_all_ranks(alarms: list[Alarm]) -> list[Alarm]:
-    """The alarms of every rank in the order of ranks, equal ones once; those given if alone."""
+    """Return the alarms of every rank in rank order, without repetitions.
+
+    With a single process the given list is returned.
+    """
     group = torch.distributed
     if not (group.is_available() and group.is_initialized()) or group.get_world_size() == 1:
         return alarms

@@ -1,4 +1,4 @@
-"""Checkpoints before trouble: the last states of a run, one of which an alarm writes to disk."""
+"""Checkpoints from before the trouble: recent states, one of which an alarm writes to disk."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ from rksp.run_state import RunState
 
 
 class Checkpoints:
-    """Keeps the last states in host memory and writes one from before the first alarm.
+    """Keeps recent states in host memory and writes the oldest of them at the first alarm.
 
-    The state kept longest is written, since slow defects are older than their alarm. Model and
-    optimizer state stand in one safetensors file, `before-step-N.safetensors` (N is the step of
-    the alarm; the metadata hold the step of the state): parameters and buffers under
-    `model.NAME`, the optimizer's tensors under `optimizer.NAME.KEY`. Of a sharded model each rank
-    has its own part and needs a folder of its own.
+    The oldest state is written because slow defects begin long before their alarm. Model and
+    optimizer state are in one safetensors file, `before-step-N.safetensors`. N is the step of the
+    alarm; the metadata hold the step of the state. Parameters and buffers are under `model.NAME`,
+    the optimizer's tensors under `optimizer.NAME.KEY`. With a sharded model each rank writes its
+    own part and needs a folder of its own.
 
     Args:
-        folder: Where to; made if missing.
+        folder: The folder, created if missing.
         every: Steps between two states.
-        keep: States in memory.
+        keep: Number of states in memory.
+
+    Raises:
+        InputError: `every` or `keep` is below 1.
     """
 
     def __init__(self, folder: Path, *, every: int = 20, keep: int = 3) -> None:
         if every < 1 or keep < 1:
-            raise InputError(f"Checkpoints need every and keep >= 1, got {every} and {keep}.")
+            raise InputError(
+                f"Checkpoints need every >= 1 and keep >= 1, got every={every}, keep={keep}."
+            )
         self.folder, self.every = folder, every
         self.written: Path | None = None
         self._states: deque[RunState] = deque(maxlen=keep)
 
     def keep(self, step: int, model: nn.Module, optimizer: Optimizer) -> None:
-        """Takes the state before `step` if it is time to."""
+        """Copy the state before `step` if it is time."""
         if self.written is None and step % self.every == 0:
             self._states.append(RunState.of(step, model, optimizer))
 
     def write(self, step: int, model: nn.Module) -> None:
-        """Writes the oldest state kept; the first call does, later ones do nothing."""
+        """Write the oldest state; later calls do nothing."""
         if self.written is not None or not self._states:
             return
         state = self._states[0]

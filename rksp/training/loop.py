@@ -1,4 +1,4 @@
-"""The training loop: plain, and honest about losses and gradients."""
+"""The training loop. It records raw losses and unclipped gradient norms."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ Stop = Callable[[list[float], list[float]], bool]
 
 
 def hopeless(losses: list[float], norms: list[float]) -> bool:
-    """Stops a run whose outcome is certain: non-finite, or three losses in a row above 50."""
+    """Return whether a run's outcome is certain: not finite, or three losses in a row above 50."""
     return not np.isfinite(losses[-1]) or not np.isfinite(norms[-1]) or min(losses[-3:]) > 50.0
 
 
 class Companion:
-    """What may go along with a run; this one does nothing. See `rksp.training.runner`.
+    """A companion of a run that does nothing; subclasses watch the run or act on it.
+
+    `rksp.training.beside` has the one of a monitored run.
 
     Attributes:
         rate_scale: Factor on the recipe's learning rate, read at every step.
@@ -38,27 +40,30 @@ class Companion:
     rate_scale: float = 1.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Called once, before the first step."""
+        """Prepare for a run; called once, before the first step."""
 
     def begin(self, moment: Moment) -> None:
-        """Before the forward pass."""
+        """Prepare for a step; called before the forward pass."""
 
     def penalty(self, moment: Moment) -> Tensor | None:
-        """After every micro-batch's forward pass: what is added to the loss, unrecorded."""
+        """Return a term to add to the loss but not to its record.
+
+        It is called after every micro-batch's forward pass.
+        """
 
     def after_backward(self, moment: Moment) -> None:
-        """Gradients are unscaled and unclipped; called for a loss that is not finite too."""
+        """Look at the gradients, unscaled and unclipped; called even if the loss is not finite."""
 
     def repeating(self, moment: Moment) -> AbstractContextManager[None]:
         """Surround a repetition of the step's forward and backward passes."""
         return contextlib.nullcontext()
 
     def before_update(self, moment: Moment) -> bool:
-        """Gradients have been recorded and may be changed; whether they may have been."""
+        """Change the gradients after they were recorded; return whether they may have changed."""
         return False
 
     def after_update(self, moment: Moment) -> None:
-        """Weights have moved; called at the end of a step that was not applied too."""
+        """Look at the weights after the update; called even if the step was not applied."""
 
 
 def train(
@@ -69,22 +74,25 @@ def train(
     stop: Stop = hopeless,
     companion: Companion | None = None,
 ) -> Curves:
-    """Trains `model` in place for `recipe.max_steps` steps, or until `stop` says so.
+    """Train `model` in place for `recipe.max_steps` steps, or until `stop` returns true.
 
-    Under `torch.distributed` every rank calls it with its own batches; losses are means over the
-    ranks, and norms those of the whole gradient, sharded or not.
+    Under `torch.distributed` every rank calls it with its own batches. Losses are means over the
+    ranks, and norms are those of the whole gradient, sharded or not.
 
     Args:
-        model: In training mode, on any device; `batches` must be on the same.
-        batches: One per micro-step: `max_steps` times `gradient_accumulation_steps` of them.
-        recipe: With a learning rate.
+        model: A model in training mode, on any device; `batches` must be on the same one.
+        batches: One for each micro-step: `max_steps` times `gradient_accumulation_steps` of them.
+        recipe: A recipe with a learning rate.
         stop: Called after every step with all losses and gradient norms so far.
         companion: Watches the run or acts on it.
 
     Returns:
-        Raw losses and gradient norms before clipping. A step whose loss is not finite is
-        recorded and not applied. In fp16 a step whose scaled gradient overflows is computed again
-        at half the scale, down to a scale of one.
+        Raw losses, and gradient norms before clipping. A step whose loss is not finite is recorded
+        but not applied. In fp16 a step whose scaled gradient overflows is computed again at half
+        the scale, down to a scale of one.
+
+    Raises:
+        InputError: The precision is fp8.
     """
     if recipe.precision == "fp8":
         raise InputError("rksp does not train in fp8; choose bf16 (--precision bf16).")
@@ -132,7 +140,7 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         if stop(losses, norms):
             break
-    with np.errstate(over="ignore"):  # a norm of many gradients may be beyond float32
+    with np.errstate(over="ignore"):  # the norm of many gradients may exceed float32
         return Curves(
             loss=np.array(losses, dtype=np.float32),
             grad_norm=np.array(norms, dtype=np.float32),
@@ -188,9 +196,9 @@ class _Passes:
 
 
 def gradient_norm(params: Sequence[Tensor]) -> float:
-    """Euclidean norm of all gradients together, over all shards, in one reduction.
+    """Return the Euclidean norm of all gradients together, over all shards, in one reduction.
 
-    Infinite only where a gradient is: where squares overflow float32 it is taken in float64.
+    It is infinite only if a gradient is: where squares overflow float32, it is computed in float64.
     """
     grads = [p.grad for p in params if p.grad is not None]
     if not grads:  # an intervention dropped the step
@@ -201,7 +209,7 @@ def gradient_norm(params: Sequence[Tensor]) -> float:
 
 def _total(norms: Sequence[Tensor]) -> float:
     norm = torch.stack(list(norms)).norm()
-    # float() of a sharded norm is silently that of the local shard.
+    # float() of a sharded norm would silently give the norm of the local shard.
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
@@ -212,7 +220,7 @@ def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
 
 
 def mean_over_ranks(value: float) -> float:
-    """The mean over all processes, so that every rank takes the same decisions."""
+    """Return the mean over all processes, so that every rank takes the same decisions."""
     group = torch.distributed
     if not (group.is_available() and group.is_initialized()):
         return value
@@ -223,7 +231,7 @@ def mean_over_ranks(value: float) -> float:
 
 
 def _overflowed(scaler: torch.amp.GradScaler, params: Sequence[Tensor]) -> bool:
-    """Whether the gradient left fp16's range at a scale that can still be lowered."""
+    """Return whether the gradient left fp16's range at a scale that can still be lowered."""
     if not scaler.is_enabled() or scaler.get_scale() <= 1.0:
         return False
     return not math.isfinite(gradient_norm(params))

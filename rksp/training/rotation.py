@@ -1,4 +1,4 @@
-"""Companions that take turns in one run, each step timed."""
+"""Companions that take turns in one run, with each step timed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rksp.training.loop import Companion
 
 
 class Rotation(Companion):
-    """Gives every step to the next companion in turn, so that a slow minute slows all alike.
+    """Gives every step to the next companion in turn, so that a slow minute slows all equally.
 
     Attributes:
-        companions: In their order.
+        companions: The companions in order.
         missing: Index of a companion that finds nothing in this model → why; it gets no turn.
-        seconds: Processor time of the steps of each companion. The first one pays for warm starts.
+        seconds: Processor times of the steps of each companion. The first time of each includes its
+            warm-up.
     """
 
     def __init__(self, companions: Sequence[Companion]) -> None:
@@ -31,6 +32,7 @@ class Rotation(Companion):
         self._started = 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Bind every companion; leave out those that find nothing in this model."""
         for index, companion in enumerate(self.companions):
             try:
                 companion.bind(model, optimizer)
@@ -40,19 +42,24 @@ class Rotation(Companion):
                 self._turns.append(index)
 
     def begin(self, moment: Moment) -> None:
+        """Start the timer and the step of the next companion."""
         self._turn = self._turns[moment.step % len(self._turns)]
         self._started = time.process_time()
         self.companions[self._turn].begin(moment)
 
     def penalty(self, moment: Moment) -> Tensor | None:
+        """Return the penalty of the current companion."""
         return self.companions[self._turn].penalty(moment)
 
     def after_backward(self, moment: Moment) -> None:
+        """Call the current companion."""
         self.companions[self._turn].after_backward(moment)
 
     def before_update(self, moment: Moment) -> bool:
+        """Call the current companion."""
         return self.companions[self._turn].before_update(moment)
 
     def after_update(self, moment: Moment) -> None:
+        """Call the current companion and record the step's time."""
         self.companions[self._turn].after_update(moment)
         self.seconds[self._turn].append(time.process_time() - self._started)

@@ -1,4 +1,4 @@
-"""The monitored run: the plain loop with monitors, interventions and faults beside it."""
+"""The monitored run: the plain loop with monitors, interventions and faults."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ Progress = Callable[[int, float], None]  # (step, loss)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What a monitored run leaves behind.
+    """The record of a monitored run.
 
     Attributes:
-        curves: Raw losses and gradient norms of every step taken, undone ones included.
+        curves: Raw losses and gradient norms of every step, including undone ones.
         outcome: `judge_alone` of the steps that were not undone.
-        readings, alarms, actions: In the order they were made.
+        readings: The monitors' readings, in order.
+        alarms: The alarms, in order.
+        actions: The actions of every intervention, in order.
         silent: Monitors that did not measure, with the reason.
-        undone: (first step, step after the last) of what a rollback took back.
+        undone: The ranges (first step, step after the last) that rollbacks undid.
         monitor_seconds: Host time of every monitor.
         seconds: Wall time of the run.
-        step_seconds: Wall time of the median step, with everything that goes along with it.
-        checkpoint: File with a state from before trouble, if one was asked for and trouble came.
+        step_seconds: Wall time of the median step, including monitors and interventions.
+        checkpoint: The file with a state from before the trouble, if one was written.
     """
 
     curves: Curves
@@ -69,22 +71,24 @@ def run(
     checkpoints: Checkpoints | None = None,
     progress: Progress = lambda step, loss: None,
 ) -> RunRecord:
-    """Trains `model` in place as `train` does, watched and acted upon.
+    """Train `model` in place as `train` does, with monitors, interventions and faults.
 
-    With monitors alone it is bitwise equal to `train`. A run whose loss is not finite ends, unless
-    an intervention rolled it back at that step.
+    With monitors alone the result is bitwise equal to that of `train`. A run ends when its loss is
+    not finite, unless an intervention rolled it back at that step.
 
     Args:
-        model: In training mode.
-        batches, recipe, stop: As for `train`; the faults have their say about the recipe first.
+        model: A model in training mode.
+        batches: As for `train`.
+        recipe: As for `train`; the faults may change it first.
         watch: Monitors and rules; its alarms reach the interventions.
-        interventions: In the order in which they act.
-        faults: In the order in which they strike.
-        seed: Of dropout and of the faults; the global generators are put back.
-        policy: Labels the run.
-        checkpoints: Writes a state from before the first critical alarm, or before the step at
-            which the run was stopped without one.
-        progress: Told after every step.
+        interventions: Interventions in the order in which they act.
+        faults: Faults in the order in which they strike.
+        seed: Seed of dropout and of the faults; the global generators are restored.
+        stop: As for `train`.
+        policy: The policy that labels the run.
+        checkpoints: Writes a state from before the first critical alarm or, if the run was stopped
+            without one, from before that step.
+        progress: Called after every step.
 
     Raises:
         NotCovered: A fault or an intervention finds nothing to act on in this model.
@@ -129,11 +133,12 @@ def run(
 
 
 def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
-    """The label of a run without a ladder: what its own curve says.
+    """Label a run by its own curve, without a ladder.
 
-    Diverged as published; *failed* if a spike never came back, or if the final loss is above the
-    first by the margin or was never reached; spiked or healthy otherwise. A plateau alone is no
-    failure, since slow runs sit there too: that one is worse than another only a ladder can say.
+    The label is *diverged* as published; *failed* if a spike never came back, or if the final loss
+    is above the first by the margin or was never reached; else spiked or healthy. A plateau alone
+    is not a failure, since slow runs show it too. Only a ladder can tell that a run is worse than
+    another.
     """
     if policy.has_diverged(curves):
         return Outcome.DIVERGED
@@ -144,7 +149,7 @@ def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
 
 
 def without(curves: Curves, undone: Sequence[tuple[int, int]]) -> Curves:
-    """The curves of the steps that still count, planned steps reduced by as many."""
+    """Return the curves of the steps that still count, with as many planned steps fewer."""
     keep = np.ones(len(curves.loss), dtype=bool)
     for start, stop in undone:
         keep[start:stop] = False

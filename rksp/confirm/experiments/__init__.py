@@ -1,1 +1,1 @@
-"""Published experiments again: a table of their settings, one runner and one renderer."""
+"""Reproductions of published experiments: a table of settings, one runner and one renderer."""

@@ -1,4 +1,4 @@
-"""The experiments that train, as data: what is varied in which setting, and what the paper says."""
+"""The experiments that train, as data: settings, what each varies, and the papers' results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments import tables
 from rksp.confirm.experiments.failures import FAILURES, Failures
-from rksp.confirm.experiments.rows import Row
+from rksp.confirm.experiments.rows import TrialRow
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.datasets.tasks import make_task
 
 Paper = Mapping[str, float | str]
-Table = Callable[[Sequence[Row], Paper], str]
+Table = Callable[[Sequence[TrialRow], Paper], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,10 @@ class Block:
     """Trials of every arm, rate and set of faults at every seed; the seed varies slowest.
 
     Attributes:
-        rates: Learning rates; without any, the setting's own.
-        faults: Sets of faults, each planted in trials of its own.
+        seeds: One run of every variant for each seed.
+        arms: The arms to train.
+        rates: Learning rates; if empty, the setting's own.
+        faults: Sets of faults; each set is planted in trials of its own.
     """
 
     seeds: Sequence[int]
@@ -36,10 +38,10 @@ class Experiment:
     """One experiment.
 
     Attributes:
-        setting: The trial of which all others are variants.
-        blocks: What is varied.
-        tables: Printed one after the other.
-        paper: Arm → percent of trials that diverged there, or what came of it in a word.
+        setting: The trial from which all others vary.
+        blocks: The variations.
+        tables: The tables to print, in order.
+        paper: Arm → percent of trials that diverged in the paper, or the outcome in a word.
     """
 
     setting: Trial
@@ -58,7 +60,7 @@ class Experiment:
             for faults in block.faults
         ]
 
-    def table(self, rows: Sequence[Row]) -> str:
+    def table(self, rows: Sequence[TrialRow]) -> str:
         """Return the tables of rows, as Markdown, and the loss of a trivial answer."""
         task = make_task(self.setting.task, **self.setting.task_options)
         chance = f"Answering with the label frequencies costs {task.trivial_loss:.3f} nats.\n"
@@ -73,15 +75,15 @@ class Experiment:
 
 # KSS against its alternatives. Setting of arXiv 2602.22988 §5.3 as far as it is published: No-Norm,
 # rates 0.005 to 0.01, 24 paired trials, associative recall of sequence 64, vocabulary 256, 4 pairs,
-# batch 32, 100 warm-up steps, AdamW, no clipping; width 64, depth 4 and 300 steps are ours.
+# batch 32, 100 warm-up steps, AdamW, no clipping. rksp chose width 64, depth 4 and 300 steps.
 KSS_RATES = (0.005, 0.0075, 0.01)
 ENERGY, PUBLISHED = tables.ENERGY, "kss:form=published"
-RANDOM = "kss:form=random,weight=3"  # the same cost, and a pull of the same size
+RANDOM = "kss:form=random,weight=3"  # a penalty of the same cost and size
 MAIN_ARMS = (BASELINE, ENERGY, PUBLISHED, "clip=1.0", RANDOM)
 _KSS = small_trial("zoo_no_norm", "recall", width=64, depth=4, length=64, batch=32, rate=0.005)
 
-# MSign where the baseline diverges: the question of arXiv 2602.01734, Table 5, at small size. Runs
-# fail within 300 steps, so the sign is taken every 20 steps as well as every 100.
+# MSign where the baseline diverges: the question of arXiv 2602.01734, Table 5, at small size. These
+# runs fail within 300 steps, so MSign acts every 20 steps as well as every 100.
 _MSIGN = small_trial(
     *("zoo_no_norm", "recall"), width=64, depth=4, length=16, batch=32, rate=0.005, task_length=16
 )
@@ -92,7 +94,7 @@ _MSIGN_DEEP = small_trial(
     warmup=50, task_length=32,
 )  # fmt: skip
 
-# Which monitor sees which fault, how early, and how often without any.
+# Which monitor sees which fault, how early, and how often it alarms without a fault.
 _CROSS_TALK = small_trial(
     *("zoo_moe", "bytes"), width=32, depth=3, length=32, batch=8, rate=1e-3,
     warmup=tables.WARMUP, clip=1.0, task_length=32,
@@ -142,7 +144,7 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
             ),
         ),
         tables=(tables.divergence,),
-        paper={  # test outcome of AdamW, attention-only and all 2-D at P = 100
+        paper={  # outcomes of AdamW, attention-only and all 2-D at P = 100
             BASELINE: "failed",
             "msign:every=100,scope=attention": "trained",
             "msign:every=100,scope=all": "trained",
@@ -165,7 +167,7 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
             ),
         ),
         tables=(tables.above_reference,),
-        paper={  # Table 5: whether NanoGPT and Sigma-40M trained, at P = 100
+        paper={  # Table 5: outcomes of NanoGPT and Sigma-40M at P = 100
             BASELINE: "failed",
             "msign:every=100,scope=attention": "trained",
             "msign:every=100,scope=mlp": "failed",

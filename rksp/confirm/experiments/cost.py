@@ -1,8 +1,8 @@
-"""What interventions cost in the settings of the experiments, as a share of a training step.
+"""The cost of interventions in the settings of the experiments, as a share of a training step.
 
-Steps of every kind take turns in one run, so that a slow minute slows all of them; a kind's cost is
-the processor time of its cheapest step over that of the cheapest bare step. One thread.
-`kss-wide` is `kss-batch` at width 256.
+Steps of every kind alternate in one run, so that a slow minute slows all of them. The cost of a
+kind is the processor time of its cheapest step over that of the cheapest bare step, on one
+thread. `kss-wide` is `kss-batch` at width 256.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rksp.training.beside import Beside
 from rksp.training.rotation import Rotation
 
 ROUNDS = 40
-# Line that acts at every step → steps between two actions as published or by default.
+# Arm → the same intervention acting at every step, and its real cadence in steps.
 LINES = {
     "kss": {
         "clip=1.0": ("clip:norm=1.0", 1),
@@ -60,7 +60,7 @@ def _of(name: str, trial: Trial, lines: Mapping[str, tuple[str, int]], rounds: i
     acted = [Beside(Watch([]), [make_intervention(line)], [], None) for line, _ in lines.values()]
     rotation = Rotation([Companion(), *acted])
     steps = rounds * len(rotation.companions)
-    # A low rate: the states must stay those of a run that trains.
+    # The low rate keeps the states those of a run that trains.
     recipe = trial.recipe.model_copy(
         update={"learning_rate": 1e-4, "max_steps": steps, "warmup_steps": 0}
     )

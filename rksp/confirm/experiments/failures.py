@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.rows import Row
+from rksp.confirm.experiments.rows import TrialRow
 from rksp.confirm.experiments.tables import markdown
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.onset import LOSS
@@ -65,7 +65,7 @@ class Failures:
         """Return all trials, those of every failure at one seed before the next seed."""
         return [trial for seed in self.seeds for f in self.failures for trial in f.trials(seed)]
 
-    def table(self, rows: Sequence[Row]) -> str:
+    def table(self, rows: Sequence[TrialRow]) -> str:
         """Return both tables, as Markdown: who spoke first, and what saved the run."""
         return f"{_spoke(self.failures, rows)}\n{_saved(self.failures, rows)}"
 
@@ -176,7 +176,7 @@ FAILURES = (
 )
 
 
-def has_failed(row: Row, twins: Mapping[int, Row]) -> bool:
+def has_failed(row: TrialRow, twins: Mapping[int, TrialRow]) -> bool:
     """Say whether a trial failed by itself, or ended above its twin by the margin."""
     if row.final_loss is None or row.outcome in ("diverged", "failed"):
         return True
@@ -184,7 +184,7 @@ def has_failed(row: Row, twins: Mapping[int, Row]) -> bool:
     return twin is not None and row.final_loss > twin + OutcomePolicy().margin
 
 
-def _spoke(failures: Sequence[Failure], rows: Sequence[Row]) -> str:
+def _spoke(failures: Sequence[Failure], rows: Sequence[TrialRow]) -> str:
     """Show who spoke first in the failing trials, and who spoke in the twins."""
     cells = []
     for failure in failures:
@@ -214,7 +214,7 @@ def _spoke(failures: Sequence[Failure], rows: Sequence[Row]) -> str:
     return markdown(header, cells, texts=2)
 
 
-def _saved(failures: Sequence[Failure], rows: Sequence[Row]) -> str:
+def _saved(failures: Sequence[Failure], rows: Sequence[TrialRow]) -> str:
     """Show how many of the failed trials each response saved."""
     cells = []
     for failure in failures:
@@ -229,7 +229,9 @@ def _saved(failures: Sequence[Failure], rows: Sequence[Row]) -> str:
     return markdown(("failure", "response", "saved", "nats above the twin"), cells, texts=2)
 
 
-def _of(failure: Failure, rows: Sequence[Row]) -> tuple[list[Row], dict[int, Row], list[Row]]:
+def _of(
+    failure: Failure, rows: Sequence[TrialRow]
+) -> tuple[list[TrialRow], dict[int, TrialRow], list[TrialRow]]:
     """Return the failing trials, the twins by seed, and the trials with a response."""
     own = [row for row in rows if row.case == failure.name]
     twins = {row.seed: row for row in own if row.is_twin}
@@ -238,7 +240,7 @@ def _of(failure: Failure, rows: Sequence[Row]) -> tuple[list[Row], dict[int, Row
     return failing, twins, [row for row in others if row.arm != BASELINE]
 
 
-def _above(rows: Sequence[Row], twins: Mapping[int, Row]) -> str:
+def _above(rows: Sequence[TrialRow], twins: Mapping[int, TrialRow]) -> str:
     """Return the median distance to the twins; infinite for trials that did not end."""
     distances = [
         math.inf if row.final_loss is None else row.final_loss - twins[row.seed].final_loss
@@ -247,7 +249,7 @@ def _above(rows: Sequence[Row], twins: Mapping[int, Row]) -> str:
     return f"{statistics.median(distances):+.2f}"
 
 
-def _first(rows: Sequence[Row]) -> str | None:
+def _first(rows: Sequence[TrialRow]) -> str | None:
     """Name the monitor that spoke in most trials, and of these the earliest."""
     steps: dict[str, list[int]] = {}
     for row in rows:
@@ -257,7 +259,7 @@ def _first(rows: Sequence[Row]) -> str | None:
     return min(key, key=key.__getitem__, default=None)
 
 
-def _lead(monitor: str, rows: Sequence[Row]) -> str:
+def _lead(monitor: str, rows: Sequence[TrialRow]) -> str:
     """Return in how many trials a monitor spoke, and the median lead over the loss."""
     seen = [row for row in rows if monitor in row.first_alarms]
     leads = [row.onset - row.first_alarms[monitor] for row in seen if row.onset is not None]

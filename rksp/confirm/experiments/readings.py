@@ -1,4 +1,4 @@
-"""Readings of a run in columns, small enough to keep: alarms can be judged again from them."""
+"""Compact columns of a run's readings, from which alarms can be judged again."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from rksp.files import atomic_write
 from rksp.monitors.base import Reading
 
-_DIGITS = 6  # of a value; the rules look at tenths of its spread
+_DIGITS = 6  # significant digits of a value; the rules need tenths of its spread
 
 Key = tuple[str, str, str]  # monitor, quantity, layer
 
 
 def write_readings(path: Path, readings: Iterable[Reading]) -> None:
-    """Writes a column of steps and one of values for every series, compressed.
+    """Write a column of steps and a column of values for every series, compressed.
 
-    Details are left out: no rule reads them.
+    Details are left out, because no rule reads them.
     """
     columns: dict[Key, tuple[list[int], list[float]]] = {}
     for reading in readings:
@@ -31,7 +31,7 @@ def write_readings(path: Path, readings: Iterable[Reading]) -> None:
 
 
 def read_readings(path: Path) -> list[Reading]:
-    """What `write_readings` wrote, by step."""
+    """Read the readings that `write_readings` wrote, sorted by step."""
     text = gzip.decompress(path.read_bytes()).decode()
     readings = [
         Reading(monitor=monitor, quantity=quantity, layer=layer, step=step, value=value)

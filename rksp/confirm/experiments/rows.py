@@ -1,4 +1,4 @@
-"""Results of experiments as small rows."""
+"""The results of experiments as small rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rksp.outcome import Outcome
 AnyRow = TypeVar("AnyRow", bound=BaseModel)
 
 
-class Row(BaseModel):
-    """One trial in a committed result: what a table needs of it."""
+class TrialRow(BaseModel):
+    """One trial in a committed result, with the fields that the tables need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,17 +44,19 @@ class Row(BaseModel):
 
     @property
     def has_diverged(self) -> bool:
-        """Say whether it diverged: not finite, loss above 50 or gradient norm above 500."""
+        """True if a value was not finite, the loss passed 50 or the gradient norm passed 500."""
         return self.outcome == Outcome.DIVERGED
 
 
 class Cost(BaseModel):
-    """What one arm adds to a step of one experiment.
+    """The time that one arm adds to a step of one experiment.
 
     Attributes:
-        experiment, arm: Which.
+        experiment: Key of the experiment.
+        arm: The arm's line.
         every: Steps between two actions.
-        bare, acting: Processor milliseconds of a step without it, and of one in which it acts.
+        bare: Processor milliseconds of a step without the arm.
+        acting: Processor milliseconds of a step in which the arm acts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,24 +69,24 @@ class Cost(BaseModel):
 
     @property
     def share(self) -> float:
-        """Return the share of a bare step, spread over the cadence."""
+        """The added share of a bare step, spread over the cadence."""
         return (self.acting / self.bare - 1) / self.every
 
 
-def to_rows(stored: Sequence[Stored]) -> list[Row]:
+def to_rows(stored: Sequence[Stored]) -> list[TrialRow]:
     """Return the rows of stored trials; a twin of the same case and seed gives an onset too."""
     twins = {(s.trial.case, s.trial.seed): s for s in stored if s.trial.is_twin}
     return [_row(s, twins.get((s.trial.case, s.trial.seed))) for s in stored]
 
 
-def _row(stored: Stored, twin: Stored | None) -> Row:
+def _row(stored: Stored, twin: Stored | None) -> TrialRow:
     trial, result = stored.trial, stored.result
     own = {"faults", "fault_step", "case", "is_twin"}
-    fields = result.model_dump(include=set(Row.model_fields) - {"rate", *own})
+    fields = result.model_dump(include=set(TrialRow.model_fields) - {"rate", *own})
     if twin is not None and fields["onset"] is None:
         curves = [[value for _, value in s.result.loss] for s in (stored, twin)]
         fields["onset"] = departure(*curves, planned_steps=trial.recipe.max_steps)
-    return Row(rate=trial.recipe.learning_rate, **trial.model_dump(include=own), **fields)
+    return TrialRow(rate=trial.recipe.learning_rate, **trial.model_dump(include=own), **fields)
 
 
 def write_rows(path: Path, rows: Sequence[BaseModel]) -> None:
@@ -93,7 +95,7 @@ def write_rows(path: Path, rows: Sequence[BaseModel]) -> None:
     atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 
-def shipped_rows(name: str, kind: type[AnyRow] = Row) -> list[AnyRow]:
+def shipped_rows(name: str, kind: type[AnyRow] = TrialRow) -> list[AnyRow]:
     """Return the committed rows of an experiment.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Runs an experiment of the catalog, or reads what is stored of it, and prints its tables."""
+"""Run an experiment of the catalog, or read its stored trials, and return its tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rksp.confirm.experiments import cost, table_1, tables
 from rksp.confirm.experiments.catalog import EXPERIMENTS, Experiment
 from rksp.confirm.experiments.failures import Failures
-from rksp.confirm.experiments.rows import Cost, Row, shipped_rows, to_rows, write_rows
+from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
 from rksp.confirm.experiments.trials import read_trials, run_trials
 from rksp.errors import InputError
 from rksp.lab.run import Progress
@@ -25,22 +25,23 @@ def reproduce(
     stored: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> str:
-    """Run an experiment and return its tables, ours beside the paper's, as Markdown.
+    """Run an experiment and return its tables, rksp's results beside the paper's, as Markdown.
 
     Args:
         name: A key of `EXPERIMENTS`, `cost` or `table-1`.
-        folder: Trials are trained here, one file a trial; the same call continues there.
-        workers: Processes of one thread each; default one a core.
-        output: Where the rows of the table go as JSON.
-        stored: Train nothing: read `folder`, or what rksp ships.
+        folder: The folder of the trials, one file a trial; the same call resumes there.
+        workers: Processes of one thread each; by default one a core.
+        output: The JSON file for the rows of the table.
+        stored: Train nothing; read `folder`, or the results that rksp ships.
+        progress: Called with the number of finished trials and of all trials.
 
     Raises:
         InputError: The experiment needs a folder, or cannot use one.
-        Incomplete: A worker died; what is stored stays.
+        Incomplete: A worker died; stored trials stay.
     """
     if name not in EXPERIMENTS:
         if folder is not None:
-            raise InputError(f"{name} trains nothing that a folder could keep; leave --folder out.")
+            raise InputError(f"{name} has no trials to store in a folder; leave --folder out.")
         return _cost(stored, output) if name == "cost" else _table_1(stored, output)
     experiment = EXPERIMENTS[name]
     if folder is not None:
@@ -50,8 +51,8 @@ def reproduce(
         rows = shipped_rows(name)
     else:
         raise InputError(
-            f"The trials of {name} take a while and are kept; give --folder, or --stored to see "
-            "the shipped results."
+            f"The trials of {name} take long and need a folder; give --folder, or give --stored "
+            "to see the shipped results."
         )
     if output is not None:
         write_rows(output, rows)
@@ -60,8 +61,8 @@ def reproduce(
 
 def _rows(
     name: str, experiment: Experiment | Failures, folder: Path, workers: int, progress: Progress
-) -> Sequence[Row]:
-    """Return the rows of a folder, after the missing trials were trained if there are workers."""
+) -> Sequence[TrialRow]:
+    """Return the rows of a folder; with workers, train the missing trials first."""
     plan = experiment.plan()
     if workers:
         return to_rows(run_trials(plan, folder, workers=workers, progress=progress))

@@ -31,7 +31,7 @@ PAPER = {  # family: (M≈1, M>1, ρ)
 def measure(
     families: Sequence[str] = tuple(PAPER), *, seeds: Sequence[int] = SEEDS
 ) -> dict[str, tuple[float, ...]]:
-    """Family → mean over seeds and blocks of each of `QUANTITIES`."""
+    """Return, for each family, the mean over seeds and blocks of each of `QUANTITIES`."""
     shape = {"hidden_size": WIDTH, "num_hidden_layers": 6, "max_position_embeddings": LENGTH}
     found = {}
     for family in families:
@@ -47,7 +47,7 @@ def measure(
 
 
 def table(found: Mapping[str, tuple[float, ...]]) -> str:
-    """Return ours beside the paper's, as Markdown."""
+    """Return rksp's values beside the paper's, as Markdown."""
     cells = [
         [
             family.removeprefix("zoo_"),

@@ -1,4 +1,4 @@
-"""The tables of experiments, as Markdown: each takes rows and what the paper says."""
+"""The tables of experiments, as Markdown; each function takes rows and the paper's results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from scipy.stats import fisher_exact
 
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.rows import Cost, Row, shipped_rows
+from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows
 from rksp.confirm.onset import GRADIENT_NORM
 from rksp.monitors.registry import MONITORS
 from rksp.outcome import OutcomePolicy
@@ -16,7 +16,7 @@ from rksp.outcome import OutcomePolicy
 ENERGY = "kss:form=energy,weight=3"
 SPARSER = (2, 4)  # steps between two penalties; the default acts at every one
 STABLE_SHARE = 0.2  # the paper calls a rate stable under this share of diverged trials
-REFERENCE = "rate=0.1"  # the arm whose final loss tells whether a deep run stalled
+REFERENCE = "rate=0.1"  # a deep run stalled if it ends above this arm
 FAULT_STEP, WARMUP = 160, 40
 _RATE = f"large_rate:step={FAULT_STEP},factor=100"
 _PRECISION = f"low_precision_attention:step={FAULT_STEP}"
@@ -38,7 +38,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows]) + "\n"
 
 
-def divergence(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
+def divergence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
     """Compare the share of diverged trials of every arm with the baseline's.
 
     Fisher's test takes the baseline on the arm's own trials; the loss is the median over the trials
@@ -69,12 +69,12 @@ def divergence(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
     return markdown(header, cells)
 
 
-def paired_divergence(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
+def paired_divergence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
     """Compare the arms at the rates that most arms share."""
     return divergence(_paired(rows), paper)
 
 
-def stable_rates(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
+def stable_rates(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
     """Show the share of diverged trials at every rate, and the largest stable rate."""
     del paper
     rates = sorted({row.rate for row in rows})
@@ -86,7 +86,7 @@ def stable_rates(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
     return markdown(("arm", *(f"{rate:g}" for rate in rates), "stable up to"), cells)
 
 
-def cadence(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
+def cadence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
     """Show what a sparser KSS penalty keeps of its effect, and what it costs."""
     del paper
     costs = {cost.arm: cost for cost in shipped_rows("cost", Cost) if cost.experiment == "kss"}
@@ -102,7 +102,7 @@ def cadence(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
     return markdown(header, cells, texts=0)
 
 
-def above_reference(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
+def above_reference(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
     """Count trials that end too far above their twin at a tenth of the rate."""
     twins = {row.seed: row.final_loss for row in rows if row.arm == REFERENCE}
     above = {
@@ -122,7 +122,7 @@ def above_reference(rows: Sequence[Row], paper: Mapping[str, float | str]) -> st
     return markdown(header, cells)
 
 
-def cross_talk(rows: Sequence[Row], paper: Mapping[str, float | str]) -> str:
+def cross_talk(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
     """Show which monitor sees which fault.
 
     A cell holds the runs in which the monitor alarmed after the fault, and the median steps from
@@ -161,11 +161,11 @@ def cost(costs: Sequence[Cost]) -> str:
     return markdown(header, cells, texts=2)
 
 
-def _arms(rows: Sequence[Row]) -> list[str]:
+def _arms(rows: Sequence[TrialRow]) -> list[str]:
     return list(dict.fromkeys(row.arm for row in rows))
 
 
-def _diverged(rows: Iterable[Row]) -> int:
+def _diverged(rows: Iterable[TrialRow]) -> int:
     return sum(row.has_diverged for row in rows)
 
 
@@ -173,13 +173,13 @@ def _fisher(first: tuple[int, int], second: tuple[int, int]) -> str:
     return f"{fisher_exact([first, second]).pvalue:.2g}"
 
 
-def _paired(rows: Sequence[Row]) -> list[Row]:
+def _paired(rows: Sequence[TrialRow]) -> list[TrialRow]:
     """Return the rows at rates at which more than one arm was tried."""
     arms = {rate: {row.arm for row in rows if row.rate == rate} for rate in {r.rate for r in rows}}
     return [row for row in rows if len(arms[row.rate]) > 1]
 
 
-def _share(rows: Sequence[Row], arm: str, rate: float) -> float | None:
+def _share(rows: Sequence[TrialRow], arm: str, rate: float) -> float | None:
     own = [row for row in rows if row.arm == arm and row.rate == rate]
     return _diverged(own) / len(own) if own else None
 
@@ -196,13 +196,13 @@ def _largest_stable(shares: Mapping[float, float | None]) -> str:
     return f"{stable:g} or more"
 
 
-def _above(row: Row, twins: Mapping[int, float | None]) -> float:
+def _above(row: TrialRow, twins: Mapping[int, float | None]) -> float:
     """Return the nats above the twin; infinite for a trial that did not end."""
     twin = twins[row.seed]
     return float("inf") if row.final_loss is None or twin is None else row.final_loss - twin
 
 
-def _seen(monitor: str, rows: Sequence[Row]) -> str:
+def _seen(monitor: str, rows: Sequence[TrialRow]) -> str:
     seen = [row for row in rows if monitor in row.first_alarms]
     if not seen:
         return f"0/{len(rows)}"

@@ -52,7 +52,7 @@ class Trial(BaseModel):
 
     @property
     def id(self) -> str:
-        """Hash of the content: the name under which the result is stored."""
+        """The hash of the content, under which the result is stored."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return digest(text)
 
@@ -95,7 +95,7 @@ def small_trial(
 
 
 class Stored(BaseModel):
-    """A trial and what came of it."""
+    """A trial and its result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -127,10 +127,10 @@ def run_trials(
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> list[Stored]:
-    """Train what `folder` does not hold yet, a file or two a trial, and read everything back.
+    """Train the trials that `folder` lacks, a file or two for each, and read all of them back.
 
     Raises:
-        Incomplete: A worker died; what is stored stays, and the same call continues.
+        Incomplete: A worker died; stored trials stay, and the same call continues.
     """
     results = ResultFolder(folder)
     results.clean()
@@ -141,9 +141,9 @@ def run_trials(
 
 
 def read_trials(trials: Sequence[Trial], folder: Path) -> list[Stored]:
-    """Return what `folder` holds of a plan, in its order.
+    """Return the trials of a plan that `folder` holds, in the plan's order.
 
-    Alarms are judged anew from the stored readings, by the rules of today.
+    Alarms are judged anew from the stored readings, by the current rules.
     """
     results = ResultFolder(folder)
     found = []

@@ -1,16 +1,16 @@
-"""What an engine is: something that works on groups of cells and tells what happens."""
+"""The protocol of an engine, which works on groups of cells and reports events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from rksp.grid.events import Event, Failure, Task
+from rksp.grid.events import CellGroup, Event, Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a job ended: by itself, or with a cause."""
+    """How a job ended; a failure names its cause."""
 
     failure: Failure | None = None
     message: str = ""
@@ -20,22 +20,22 @@ class Job(Protocol):
     """One group of cells at work."""
 
     def poll(self) -> list[Event]:
-        """What happened since the last call; never waits."""
+        """Return the events since the last call, without waiting."""
 
     def end(self) -> End | None:
-        """None while at work; once it is not, every event has been polled."""
+        """Return None while the job works; after that every event must have been polled."""
 
     def stop(self) -> None:
-        """Ends the work, whatever it is doing."""
+        """Stop the work at once."""
 
 
 class Engine(Protocol):
-    """Where groups are worked on."""
+    """A place where groups are worked on."""
 
     slots: int
 
-    def start(self, task: Task) -> Job:
-        """Begins to work on a group."""
+    def start(self, group: CellGroup) -> Job:
+        """Start to work on a group."""
 
     def close(self) -> None:
-        """Ends everything that the engine started."""
+        """Stop everything that the engine started."""

@@ -1,4 +1,4 @@
-"""A worker process: reads tasks as lines of JSON, answers with events as lines of JSON."""
+"""A worker process: reads groups of cells and writes events, both as lines of JSON."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rksp.processes import end_with
 
 
 def main(coordinator: int, evaluator: str) -> None:
-    """Works until its input ends; leaves when the coordinator is gone.
+    """Work until the input ends or the coordinator is gone.
 
     Args:
         coordinator: Its process id. A parent that died before this line runs has another one.
-        evaluator: What answers a task, as `package.module:function`.
+        evaluator: The function that evaluates a group, as `package.module:function`.
     """
     end_with(coordinator)
     from rksp.grid.evaluate import load_evaluator  # seconds in which the coordinator may die
 
-    # What libraries print must not end up between the events.
+    # Keep what libraries print out of the stream of events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     evaluate = load_evaluator(evaluator)

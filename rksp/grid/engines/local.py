@@ -1,4 +1,4 @@
-"""Worker processes on this machine; one that dies takes only its own group with it."""
+"""Worker processes on this machine; a process that dies takes only its own group with it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import threading
 
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 from rksp.processes import SAFE_PATH
 
 
 class LocalEngine:
-    """A pool of processes that are kept between groups: torch is imported once in each.
+    """A pool of processes that live on between groups, so that each imports torch once.
 
     Args:
-        workers: How many at most.
-        evaluator: What they run, as `package.module:function`.
+        workers: The largest number of processes.
+        evaluator: The function that they run, as `package.module:function`.
     """
 
     def __init__(self, workers: int, *, evaluator: str = EVALUATOR) -> None:
@@ -32,8 +32,8 @@ class LocalEngine:
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
 
-    def start(self, task: Task) -> LocalJob:
-        """Gives a group to an idle process, or to a new one."""
+    def start(self, group: CellGroup) -> LocalJob:
+        """Give a group to an idle process, or to a new one."""
         while self._idle:
             worker = self._idle.pop()
             if worker.process.poll() is None:
@@ -41,19 +41,19 @@ class LocalEngine:
         else:
             worker = _Worker(self._evaluator)
             self._all.append(worker)
-        return LocalJob(worker, task, self._idle)
+        return LocalJob(worker, group, self._idle)
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Stop the processes."""
         for worker in self._all:
             worker.close()
 
 
 class _Worker:
-    """One process, with a thread that reads what it says."""
+    """One process, with a thread that reads its output."""
 
     def __init__(self, evaluator: str) -> None:
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open while the process lives
         self.process = subprocess.Popen(
             # -P: a file of the working folder must not be imported in place of a package.
             [sys.executable, "-P", "-m", "rksp.grid.engines.child", str(os.getpid()), evaluator],
@@ -71,13 +71,14 @@ class _Worker:
         for line in self.process.stdout:
             self.lines.put(line)
 
-    def send(self, task: Task) -> None:
+    def send(self, group: CellGroup) -> None:
+        """Write a group to the process."""
         with contextlib.suppress(BrokenPipeError):  # it died; the job will notice
-            self.process.stdin.write(json.dumps(task) + "\n")
+            self.process.stdin.write(json.dumps(group) + "\n")
             self.process.stdin.flush()
 
     def last_words(self) -> str:
-        """The last line on its stderr."""
+        """Return the last line of its stderr."""
         self.errors.seek(0, os.SEEK_END)
         size = self.errors.tell()
         self.errors.seek(max(0, size - 2000))
@@ -85,6 +86,7 @@ class _Worker:
         return lines[-1] if lines else ""
 
     def close(self) -> None:
+        """Kill the process and close its streams."""
         self.process.kill()
         self.process.wait()
         self.reader.join(timeout=5)
@@ -97,11 +99,11 @@ class _Worker:
 class LocalJob:
     """A group in a worker process."""
 
-    def __init__(self, worker: _Worker, task: Task, idle: list[_Worker]) -> None:
+    def __init__(self, worker: _Worker, group: CellGroup, idle: list[_Worker]) -> None:
         self._worker, self._idle = worker, idle
         self._is_done = False
         self._events: list[Event] = []
-        worker.send(task)
+        worker.send(group)
 
     def _drain(self) -> None:
         while not self._is_done:
@@ -116,13 +118,13 @@ class LocalJob:
                 self._events.append(event)
 
     def poll(self) -> list[Event]:
-        """Events since the last call."""
+        """Return the events since the last call."""
         self._drain()
         events, self._events = self._events, []
         return events
 
     def end(self) -> End | None:
-        """By the word of the worker, or by its death."""
+        """Return how the job ended, by the worker's last message or by its exit code."""
         self._drain()
         if self._is_done:
             return End()
@@ -134,7 +136,7 @@ class LocalJob:
         return End() if self._is_done else _cause(code, self._worker.last_words())
 
     def stop(self) -> None:
-        """Kills the process."""
+        """Kill the process."""
         self._worker.process.kill()
 
 
@@ -144,6 +146,6 @@ def _cause(code: int, words: str) -> End:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        hint = ", perhaps for want of memory" if name == "SIGKILL" else ""
+        hint = ", perhaps because memory ran out" if name == "SIGKILL" else ""
         return End(failure="killed", message=f"the worker was ended by {name}{hint}")
     return End(failure="error", message=f"the worker left with code {code}: {words}")

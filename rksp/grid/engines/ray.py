@@ -1,7 +1,7 @@
-"""Many machines through Ray: a group is one task, and its events stream back as they happen.
+"""Many machines through Ray: a group is one task that streams its events.
 
-Ray itself retries nothing here: the coordinator knows which cells are done, and gives only the
-rest to another node.
+Ray does not retry tasks here. The coordinator knows which cells are done and gives only the rest
+to another node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 from rksp.processes import SAFE_PATH
 
 _ADDRESS = re.compile(r"(ray://)?(?P<host>[^:/]+):(?P<port>\d{1,5})")
@@ -26,13 +26,14 @@ _PATIENCE = 10.0  # seconds
 
 
 class RayEngine:
-    """Groups as Ray tasks.
+    """Runs groups as Ray tasks.
 
     Args:
-        workers: Groups at once; default as many as the cluster has processors.
-        address: Of a cluster; default the one that Ray finds, or a new one on this machine.
-        evaluator: What the tasks run, as `package.module:function`; every node must be able to
-            import it.
+        workers: Groups at once; by default one for every processor of the cluster.
+        address: The address of a cluster; by default the one that Ray finds, or a new one on this
+            machine.
+        evaluator: The function that tasks run, as `package.module:function`; every node must be
+            able to import it.
 
     Raises:
         InputError: Ray is not installed or its cluster cannot be reached.
@@ -65,31 +66,31 @@ class RayEngine:
         remote = ray.remote(num_returns="streaming", num_cpus=1, max_retries=0)
         self._work = remote(_work)
 
-    def start(self, task: Task) -> RayJob:
-        """Sends a group to the cluster."""
+    def start(self, group: CellGroup) -> RayJob:
+        """Send a group to the cluster."""
         scattered = self._work.options(scheduling_strategy="SPREAD")
-        return RayJob(self._ray, scattered.remote(self._evaluator, task, str(Path.cwd())))
+        return RayJob(self._ray, scattered.remote(self._evaluator, group, str(Path.cwd())))
 
     def close(self) -> None:
-        """Leaves the cluster; one that was there before is left as it is."""
+        """Leave the cluster; shut it down only if this engine started it."""
         if self._is_ours:
             self._ray.shutdown()
         self._opened.close()
 
 
 def _knock(address: str | None) -> None:
-    """Whether anybody listens: Ray itself would try for minutes."""
+    """Open and close one connection to the address, because Ray itself would retry for minutes."""
     match = _ADDRESS.fullmatch(address or "")
     if match is not None:
         socket.create_connection((match["host"], int(match["port"])), timeout=_PATIENCE).close()
 
 
-def _work(evaluator: str, task: Task, folder: str):
-    """Answer a task; relative paths count from `folder` where the node has one."""
+def _work(evaluator: str, group: CellGroup, folder: str):
+    """Evaluate a group; relative paths start from `folder` if the node has it."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
     yield {"kind": "started"}
-    yield from load_evaluator(evaluator)(task)
+    yield from load_evaluator(evaluator)(group)
 
 
 class RayJob:
@@ -109,14 +110,14 @@ class RayJob:
                 self._events.put(self._ray.get(reference))
         except errors.RayTaskError as error:
             self._end = End(failure="error", message=str(error.cause or error).splitlines()[0])
-        except errors.RayError as error:  # the worker, its node or its object is gone
+        except errors.RayError as error:  # the worker, its node or its object was lost
             name = type(error).__name__
             self._end = End(failure="killed", message=f"the worker was lost ({name})")
         else:
             self._end = End()
 
     def poll(self) -> list[Event]:
-        """Events since the last call."""
+        """Return the events since the last call."""
         events = []
         while True:
             try:
@@ -125,9 +126,9 @@ class RayJob:
                 return events
 
     def end(self) -> End | None:
-        """Once the stream has ended, how."""
+        """Return how the stream ended, or None while it runs."""
         return self._end
 
     def stop(self) -> None:
-        """Cancels the task with its process."""
+        """Cancel the task and its process."""
         self._ray.cancel(self._stream, force=True)

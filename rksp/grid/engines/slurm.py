@@ -13,28 +13,28 @@ from pathlib import Path
 from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
-from rksp.grid.events import Event, Task
+from rksp.grid.events import CellGroup, Event
 from rksp.grid.provenance import made_by
 from rksp.processes import SAFE_PATH
 
 _PATIENCE = 30.0  # seconds between questions to the queue about a job that is silent
 _DEFAULTS = {"cpus_per_task": 1, "timeout_min": 240}  # submitit's own limit is 5 minutes
-_GRACE = 10.0  # seconds for a shared folder to show what a job that is over wrote last
+_GRACE = 10.0  # seconds for a shared folder to show the last lines of a finished job
 
 
 class SlurmEngine:
-    """Groups as Slurm jobs.
+    """Runs groups as Slurm jobs.
 
     Args:
-        folder: On a file system that every node sees; jobs write their events and logs there.
-            The store itself stays with the coordinator.
-        workers: Jobs in the queue at once.
+        folder: A folder on a file system that every node sees; jobs write their events and logs
+            there. The store itself stays with the coordinator.
+        workers: The number of jobs in the queue at once.
         cluster: `slurm`, or submitit's `local` and `debug` executors.
         parameters: For submitit (`slurm_partition`, `timeout_min`, `mem_gb`, …).
-        evaluator: What the jobs run, as `package.module:function`.
+        evaluator: The function that jobs run, as `package.module:function`.
 
     Raises:
-        InputError: submitit is not installed, or there is no Slurm here.
+        InputError: submitit is not installed, or Slurm is not available.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class SlurmEngine:
             import submitit
         except ImportError as error:
             raise InputError("--engine slurm needs submitit; pip install 'rksp[slurm]'.") from error
-        os.environ.update(SAFE_PATH)  # which jobs inherit
+        os.environ.update(SAFE_PATH)  # jobs inherit it
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "logs", cluster=cluster)
         except RuntimeError as error:
-            raise InputError(f"Slurm cannot be used here: {error}.") from error
+            raise InputError(f"Slurm is not available: {error}.") from error
         try:
             self._executor.update_parameters(**(_DEFAULTS | dict(parameters or {})))
         except (NameError, TypeError) as error:
             raise InputError(f"submitit refuses a parameter: {error}.") from error
-        maker = made_by()  # answers of another version must not be taken for ours
+        maker = made_by()  # keeps the answers of another version apart
         self.folder = folder / f"{maker['rksp']}-{maker['classifier']}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._is_remote = cluster == "slurm"
@@ -68,14 +68,14 @@ class SlurmEngine:
         self._evaluator = evaluator
         self._jobs: list[SlurmJob] = []
 
-    def start(self, task: Task) -> SlurmJob | Answered:
-        """Submits a group, but for cells that jobs of an earlier coordinator have answered."""
-        known = self._left_behind(task)
-        rest = [cell for cell in task["cells"] if cell[0] not in known]
+    def start(self, group: CellGroup) -> SlurmJob | Answered:
+        """Submit a group, without the cells that jobs of an earlier coordinator have answered."""
+        known = self._left_behind(group)
+        rest = [cell for cell in group["cells"] if cell[0] not in known]
         if not rest:
             return Answered(list(known.values()))
         file = self.folder / f"events-{rest[0][0]}-{secrets.token_hex(4)}.jsonl"
-        left = {**task, "cells": rest}
+        left = {**group, "cells": rest}
         job = SlurmJob(
             self._executor.submit(work, self._evaluator, left, str(file)),
             file,
@@ -86,9 +86,9 @@ class SlurmEngine:
         self._jobs.append(job)
         return job
 
-    def _left_behind(self, task: Task) -> dict[str, Event]:
-        """Results for cells of this group in the shared folder, by cell."""
-        wanted, found = {key for key, _ in task["cells"]}, {}
+    def _left_behind(self, group: CellGroup) -> dict[str, Event]:
+        """Return the results for cells of this group in the shared folder, by cell."""
+        wanted, found = {key for key, _ in group["cells"]}, {}
         for file in sorted(self.folder.glob("events-*.jsonl")):
             for event in _read(file, 0)[0]:
                 if event and event["kind"] == "result" and event["cell"] in wanted:
@@ -96,7 +96,7 @@ class SlurmEngine:
         return found
 
     def close(self) -> None:
-        """Cancels what is still in the queue; processes of this machine are waited for."""
+        """Cancel the jobs still in the queue, and wait for processes of this machine."""
         for job in self._jobs:
             if job.end() is None:
                 job.stop()
@@ -105,16 +105,16 @@ class SlurmEngine:
                 job.join()
 
 
-def work(evaluator: str, task: Task, path: str) -> None:
-    """What a job runs: appends one line of JSON for each event, and null at the end."""
+def work(evaluator: str, group: CellGroup, path: str) -> None:
+    """Run a job: append one line of JSON for each event, and null at the end."""
     with Path(path).open("a", encoding="utf-8") as file:
-        events = load_evaluator(evaluator)(task)
+        events = load_evaluator(evaluator)(group)
         for event in itertools.chain(({"kind": "started"},), events, (None,)):
             print(json.dumps(event), file=file, flush=True)
 
 
 def _read(file: Path, start: int) -> tuple[list[Event | None], int]:
-    """Whole lines from a position on, and the position after them."""
+    """Return the whole lines from a position on, and the position after them."""
     if not file.is_file():
         return [], start
     with file.open("rb") as content:
@@ -125,30 +125,30 @@ def _read(file: Path, start: int) -> tuple[list[Event | None], int]:
 
 
 class Answered:
-    """A group of which everything was known."""
+    """A group whose cells were all answered before."""
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
 
     def poll(self) -> list[Event]:
-        """Everything, once."""
+        """Return all events, once."""
         events, self._events = self._events, []
         return events
 
     def end(self) -> End:
-        """It was over before it began."""
+        """Return the end at once."""
         return End()
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing, because nothing runs."""
 
 
 class SlurmJob:
     """One group in the queue or at work.
 
     Args:
-        job: As submitit gave it.
-        file: Where it writes its events.
+        job: The job from submitit.
+        file: The file to which it writes its events.
         patience: Seconds between questions to the queue.
         grace: Seconds to wait for events of a job that the queue says is over.
         known: Results that it need not give.
@@ -166,19 +166,19 @@ class SlurmJob:
         self._over_since: float | None = None
 
     def _drain(self) -> None:
-        """Takes up whole lines written since the last time."""
+        """Read the whole lines written since the last time."""
         events, self._position = _read(self._file, self._position)
         self._is_done |= None in events
         self._events += [event for event in events if event is not None]
 
     def poll(self) -> list[Event]:
-        """Events since the last call."""
+        """Return the events since the last call."""
         self._drain()
         events, self._events = self._events, []
         return events
 
     def end(self) -> End | None:
-        """By the job's own last word, or, if it has none, by that of the queue."""
+        """Return how the job ended, by its own last line or else by the queue; None before that."""
         self._drain()
         if self._is_done:
             return End()
@@ -194,22 +194,22 @@ class SlurmJob:
         return End(failure="killed", message=f"the job ended early: {self._last_words()}")
 
     def _asked_the_queue(self) -> bool:
-        """Whether the queue says that the job is over; asks at most once in `patience` seconds."""
+        """Return whether the queue says that the job is over; ask at most once per `patience`."""
         is_due = time.monotonic() > self._next_look
         if is_due:
             self._next_look = time.monotonic() + self._patience
         return self._job.done(force_check=is_due)
 
     def _last_words(self) -> str:
-        """Of its error stream; `exception()` would wait 15 s for a job that was killed."""
+        """Return the last line of its stderr; `exception()` would wait 15 s for a killed job."""
         lines = (self._job.stderr() or "").strip().splitlines()
-        return lines[-1] if lines else f"{self._job.state.lower()}, and it said nothing"
+        return lines[-1] if lines else f"{self._job.state.lower()}, without a message"
 
     def stop(self) -> None:
-        """Cancels the job."""
+        """Cancel the job."""
         self._job.cancel()
 
     def join(self) -> None:
-        """Waits until the queue says that the job is over."""
+        """Wait until the queue says that the job is over."""
         while not self._job.done(force_check=True):
             time.sleep(0.02)

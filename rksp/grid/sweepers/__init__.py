@@ -1,1 +1,1 @@
-"""Pruning by risk before a trial trains, inside other people's sweeps."""
+"""Prune risky trials of other sweepers before they train."""

@@ -1,4 +1,4 @@
-"""What a sweep asks before it starts a trial: how likely is this one to fail?"""
+"""Judge a sweep's trial before it starts: how likely is it to fail?"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Look:
     """The answer about one trial.
 
     Attributes:
-        prune: Whether P(failed) is at or above the bar; never where rksp cannot tell.
+        prune: True if P(failed) is at or above the bar; False where rksp cannot tell.
         verdict: `ok`, `caution`, `risk`, `cannot tell` or `not assessed`.
-        probability_failed: At the trial's rate; None where rksp cannot tell.
+        probability_failed: P(failed) at the trial's rate; None where rksp cannot tell.
         start_here: The rate of the least expected loss, or None.
         do_not_exceed: The rate below which few edges lie, or None.
         reason: One sentence.
@@ -38,7 +38,7 @@ class Look:
 
 @dataclass(slots=True, kw_only=True)
 class RiskGate:
-    """Judges trials by their parameters; every model is profiled once, not once a trial.
+    """Judges trials by their parameters; profiles every model once, not once a trial.
 
     Names are those of `rksp grid`: recipe fields and their short forms (`lr`, `warmup`, `wd`),
     `target`, `seed`, and settings of the model.
@@ -47,10 +47,10 @@ class RiskGate:
         target: The model, unless trials name it.
         overrides: Settings of the model that no trial varies.
         recipe: Fields of the recipe that no trial varies.
-        options: Evidence, states, the bar (`threshold`).
+        options: Evidence, states and the bar (`threshold`).
         ignore: Parameters that are neither recipe nor model.
-        keep: Models held in memory at once.
-        profiles: How many were made so far.
+        keep: The number of models held in memory at once.
+        profiles: The number of profiles made so far.
     """
 
     target: str | None = None
@@ -63,7 +63,7 @@ class RiskGate:
     _profiled: OrderedDict[str, Evidence] = field(default_factory=OrderedDict)
 
     def look(self, parameters: Mapping[str, object]) -> Look:
-        """Judges one trial before it costs anything.
+        """Judge one trial before it costs anything.
 
         Raises:
             InputError: A parameter is neither recipe nor model, or its value cannot be used.
@@ -110,7 +110,7 @@ class RiskGate:
 
 
 def _flat(parameters: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested spaces, as Ray Tune has them, by dotted names."""
+    """Flatten nested search spaces, as Ray Tune has them, to dotted names."""
     flat: dict[str, object] = {}
     for name, value in parameters.items():
         if isinstance(value, Mapping):

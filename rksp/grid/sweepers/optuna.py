@@ -7,8 +7,8 @@
         prune_by_risk(trial, gate)
         return train(lr)
 
-The study sees a pruned trial, as it would after a bad start, and samplers learn from it; the
-risk and the three rates stay with the trial as user attributes.
+The study records a pruned trial as it would after a bad start, and samplers learn from it. The
+verdict, P(failed) and the recommended rates stay with the trial as user attributes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rksp.grid.sweepers.gate import Look, RiskGate
 
 
 def prune_by_risk(trial, gate: RiskGate, parameters: Mapping[str, object] | None = None) -> Look:
-    """Looks at a trial and raises `optuna.TrialPruned` if it is likelier to fail than the bar.
+    """Judge a trial; raise `optuna.TrialPruned` if its P(failed) is at or above the bar.
 
     Args:
-        trial: With its suggestions made.
-        gate: What is known of the models.
-        parameters: Default the trial's own; give them where their names differ from rksp's.
+        trial: The trial, after its suggestions were made.
+        gate: The gate that judges it.
+        parameters: By default the trial's own; give them if their names differ from rksp's.
 
     Returns:
         The answer, for a trial that may train.

@@ -7,8 +7,7 @@
         tune_config=tune.TuneConfig(scheduler=risk_scheduler(gate), num_samples=50),
     )
 
-Works with every search algorithm and around every scheduler; a stopped trial ends without a
-result.
+It works with every search algorithm and every scheduler. A stopped trial ends without a result.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from rksp.grid.sweepers.gate import Look, RiskGate
 
 
 def risk_scheduler(gate: RiskGate, scheduler=None):
-    """A trial scheduler that stops risky trials before they start and leaves the rest to another.
+    """Return a trial scheduler that stops risky trials before they start.
 
-    The answers are kept by trial in its attribute `looks`.
+    All other trials go to the inner scheduler. The attribute `looks` holds the answers by trial.
 
     Args:
-        gate: What is known of the models; it works in the driver.
-        scheduler: For the trials that may train; default first in, first out.
+        gate: The gate that judges trials; it works in the driver.
+        scheduler: The inner scheduler; by default first in, first out.
 
     Raises:
         InputError: Ray Tune is not installed.

@@ -1,1 +1,1 @@
-"""Where the parts of a model are: chains of blocks, attention, routers, norms, weights."""
+"""Locate the parts of a model: chains of blocks, attention, routers, norms, weights."""

@@ -1,4 +1,4 @@
-"""What attention is called with, seen or replaced whichever way a model attends."""
+"""Observe or replace attention calls, however a model computes attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from rksp.models.anatomy.weight_view import at_least_float
 
 _HIDDEN = -1e4  # an additive mask at or below this hides a key
-_EAGER = "eager_attention_forward"  # transformers' name for attention written out
+_EAGER = "eager_attention_forward"  # transformers' name for unfused attention
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
 _IS_MEASURING: ContextVar[bool] = ContextVar("is_measuring", default=False)
@@ -28,19 +28,20 @@ _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "s
 class AttentionCall:
     """The arguments of one call of attention, softmax(scale · q kᵀ + mask) v.
 
-    Of attention that a model writes out in a way of its own only `logits` are known.
+    If a model computes attention in its own way, only `logits` are known.
 
     Attributes:
         query: `[batch, heads, queries, dim]`, or `[heads, queries, dim]` without a batch.
-        key, value: Likewise; may have fewer heads (grouped queries).
+        key: Like `query`; may have fewer heads (grouped queries).
+        value: Like `key`.
         mask: Boolean (true is visible) or additive, broadcast to `[batch, heads, queries, keys]`.
         is_causal: A query sees the keys up to its own position, counted from the first key, as
             in `scaled_dot_product_attention`.
-        scale: Factor of the logits; None is `dim ** -0.5`.
-        softcap: c of c · tanh(logits / c), where a model caps its logits.
+        scale: Factor of the logits; None means `dim ** -0.5`.
+        softcap: c of c · tanh(logits / c), if the model caps its logits.
         dropout: Share of the probabilities that is dropped.
-        logits: `[batch, heads, queries, keys]`, masked, as the softmax got them; then there is no
-            query and no key.
+        logits: `[batch, heads, queries, keys]`, masked, as the softmax received them; the call then
+            has no query and no key.
     """
 
     query: Tensor | None = None
@@ -55,7 +56,7 @@ class AttentionCall:
 
     @property
     def rows(self) -> Tensor:
-        """A tensor with a row for every query, `[..., heads, queries, dim or keys]`."""
+        """Tensor with a row for every query, `[..., heads, queries, dim or keys]`."""
         return self.query if self.logits is None else self.logits
 
     @property
@@ -64,7 +65,7 @@ class AttentionCall:
         return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def kept(self, sequences: int) -> AttentionCall:
-        """The call without its graph and values, on its first sequences, with a batch dimension."""
+        """Return the call on its first sequences, batched, without its graph and values."""
         if self.logits is not None:
             return AttentionCall(logits=self.logits.detach()[:sequences])
         query, key = self.query.detach(), self.key.detach()
@@ -80,16 +81,16 @@ class AttentionCall:
 
 
 def visible_logits(call: AttentionCall, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The logits of a call, and which keys its queries see.
+    """Compute the logits of a call, and which keys its queries see.
 
     Args:
-        call: With or without a batch dimension.
+        call: A call with or without a batch dimension.
         rows: Positions of the queries to compute, int64; all by default.
 
     Returns:
-        Logits `[..., heads, queries, keys]`, scaled, capped and with the additive mask, −inf where
-        a key is hidden, in float32 (float64 where queries are); and the mask of visible keys,
-        likewise, bool.
+        The logits and the mask of visible keys (bool), both `[..., heads, queries, keys]`. The
+        logits are scaled, capped and include the additive mask; they are −inf for a hidden key.
+        Their dtype is float32, or float64 if the queries are float64.
     """
     if call.logits is not None:
         logits = at_least_float(call.logits if rows is None else call.logits[..., rows, :])
@@ -119,10 +120,14 @@ def visible_logits(call: AttentionCall, rows: Tensor | None = None) -> tuple[Ten
 
 
 def logit_deviations(logits: Tensor, visible: Tensor) -> Tensor:
-    """Standard deviation of each query's logits over its visible keys, `[batch, heads, queries]`.
+    """Compute the standard deviation of each query's logits over its visible keys.
 
     Args:
-        logits, visible: As `visible_logits` returns them.
+        logits: As `visible_logits` returns them.
+        visible: As `visible_logits` returns them.
+
+    Returns:
+        The deviations, `[batch, heads, queries]`.
     """
     count = visible.sum(-1).clamp(min=1)
     clean = logits.masked_fill(~visible, 0.0)
@@ -131,13 +136,17 @@ def logit_deviations(logits: Tensor, visible: Tensor) -> Tensor:
 
 
 def attention_entropies(logits: Tensor, visible: Tensor) -> Tensor:
-    """H / ln(visible keys) of each query's softmax, in [0, 1], `[batch, heads, queries]`.
+    """Compute H / ln(visible keys) of each query's softmax, in [0, 1].
 
     Args:
-        logits, visible: As `visible_logits` returns them.
+        logits: As `visible_logits` returns them.
+        visible: As `visible_logits` returns them.
+
+    Returns:
+        The entropies, `[batch, heads, queries]`.
     """
     most = visible.sum(-1).clamp(min=2).to(logits.dtype).log()
-    token = _IS_MEASURING.set(True)  # or other watchers would take this softmax for the model's
+    token = _IS_MEASURING.set(True)  # so that other watchers do not count this softmax
     try:
         probabilities = logits.softmax(-1)
     finally:
@@ -150,14 +159,14 @@ Handle = Callable[[AttentionCall], Tensor | None]
 
 
 class AttentionTap(TorchFunctionMode):
-    """Hands every call of scaled dot-product attention to `handle`, from wherever it comes.
+    """Passes every call of scaled dot-product attention to `handle`.
 
-    What `handle` returns replaces the result; with None the call goes on as it was. A mode and no
-    patched function: it holds for this thread only and sees callers that imported the function
-    by name.
+    The return value of `handle` replaces the result; with None the call proceeds unchanged. This
+    is a mode and not a patched function: it applies to this thread only, and it also sees callers
+    that imported the function by name.
 
-    It is entered with `with`, or by `open` until `remove`. Function modes leave a stack from its
-    top, so several may be removed in any order as long as no pass runs in between.
+    The tap is entered with `with`, or with `open` until `remove`. Function modes leave a stack from
+    its top, so several may be removed in any order if no pass runs in between.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -165,12 +174,12 @@ class AttentionTap(TorchFunctionMode):
         self.handle = handle
 
     def open(self) -> AttentionTap:
-        """Enters the mode; the tap then stands among the handles of hooks."""
+        """Enter the mode; the tap can then be stored like the handle of a hook."""
         self.__enter__()
         return self
 
     def remove(self) -> None:
-        """Leaves the mode, as a hook's handle is removed."""
+        """Leave the mode, like removing a hook."""
         self.__exit__(None, None, None)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -183,7 +192,7 @@ class AttentionTap(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _inside(self, func: Callable, args: tuple, kwargs: dict) -> object:
-        """nn.MultiheadAttention reaches a mode as one call, and the mode is off inside of it."""
+        """Tap nn.MultiheadAttention, which reaches a mode as one call with the mode off inside."""
         before = F.scaled_dot_product_attention
         F.scaled_dot_product_attention = _Tapped((*getattr(before, "handles", ()), self.handle))
         try:
@@ -194,7 +203,7 @@ class AttentionTap(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class _Tapped:
-    """Fused attention behind the taps that stand now, the outermost first."""
+    """Fused attention behind the taps that are open now, the outermost first."""
 
     handles: tuple[Handle, ...]
 
@@ -207,7 +216,7 @@ class _Tapped:
 
 
 def fused_attention(call: AttentionCall) -> Tensor:
-    """What torch's scaled dot-product attention gives for a call; no tap sees it."""
+    """Run torch's scaled dot-product attention for a call; no tap sees it."""
     return _FUSED(
         call.query,
         call.key,
@@ -221,11 +230,11 @@ def fused_attention(call: AttentionCall) -> Tensor:
 
 
 class _Watcher(AttentionTap):
-    """Shows fused attention, and every other softmax over the keys of `[batch, heads, …]`."""
+    """Observes fused attention, and every other softmax over the keys of `[batch, heads, …]`."""
 
     def __init__(self, look: Look) -> None:
         super().__init__(look)
-        self.is_inside = False  # of attention that has been shown
+        self.is_inside = False  # of attention that was already observed
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -237,7 +246,7 @@ class _Watcher(AttentionTap):
         return super().__torch_function__(func, types, args, kwargs)
 
     def shown(self, original: Callable) -> Callable:
-        """transformers' eager attention, shown with its arguments instead of its softmax."""
+        """Wrap transformers' eager attention: observe its arguments instead of its softmax."""
 
         def eager(module, query, key, value, attention_mask=None, *args, **kwargs):
             scale = kwargs.get("scaling", args[0] if args else None)
@@ -255,11 +264,11 @@ class _Watcher(AttentionTap):
 
 @contextmanager
 def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
-    """Calls `look` for every attention call inside.
+    """Call `look` for every attention call inside the block.
 
-    Fused attention is seen through a torch function mode; attention that transformers writes out
-    through the function that its modeling files share the name of, exchanged while inside; and
-    attention that a model writes out in its own way (GPT-J, BLOOM, MPT) by its softmax.
+    A torch function mode sees fused attention. Eager attention of transformers is seen by replacing
+    `eager_attention_forward`, a name that its modeling files share. Attention that a model computes
+    in its own way (GPT-J, BLOOM, MPT) is seen by its softmax.
     """
     watcher = _Watcher(look)
     with ExitStack() as stack:
@@ -269,7 +278,7 @@ def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
             if original is not None:
                 setattr(file, _EAGER, watcher.shown(original))
                 stack.callback(setattr, file, _EAGER, original)
-        # torch's own encoder layers have a fused path around everything, in evaluation mode.
+        # In evaluation mode, torch's own encoder layers have a fused path that bypasses hooks.
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)

@@ -1,4 +1,4 @@
-"""How attention layers lay out their queries, keys and values."""
+"""Find how attention layers lay out their queries, keys and values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEPARATE = (
 )
 _OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "out", "o", "proj", "wo", "Wo")
 _BLOCKS = ("c_attn", "qkv", "qkv_proj", "Wqkv")  # queries, then keys, then values
-_PER_HEAD = ("GPTNeoX", "Bloom", "Persimmon")  # query, key and value of a head side by side
+_PER_HEAD = ("GPTNeoX", "Bloom", "Persimmon")  # query, key and value of a head are adjacent
 _HEAD_DIMS = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
@@ -29,24 +29,31 @@ _SCALES = ("scaling", "scale", "softmax_scale", "inv_norm_factor", "attention_sc
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionLayer:
-    """One attention layer, taken apart.
+    """One attention layer, split into its matrices.
 
     Logits of head h are `scale · (x W_q)(x W_k)ᵀ` before rotation and masks. For latent attention
-    (DeepSeek) `query` and `key` are the up-projections of the half without position, `query_down`
-    and `key_down` what stands before them, with the gains of the norms between.
+    (DeepSeek), `query` and `key` are the up-projections of the half without position, `query_down`
+    and `key_down` are the matrices before them, and the gains are those of the norms between.
 
     Attributes:
-        path, module: The layer; its attention call runs inside of the module.
-        heads, kv_heads: Of queries, and of keys and values.
+        path: Module path of the layer.
+        module: The layer; its attention call runs inside of the module.
+        heads: Number of query heads.
+        kv_heads: Number of key and value heads.
         head_dim: Width of a query head (of its half without position).
         scale: Factor of the logits.
-        query, key, value: Their matrices, split into heads.
-        output: The matrix after attention, or None where it stands elsewhere.
-        query_down, key_down: Low-rank halves `[rank, width]`, or None.
-        query_gain, key_gain: Gains of the norms between the halves, `[rank]`, or None.
-        query_rotary, key_rotary: Outputs that carry the position apart (latent attention); the
-            key's is one for all heads. None elsewhere.
-        query_norm, key_norm: Modules that normalize queries and keys themselves, or None.
+        query: Query matrix, split into heads.
+        key: Key matrix, split into heads.
+        value: Value matrix, split into heads.
+        output: The matrix after attention, or None if it is elsewhere.
+        query_down: Low-rank half `[rank, width]` of the queries, or None.
+        key_down: Low-rank half `[rank, width]` of the keys, or None.
+        query_gain: Gain of the norm between the query's halves, `[rank]`, or None.
+        key_gain: Gain of the norm between the key's halves, `[rank]`, or None.
+        query_rotary: Query outputs that carry the position (latent attention), or None.
+        key_rotary: Key outputs that carry the position, shared by all heads, or None.
+        query_norm: Module that normalizes the queries themselves, or None.
+        key_norm: Module that normalizes the keys themselves, or None.
     """
 
     path: str
@@ -70,25 +77,21 @@ class AttentionLayer:
 
     @property
     def has_qk_norm(self) -> bool:
-        """Whether queries or keys are normalized: then weights are free of scale."""
+        """Whether queries or keys are normalized; then the scale of the weights has no effect."""
         return self.query_norm is not None or self.key_norm is not None
-
-    def key_head(self, head: int) -> int:
-        """The key head that a query head attends with."""
-        return head // (self.heads // self.kv_heads)
 
     @torch.no_grad()
     def query_factor(self) -> Tensor:
-        """`W_qᵀ` of every head, `[heads, head_dim, width]`, at least float32."""
+        """Return `W_qᵀ` of every head, `[heads, head_dim, width]`, at least float32."""
         return _factor(self.query, self.query_down, self.query_gain)
 
     @torch.no_grad()
     def key_factor(self) -> Tensor:
-        """`W_kᵀ` of every key head, `[kv_heads, head_dim, width]`, at least float32."""
+        """Return `W_kᵀ` of every key head, `[kv_heads, head_dim, width]`, at least float32."""
         return _factor(self.key, self.key_down, self.key_gain)
 
     def matrices(self) -> tuple[Matrix, ...]:
-        """All of its matrices, each once."""
+        """Return all matrices of the layer, each once."""
         parts = (
             *(self.query_down, self.key_down, self.query_rotary, self.key_rotary),
             *(self.query, self.key, self.value, self.output),
@@ -104,7 +107,7 @@ def _factor(up: Matrix, down: Matrix | None, gain: Tensor | None) -> Tensor:
 
 
 def is_linear(module: object) -> bool:
-    """Whether a module multiplies by a matrix `weight`: `nn.Linear`, or GPT-2's Conv1D."""
+    """Tell whether a module multiplies by a matrix `weight`: `nn.Linear`, or GPT-2's Conv1D."""
     weight = getattr(module, "weight", None)
     has_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
     return has_matrix and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D")
@@ -119,7 +122,7 @@ def whole_matrix(
     groups: int = 1,
     heads: int = 1,
 ) -> Matrix:
-    """A linear module's matrix, or of each of `groups` groups of its outputs those in `rows`."""
+    """Return a linear module's matrix, or the outputs in `rows` of each of `groups` groups."""
     is_transposed = not isinstance(module, nn.Linear)
     outputs = module.weight.shape[1 if is_transposed else 0]
     start, stop = rows or (0, outputs // groups)
@@ -136,7 +139,7 @@ def whole_matrix(
 
 
 def attention_layer(model: nn.Module, path: str, module: nn.Module) -> AttentionLayer | None:
-    """The attention layer that a module is, or None."""
+    """Return the attention layer that a module is, or None."""
     if is_linear(getattr(module, "kv_b_proj", None)):
         return _latent(path, module)
     parts = _separate(path, module) or _fused(path, module)
@@ -171,7 +174,7 @@ def _separate(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | N
         if not dim or q.shape[0] % dim or k.shape[0] % dim:
             return None
         kv_heads, heads = k.shape[0] // dim, heads or q.shape[0] // dim
-        gate = q.shape[0] // (heads * dim)  # 2 where a head's outputs end in a gate (Qwen3-Next)
+        gate = q.shape[0] // (heads * dim)  # 2 if a head's outputs end in a gate (Qwen3-Next)
         if heads % kv_heads or v.shape[0] % kv_heads or gate not in (1, 2):
             return None
         per_head = {"groups": heads, "rows": (0, dim)} if gate == 2 else {}
@@ -230,7 +233,7 @@ def _query_key_value(
 
 
 def _per_head(name: str, linear: nn.Module, heads: int, dim: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Query, key and value of a head, then those of the next."""
+    """Split outputs in the order: query, key and value of a head, then those of the next head."""
     return tuple(
         whole_matrix(
             name, linear, part=part, rows=(i * dim, (i + 1) * dim), groups=heads, heads=heads
@@ -242,7 +245,7 @@ def _per_head(name: str, linear: nn.Module, heads: int, dim: int) -> tuple[Matri
 def _per_group(
     name: str, linear: nn.Module, heads: int, kv_heads: int
 ) -> tuple[Matrix, Matrix, Matrix]:
-    """The queries of a group, its key and its value, then those of the next (Falcon, Megatron)."""
+    """Split outputs by group: its queries, its key, its value (Falcon, Megatron)."""
     each = heads // kv_heads
     dim = linear.weight.shape[0] // (kv_heads * (each + 2))
     ends = (0, each * dim, (each + 1) * dim, (each + 2) * dim)
@@ -256,7 +259,7 @@ def _per_group(
 
 
 def _latent(path: str, module: nn.Module) -> AttentionLayer | None:
-    """DeepSeek's multi-head latent attention (V2, section 2.1): low-rank queries and keys."""
+    """Split DeepSeek's multi-head latent attention (V2, section 2.1): low-rank queries and keys."""
     nope, rope = getattr(module, "qk_nope_head_dim", None), getattr(module, "qk_rope_head_dim", 0)
     wide, rank = getattr(module, "v_head_dim", None), getattr(module, "kv_lora_rank", None)
     heads = _number(module, _HEADS)
@@ -302,7 +305,7 @@ def _output(model: nn.Module, path: str, module: nn.Module) -> Matrix | None:
     for name in _OUTPUTS:
         if is_linear(linear := getattr(module, name, None)):
             return whole_matrix(_join(path, name), linear)
-    # BERT keeps it beside: attention.self and attention.output.dense.
+    # BERT has it in a sibling module: attention.self and attention.output.dense.
     parent = path.rpartition(".")[0]
     beside = getattr(model.get_submodule(parent), "output", None) if path else None
     if is_linear(dense := getattr(beside, "dense", None)):

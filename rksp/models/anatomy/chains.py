@@ -1,4 +1,4 @@
-"""Finding the residual stream: the chain of blocks whose output is the next one's input."""
+"""Find the residual stream: the chain of blocks whose output is the next one's input."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from rksp.errors import InputError, NotCovered
 
-# tokens: [batch, tokens, width]; streams: [batch, tokens, streams, width], several residual
-# streams side by side; grid: [batch, height, width, channels]; maps: channels first, as in
+# tokens: [batch, tokens, width]; streams: [batch, tokens, streams, width], several parallel
+# residual streams; grid: [batch, height, width, channels]; maps: channels first, as in
 # convolutional stages; rows: [tokens, width].
 Kind = Literal["tokens", "streams", "grid", "maps", "rows"]
 _Key = tuple[object, ...]
@@ -25,11 +25,12 @@ class Chain:
 
     Attributes:
         path: Module path of the list that holds them, such as `model.layers`.
-        blocks: The modules; the same module may stand more than once (shared weights).
-        names: Module path of each; a repeated one is marked `#1`, `#2`, ….
+        blocks: The modules; the same module may occur more than once (shared weights).
+        names: Module path of each block; a repeated one is marked `#1`, `#2`, ….
         width: Width of the residual stream.
         kind: Layout of the states.
-        entering, leaving: Where the state stands in what a block takes and returns.
+        entering: Key of the state in a block's arguments.
+        leaving: Key of the state in a block's output.
     """
 
     path: str
@@ -41,20 +42,20 @@ class Chain:
     leaving: _Key = ()
 
     def read_input(self, args: tuple, kwargs: dict) -> Tensor | None:
-        """The state in what a block was called with."""
+        """Return the state in the arguments of a block's call."""
         found = dict(float_tensors({"args": args, "kwargs": kwargs}))
         return found.get(self.entering, next(iter(found.values()), None))
 
     def read_output(self, output: object) -> Tensor | None:
-        """The state in what a block returned."""
+        """Return the state in the output of a block."""
         found = dict(float_tensors(output))
         return found.get(self.leaving, next(iter(found.values()), None))
 
     def states(self, tensor: Tensor) -> Tensor:
-        """The states `[batch, states, width]` in a tensor of this chain's layout.
+        """Return the states `[batch, states, width]` in a tensor of this chain's layout.
 
-        Streams that run side by side give a state each: a transition is what the block does to
-        one stream, the others its context.
+        Each of several parallel streams gives its own state: a transition is what the block does to
+        one stream, with the others as context.
         """
         if self.kind == "rows":
             return tensor.unsqueeze(1)
@@ -78,7 +79,7 @@ class _Listing:
 
 
 def float_tensors(value: object, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]]:
-    """Every floating tensor in nested tuples, lists and mappings, with its place."""
+    """Yield every floating tensor in nested tuples, lists and mappings, with its key."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield key, value
@@ -91,15 +92,15 @@ def float_tensors(value: object, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]
 
 
 def first_tensor(value: object) -> Tensor | None:
-    """The first floating tensor in what a module takes or returns."""
+    """Return the first floating tensor in the arguments or output of a module."""
     return next((tensor for _, tensor in float_tensors(value)), None)
 
 
 def block_paths(model: nn.Module) -> tuple[str, ...]:
-    """Paths of the children of every outermost list of composite modules, in order.
+    """Return the paths of the children of every outermost list of composite modules, in order.
 
-    What can be said without a pass: `find_chains` runs the model and knows which of these lists
-    hand their states on. On decoders and encoders of one stream both name the same blocks.
+    This needs no forward pass. `find_chains` runs the model and knows which of these lists pass
+    their states on. For a decoder or an encoder of one stream both name the same blocks.
     """
     found: list[str] = []
     for name, module in model.named_modules():
@@ -114,16 +115,20 @@ def block_paths(model: nn.Module) -> tuple[str, ...]:
 def find_chains(
     model: nn.Module, run: Callable[[], object], *, path: str | None = None
 ) -> tuple[Chain, ...]:
-    """Runs the model once and keeps the lists whose children hand their output on.
+    """Run the model once and find the lists whose children pass their output on.
 
-    No table of names: a list counts if each call of a child enters what the call before it left,
-    tensor for tensor and in one shape. A list inside another chain's blocks is left out, and of
-    lists that share blocks the longest stays, then the one of the shortest path. An encoder and
+    There is no table of names. A list counts if each call of a child receives what the call before
+    it returned: equal tensors of one shape. A list inside another chain's blocks is left out. Of
+    lists that share blocks the longest is kept, then the one with the shortest path. An encoder and
     a decoder are two chains; so are the stages of a vision model that narrows its grid.
 
     Args:
-        run: Runs one forward pass on inputs of its own choice.
+        model: The model.
+        run: Runs one forward pass on any inputs.
         path: The user's override: only this list.
+
+    Returns:
+        The chains.
 
     Raises:
         InputError: `path` names no list of blocks.
@@ -161,11 +166,11 @@ def find_chains(
 
 
 def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
-    """Notes what enters and leaves every child of every list, in the order of the calls."""
+    """Record what enters and leaves every child of every list, in the order of the calls."""
     places: dict[nn.Module, list[tuple[_Listing, int]]] = {}
     for listing in lists.values():
         for index, child in enumerate(listing.children):
-            if child is not None and child not in listing.children[:index]:  # shared: once
+            if child is not None and child not in listing.children[:index]:  # a shared child once
                 places.setdefault(child, []).append((listing, index))
     pending: dict[nn.Module, list[dict[_Key, Tensor]]] = {}
 
@@ -189,13 +194,13 @@ def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
 
 
 def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:
-    """The chains in a list, and whether its states change shape on the way.
+    """Return the chains in a list, and whether its states change shape.
 
-    A list that narrows or widens its states is as many chains as it has runs of at least two
-    blocks that keep the shape.
+    A list that narrows or widens its states has one chain for each run of at least two blocks that
+    keep the shape.
     """
     calls = listing.calls
-    # More than one round of the list (a recurrent decoder) is still one chain through its calls.
+    # Several rounds of the list (a recurrent decoder) are still one chain through its calls.
     if not calls or len({call.index for call in calls}) < len(set(listing.children)) / 2:
         return [], False
     links = None
@@ -208,7 +213,7 @@ def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:
         }
         links = here if links is None else links & here
     first = calls[0]
-    if links is None:  # one block: its first tensors
+    if links is None:  # one block: take its first tensors
         leaving, entering = next(iter(first.leaving), None), next(iter(first.entering), None)
         links = {(leaving, entering)} if None not in (leaving, entering) else set()
     ordered = sorted(links, key=lambda link: _rank(link, first))
@@ -251,7 +256,7 @@ def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:
 
 
 def _rank(link: tuple[_Key, _Key], call: _Call) -> tuple[bool, int, int]:
-    """States first, then what is merely passed along (a mask, a position bias), then by place."""
+    """Rank states before tensors that are only passed along (a mask, a bias), then by position."""
     leaving, entering = link
     y, x = call.leaving.get(leaving), call.entering.get(entering)
     passed_along = y is not None and x is y
@@ -302,15 +307,15 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 def _outermost(chains: list[Chain]) -> list[Chain]:
-    """Chains of composite blocks that stand in no other chain's blocks, each block once."""
-    # Linear layers in a row pass states on too, but are inside of a block or a head.
+    """Keep chains of composite blocks outside of other chains' blocks, each block once."""
+    # Consecutive linear layers also pass states on, but they are inside of a block or a head.
     chains = [c for c in chains if any(list(block.children()) for block in c.blocks)]
-    # A lone block, or a stack in a head, is a chain by accident where there is a real one.
+    # Next to a real chain, a single block or a stack in a head is a chain only by accident.
     if any(len(chain.blocks) > 1 for chain in chains):
         chains = [c for c in chains if len(c.blocks) > 1 or _size(c) * 4 >= max(map(_size, chains))]
     kept: list[Chain] = []
     for chain in sorted(chains, key=lambda c: (-len(c.blocks), c.path.count("."), c.path)):
-        # Sorted, so a list of the same blocks under another name comes after the one to keep.
+        # In this order, a list of the same blocks under another name comes after the one to keep.
         taken = {id(block) for other in kept for block in other.blocks}
         if not taken & {id(block) for block in chain.blocks}:
             kept.append(chain)

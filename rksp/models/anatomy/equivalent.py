@@ -1,4 +1,4 @@
-"""What takes the place of width and depth in a model that has no chain of blocks."""
+"""Estimate width and depth for a model that has no chain of blocks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _BLOCK = 12  # weights of a transformer's block in squares of its width (Kaplan 
 
 
 def equivalent_shape(model: nn.Module) -> tuple[int, int]:
-    """Return the width and the blocks of a transformer with about the same matrices.
+    """Return the width and number of blocks of a transformer with about the same matrices.
 
-    The width is the median of the matrices' smaller sides (a convolution's filters are rows), and
-    the number of blocks is how often twelve of its squares go into their weights. Embeddings do not
-    count.
+    The width is the median of the smaller side of each matrix; a convolution's filters are rows.
+    The number of blocks is the total number of weights over twelve squares of the width. Embeddings
+    do not count.
     """
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = [p for p in model.parameters() if p.dim() > 1 and id(p) not in embeddings]

@@ -1,4 +1,4 @@
-"""How many experts a configuration says a model has."""
+"""Read the number of experts from a configuration."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _COUNTS = (
     "moe_num_experts",
     "num_moe_experts",
 )
-_PARTS = ("text_config", "ffn_config")  # where the text model's own, and DBRX's counts stand
+_PARTS = ("text_config", "ffn_config")  # hold the text model's counts, and DBRX's
 
 
 def experts(config: object | None) -> int | None:
-    """The number of experts that a router chooses from; None for a dense model.
+    """Return the number of experts that a router chooses from; None for a dense model.
 
     Args:
-        config: Of transformers, of the zoo, or any object with its settings.
+        config: A configuration of transformers or of the zoo, or any object with its settings.
     """
     if getattr(config, "feed_forward", "moe") != "moe":  # the zoo's dense members
         return None
@@ -24,7 +24,7 @@ def experts(config: object | None) -> int | None:
         for name in _COUNTS:
             try:
                 count = getattr(part, name, None)
-            except RuntimeError:  # transformers: it differs by layer
+            except RuntimeError:  # raised by transformers if the count differs by layer
                 continue
             if isinstance(count, int) and not isinstance(count, bool) and count > 1:
                 return count

@@ -1,4 +1,4 @@
-"""Parameters by block, and sums over them that hold for sharded tensors too."""
+"""Group parameters by block, and sum over them in a way that works for sharded tensors too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NORMS = "gradient norms"
 
 
 def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters by block (`block_paths`), and by module outside of them; each once."""
+    """Group trainable parameters by block (`block_paths`) or outer module; each occurs once."""
     blocks = block_paths(model)
     groups: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -26,13 +26,13 @@ def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor, without its graph."""
+    """Return the part of a tensor that this rank holds, without its graph."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
-    """Norm of what this rank holds of every gradient, float64; computed once a moment."""
+    """Return the norm of this rank's part of every gradient, float64, computed once per moment."""
     if _NORMS not in moment.shared:
         grads = [p.grad for p in moment.model.parameters() if p.grad is not None]
         norms = torch.stack(_norms(grads)).double() if grads else torch.zeros(0)
@@ -45,13 +45,16 @@ def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
 def sums_of_squares(
     groups: Sequence[Sequence[Tensor]], norms: Mapping[Tensor, Tensor] | None = None
 ) -> Tensor:
-    """Sum of squares of the entries of each group, `[groups]`, over all shards.
+    """Sum the squares of the entries of each group, `[groups]`, over all shards.
 
-    One communication per kind of sharding, which every rank must join.
+    This takes one communication per kind of sharding, which every rank must join.
 
     Args:
-        groups: Tensors, perhaps sharded.
-        norms: Of the tensors, as `gradient_norms` gives them; None computes them.
+        groups: Tensors, which may be sharded.
+        norms: Norms of the tensors, as `gradient_norms` returns them; None computes them.
+
+    Returns:
+        The sums, `[groups]`.
     """
     if norms is None:
         flat = [tensor for group in groups for tensor in group]
@@ -73,7 +76,7 @@ def sums_of_squares(
 
 
 def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Euclidean norms of local parts, float32, in one reduction."""
+    """Compute Euclidean norms of local parts, float32, in one reduction."""
     parts = [local(tensor) for tensor in tensors]
     return torch._foreach_norm(parts, 2, dtype=torch.float32) if parts else []
 

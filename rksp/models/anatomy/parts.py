@@ -1,4 +1,4 @@
-"""Where the parts of a model are: attention by head, feed-forward matrices, routers, head."""
+"""Find the parts of a model: attention by head, feed-forward matrices, routers, head."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _HEAD_NAMES = ("head", "lm_head", "embed_out", "classifier", "score")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Anatomy:
-    """What was found in a model; whatever is not there is empty.
+    """The parts that were found in a model; missing parts are empty.
 
     Attributes:
         attention: Attention layers in the order of the modules.
-        feed_forward: Every other matrix of the blocks: no embedding, router or convolution;
-            experts one by one, gate and up of a fused layer apart.
-        routers: Of mixtures of experts.
-        head: The matrix that makes logits, or None.
+        feed_forward: Every other matrix of the blocks, but no embedding, router or convolution.
+            Experts are listed one by one, and gate and up of a fused layer separately.
+        routers: Routers of mixtures of experts.
+        head: The matrix that computes logits, or None.
         blocks: Paths of the blocks.
     """
 
@@ -40,15 +40,15 @@ class Anatomy:
     blocks: tuple[str, ...]
 
     def attention_matrices(self) -> tuple[Matrix, ...]:
-        """Every layer's query, key, value and output matrices, low-rank halves included."""
+        """Return every layer's query, key, value and output matrices, with low-rank halves."""
         return tuple(matrix for layer in self.attention for matrix in layer.matrices())
 
 
 def find_anatomy(model: nn.Module) -> Anatomy:
-    """Looks a model over by the names and shapes of its modules; runs nothing.
+    """Inspect the names and shapes of a model's modules; nothing is run.
 
-    A layout that is not known is left out rather than guessed, as a wrong slice would give
-    plausible numbers that mean nothing.
+    An unknown layout is left out rather than guessed, because a wrong slice would give plausible
+    but meaningless numbers.
     """
     blocks = block_paths(model)
     attention = tuple(
@@ -95,9 +95,9 @@ def _other_matrices(model: nn.Module, blocks: tuple[str, ...], taken: set[int]) 
 
 
 def _experts(name: str, module: nn.Module, parameter: nn.Parameter) -> Iterator[Matrix]:
-    """Experts in one parameter `[experts, outputs, inputs]`, or transposed where the module says.
+    """Yield the experts in one parameter `[experts, outputs, inputs]`, or its transpose.
 
-    Llama 4 multiplies states from the left without saying so.
+    The module tells if the parameter is transposed; Llama 4's is, but does not tell.
     """
     is_transposed = getattr(module, "is_transposed", type(module).__name__.startswith("Llama4"))
     outputs = parameter.shape[2 if is_transposed else 1]
@@ -110,13 +110,13 @@ def _experts(name: str, module: nn.Module, parameter: nn.Parameter) -> Iterator[
             expert=expert,
         )
         if type(module).__name__.startswith("GptOss"):
-            yield whole  # gate and up alternate there
+            yield whole  # its gate and up rows alternate
         else:
             yield from _gate_and_up(whole)
 
 
 def _gate_and_up(matrix: Matrix) -> Iterator[Matrix]:
-    """The two halves of a fused gate and up projection; any other matrix as it is."""
+    """Yield the two halves of a fused gate and up projection; any other matrix unchanged."""
     outputs = matrix.shape[0]
     if "gate_up_proj" not in matrix.name or outputs % 2:
         yield matrix

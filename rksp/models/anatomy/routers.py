@@ -1,4 +1,4 @@
-"""Routers of mixtures of experts: where they stand, and what they make of states."""
+"""Find the routers of mixtures of experts, and compute their logits from states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rksp.models.anatomy.weight_view import at_least_float, gathered
 
-_ROUTER_NAMES = ("gate", "router", "wg")  # `gate_proj` of a gated feed-forward layer is none
+_ROUTER_NAMES = ("gate", "router", "wg")  # but not `gate_proj` of a gated feed-forward layer
 _TOP_K = ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k", "k")
 _SIGMOID_TYPES = ("Llama4", "DeepseekV3", "Glm4Moe", "Dots1")
 
@@ -19,23 +19,21 @@ _SIGMOID_TYPES = ("Llama4", "DeepseekV3", "Glm4Moe", "Dots1")
 class Router:
     """A mixture-of-experts layer's router.
 
-    The states that it scores are the first tensor its block is called with; logits are best
-    recomputed from them in float32, as what routers return differs from model to model and
-    release to release.
+    The states that it scores are the first tensor of the block's call. It is best to recompute the
+    logits from them in float32, because the output of routers differs between models and releases.
 
     Attributes:
-        path: Of the module that holds the weight.
-        block_path, block: The layer around router and experts.
+        path: Path of the module that holds the weight.
+        block: That layer.
         weight: `[experts, width]`.
-        bias: Added to the logits, `[experts]`, or None.
+        bias: Bias of the logits, `[experts]`, or None.
         top_k: Experts chosen per token.
-        is_sigmoid: Scores are sigmoids, not a softmax (DeepSeek-V3, Llama 4).
-        correction: Buffer added to scores for the choice alone (auxiliary-loss-free balance), or
+        is_sigmoid: Whether scores are sigmoids instead of a softmax (DeepSeek-V3, Llama 4).
+        correction: Buffer added to scores only for the choice (auxiliary-loss-free balance), or
             None.
     """
 
     path: str
-    block_path: str
     block: nn.Module
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -45,18 +43,18 @@ class Router:
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
-        """Logits `[tokens, experts]` of states `[..., width]`, at least float32."""
+        """Compute logits `[tokens, experts]` of states `[..., width]`, at least float32."""
         rows = at_least_float(states.detach().flatten(0, -2))
         bias = None if self.bias is None else gathered(self.bias).to(rows.dtype)
         return nn.functional.linear(rows, self.rows().to(rows.dtype), bias)
 
     def rows(self) -> Tensor:
-        """The weight `[experts, width]`, detached, at least float32, gathered from all shards."""
+        """Return the weight `[experts, width]`, detached, at least float32, from all shards."""
         return at_least_float(gathered(self.weight))
 
 
 def find_routers(model: nn.Module) -> Iterator[Router]:
-    """The routers of a model, told by their names and by the experts beside them."""
+    """Yield the routers of a model, recognized by their names and by the experts beside them."""
     for path, block in model.named_modules():
         experts = _expert_count(block)
         for name in _ROUTER_NAMES if experts else ():
@@ -67,7 +65,6 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
                 prefix = f"{path}." if path else ""
                 yield Router(
                     path=f"{prefix}{name}" + (f".{holder_name}" if holder_name else ""),
-                    block_path=path,
                     block=block,
                     weight=holder.weight,
                     bias=getattr(holder, "bias", None),
@@ -86,7 +83,7 @@ def _with_weight(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _expert_count(block: nn.Module) -> int:
-    """Experts that stand next to a router; 0 if there are none."""
+    """Count the experts beside a router; 0 if there are none."""
     for name, child in block.named_children():
         if name in _ROUTER_NAMES:
             continue
@@ -96,7 +93,7 @@ def _expert_count(block: nn.Module) -> int:
         if len(counts) == 1:
             return counts.pop()
         if "expert" in name and isinstance(count := getattr(child, "num_experts", None), int):
-            return count  # DBRX lays all experts in one matrix
+            return count  # DBRX stores all experts in one matrix
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A matrix inside of a parameter: whole, a fused one's part, one expert's, or head by head."""
+"""View a matrix inside of a parameter: whole, part of a fused one, one expert's, or by head."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Matrix:
-    """Rows of a weight, as a matrix `[outputs, inputs]` whichever way the parameter lies.
+    """Rows of a weight, as a matrix `[outputs, inputs]` for either layout of the parameter.
 
-    The outputs of the weight come in `groups` of equal size, and of each group the matrix owns
-    those from `start` to `stop`: one group for `nn.Linear` and for queries, keys and values one
-    after the other, a group a head where they are interleaved (GPT-NeoX).
+    The outputs of the weight come in `groups` of equal size, and the matrix owns those from `start`
+    to `stop` of each group. There is one group for `nn.Linear` and for stacked queries, keys and
+    values, and one group per head if these are interleaved (GPT-NeoX).
 
     Attributes:
         name: Path of the module or parameter, with the part of a fused one after a colon.
-        parameter: `[outputs, inputs]`, or transposed, perhaps with an expert in front.
-        bias: Of the same outputs, or None.
-        heads: Heads that share the outputs evenly; 1 where there are none.
-        is_transposed: The parameter is `[inputs, outputs]` (GPT-2's Conv1D).
-        groups, start, stop: Which outputs.
-        expert: Index in front of a parameter of three dimensions, or None.
+        parameter: `[outputs, inputs]` or its transpose, with a leading expert dimension for stacks.
+        bias: Bias of the same outputs, or None.
+        heads: Heads that share the outputs evenly; 1 without heads.
+        is_transposed: Whether the parameter is `[inputs, outputs]` (GPT-2's Conv1D).
+        groups: Number of groups of outputs.
+        start: First output of each group.
+        stop: Output after the last of each group.
+        expert: Index into a parameter of three dimensions, or None.
     """
 
     name: str
@@ -40,24 +42,24 @@ class Matrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(outputs, inputs)."""
+        """Numbers of outputs and inputs."""
         inputs = self.parameter.shape[-2 if self.is_transposed else -1]
         return self.groups * (self.stop - self.start), inputs
 
     def read(self) -> Tensor:
-        """The matrix `[outputs, inputs]`, detached; a view where the layout allows one.
+        """Return the matrix `[outputs, inputs]`, detached; a view if the layout allows one.
 
-        Gathered from all shards if the parameter is sharded, which every rank must join.
+        A sharded parameter is gathered from all shards, which every rank must join.
         """
         return self._rows(gathered(self.parameter)).flatten(0, 1)
 
     def read_heads(self) -> Tensor:
-        """`read`, head by head: `[heads, outputs of a head, inputs]`."""
+        """Return `read` split by head: `[heads, outputs of a head, inputs]`."""
         return self.read().unflatten(0, (self.heads, -1))
 
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
-        """Puts a matrix `[outputs, inputs]` in place."""
+        """Write a matrix `[outputs, inputs]` into the parameter."""
         whole = gathered(self.parameter)
         rows = self._rows(whole)
         rows.copy_(values.reshape(rows.shape))
@@ -65,7 +67,7 @@ class Matrix:
 
     @torch.no_grad()
     def scale_heads(self, factors: Sequence[float] | Tensor) -> None:
-        """Multiplies each head's outputs, bias included, by its factor `[heads]`, in place."""
+        """Multiply each head's outputs, bias included, by its factor `[heads]`, in place."""
         whole = gathered(self.parameter)
         rows = self._rows(whole)
         self._multiply(rows, factors)
@@ -81,7 +83,7 @@ class Matrix:
         rows.mul_(each.repeat_interleave(outputs // self.heads).view(*rows.shape[:2], 1))
 
     def _rows(self, whole: Tensor) -> Tensor:
-        """A view `[groups, outputs of a group, inputs]`."""
+        """Return a view `[groups, outputs of a group, inputs]`."""
         part = whole if self.expert is None else whole[self.expert]
         part = part.mT if self.is_transposed else part
         return part.unflatten(0, (self.groups, -1))[:, self.start : self.stop]
@@ -92,13 +94,13 @@ class Matrix:
 
 
 def gathered(parameter: Tensor) -> Tensor:
-    """A parameter without its graph: itself, or one made of all its shards."""
+    """Return a parameter without its graph, gathered from all its shards if it is sharded."""
     parameter = parameter.detach()
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def at_least_float(tensor: Tensor) -> Tensor:
-    """A tensor in float32, or in float64 if it is already."""
+    """Return a tensor in float32, or unchanged if it is float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 

@@ -1,1 +1,1 @@
-"""Models that are never whole in memory: weights drawn or read, used and dropped, unit by unit."""
+"""Stream models that are never whole in memory: load, use and drop weights unit by unit."""

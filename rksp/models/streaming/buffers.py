@@ -1,4 +1,4 @@
-"""Memory for weights, used again: fresh pages cost a third of the numbers that fill them."""
+"""Reuse memory for weights: fresh pages cost a third of the time of filling them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_SMALL = 1 << 20  # bytes; torch's own allocator is as good below
-_LOOSE = 1.1  # how much longer than what is asked for a block may be
+_SMALL = 1 << 20  # bytes; below this size torch's own allocator is as good
+_LOOSE = 1.1  # a reused block may be longer than the request by this factor
 
 
 @dataclass(slots=True)
 class _Block:
     memory: mmap.mmap
-    view: weakref.ref  # of what the tensor in it stands on; dead once no tensor does
+    view: weakref.ref  # of the memoryview that tensors keep alive; dead once no tensor uses it
 
     @property
     def is_idle(self) -> bool:
+        """Whether no tensor uses the block."""
         return self.view() is None
 
 
 class Buffers:
-    """Empty tensors on the CPU, in memory that earlier ones have left.
+    """Empty tensors on the CPU, in memory that earlier tensors have released.
 
-    A block is used again only after the last tensor that shares it is gone, so nothing that a
-    model keeps can change under it. What is held, idle blocks included, never exceeds `limit`
-    unless the tensors in use do.
+    A block is reused only after the last tensor that shares it is gone, so nothing that a model
+    keeps can change. The total size, idle blocks included, never exceeds `limit` unless the tensors
+    in use do.
 
     Attributes:
         limit: Bytes that blocks may take, idle ones included; 0 keeps no idle block.
@@ -40,11 +41,11 @@ class Buffers:
 
     @property
     def held(self) -> int:
-        """Bytes of all blocks."""
+        """Number of bytes of all blocks."""
         return sum(len(block.memory) for block in self._blocks)
 
     def empty(self, like: Tensor) -> Tensor:
-        """A tensor of the shape and dtype of `like`, its values undefined."""
+        """Return a tensor of the shape and dtype of `like`, with undefined values."""
         size = like.numel() * like.element_size()
         if size < _SMALL:
             return torch.empty(like.shape, dtype=like.dtype)
@@ -65,7 +66,7 @@ class Buffers:
         return self._blocks[-1]
 
     def trim(self, limit: int = 0) -> None:
-        """Gives idle blocks back, the oldest first, until no more than `limit` bytes are held."""
+        """Release idle blocks, the oldest first, until at most `limit` bytes are held."""
         excess = self.held - limit
         for block in list(self._blocks):
             if excess <= 0:

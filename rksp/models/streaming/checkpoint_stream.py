@@ -1,8 +1,8 @@
-"""Trained weights by name, read tensor by tensor from memory-mapped safetensors files.
+"""Read trained weights by name, one at a time, from memory-mapped safetensors files.
 
-Names and layouts on disk differ from the modules' own where transformers fuses or splits weights
-on loading (one matrix per expert on disk, one stack of them in the module): its own table of
-conversions decides, applied to one weight at a time.
+Where transformers fuses or splits weights on loading, names and layouts on disk differ from those
+of the modules (for example, one matrix per expert on disk, one stack in the module). The table of
+conversions of transformers is then applied to one weight at a time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rksp.models.checkpoint import check_finite, find_weights
 
 @dataclass(slots=True)
 class _Source:
-    """Where one weight comes from: keys on disk by pattern, and what turns them into it."""
+    """Where one weight comes from: its keys on disk by pattern, and its converter."""
 
     converter: object | None = None
-    first: str = ""  # the first weight that the converter yields, after which it names the others
+    first: str = ""  # the first weight that the converter yields; it names the others after it
     keys: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -33,11 +33,11 @@ class CheckpointWeights:
     """The weights of a checkpoint folder.
 
     Args:
-        folder: Holds safetensors files, and their index if there are several.
-        model: A skeleton of the model they are for.
+        folder: Folder of safetensors files, with their index if there are several.
+        model: A skeleton of the model.
 
     Raises:
-        InputError: A file is missing or damaged, or a weight is missing; it is named.
+        InputError: A file is missing or damaged, or a weight is missing; the message names it.
     """
 
     def __init__(self, folder: Path, model: nn.Module) -> None:
@@ -51,7 +51,7 @@ class CheckpointWeights:
         self._use_other_names()
 
     def _use_other_names(self) -> None:
-        """A shared weight may be stored under any of its names; every other must be there."""
+        """Find shared weights, which may be stored under any of their names; check the others."""
         names: dict[int, list[str]] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
@@ -62,6 +62,7 @@ class CheckpointWeights:
             self._sources[first] = self._sources[stored]
 
     def can_slice(self, name: str) -> bool:
+        """Tell whether parts of a weight can be read alone."""
         source = self._sources[name]
         count = self._model.get_parameter(name).shape[0]
         if source.converter is None:
@@ -72,16 +73,19 @@ class CheckpointWeights:
         )
 
     def is_drawn_in_place(self, name: str) -> bool:
+        """Return false: weights of a checkpoint are read, not drawn."""
         return False
 
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
+        """Return the jobs that fill a tensor with a weight."""
         return [lambda: self._fill(name, out, self._whole(name))]
 
     def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
+        """Return the jobs that fill a tensor with some rows of a weight."""
         return [lambda: self._fill(name, out, self._part(name, start, stop).reshape(out.shape))]
 
     def fill_buffers(self, model: nn.Module) -> None:
-        """Gives a model's buffers the values that the checkpoint holds."""
+        """Fill a model's buffers with the values in the checkpoint."""
         for name, buffer in model.named_buffers():
             if name in self._sources:
                 if buffer.is_meta:
@@ -132,7 +136,7 @@ class CheckpointWeights:
 
 
 def _sources(model: nn.Module, keys: list[str]) -> dict[str, _Source]:
-    """Weights of the model by name, with the keys they are made of."""
+    """Return the sources of the model's weights by name."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         WeightConverter,
@@ -165,5 +169,5 @@ def _sources(model: nn.Module, keys: list[str]) -> dict[str, _Source]:
 
 
 def _natural(key: str) -> list[tuple[int, str]]:
-    """Orders `experts.2` before `experts.10`."""
+    """Return a sort key that puts `experts.2` before `experts.10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in key.split(".")]

@@ -1,9 +1,9 @@
-"""Gradients of weights that are never whole in memory, as the factors they are products of.
+"""Keep gradients of weights that are never whole in memory as factors of products.
 
-The gradient of a linear layer is `leftᵀ @ right`, outputs' gradients `[tokens, rows]` times inputs
-`[tokens, columns]`. With 256 tokens the factors of a matrix of 4096 × 11008 take 15 MB and their
-product 180 MB. So the factors are kept, and any rows of the product are made when they are wanted:
-nothing is quantized.
+The gradient of a linear layer is `leftᵀ @ right`, the outputs' gradients `[tokens, rows]` times the
+inputs `[tokens, columns]`. With 256 tokens the factors of a matrix of 4096 × 11008 take 15 MB and
+their product 180 MB. So the factors are kept, and rows of the product are computed on demand.
+Nothing is quantized.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-Key = tuple[str, int | None]  # a weight by name, or one expert of a stack of them
-_CHUNK = 1 << 20  # entries made at once by one thread: 4 MB, near the cache
+Key = tuple[str, int | None]  # a weight by name, or one expert of a stack
+_CHUNK = 1 << 20  # entries computed at once by one thread: 4 MB, near the cache
 
 
 @dataclass(slots=True)
 class _Parts:
-    """What a weight's gradient is the sum of."""
+    """The terms of the sum that is a weight's gradient."""
 
     products: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -42,12 +42,12 @@ class Gradients:
 
     @property
     def names(self) -> set[str]:
-        """Weights that have a gradient, in whole or in part."""
+        """Names of the weights with a gradient, in whole or in part."""
         return {name for name, _ in self._parts}
 
     @property
     def size(self) -> int:
-        """Bytes held; inputs that several weights share count once."""
+        """Number of bytes held; inputs that several weights share count once."""
         held: dict[int, int] = {}
         for parts in self._parts.values():
             pairs = [tensor for pair in (*parts.products, *parts.rows) for tensor in pair]
@@ -56,15 +56,15 @@ class Gradients:
         return sum(held.values())
 
     def add_product(self, key: Key, left: Tensor, right: Tensor) -> None:
-        """Adds `leftᵀ @ right`: `[tokens, rows]` and `[tokens, columns]`."""
+        """Add `leftᵀ @ right`, from `[tokens, rows]` and `[tokens, columns]`."""
         self._of(key).products.append((left, right))
 
     def add_rows(self, key: Key, ids: Tensor, values: Tensor) -> None:
-        """Adds `values` `[tokens, columns]` to the rows `ids` `[tokens]`."""
+        """Add `values` `[tokens, columns]` to the rows `ids` `[tokens]`."""
         self._of(key).rows.append((ids, values))
 
     def add_dense(self, key: Key, value: Tensor) -> None:
-        """Adds a whole gradient."""
+        """Add a whole gradient."""
         parts = self._of(key)
         parts.dense = value.clone() if parts.dense is None else parts.dense.add_(value)
 
@@ -73,7 +73,7 @@ class Gradients:
 
     @torch.no_grad()
     def fill(self, key: Key, start: int, stop: int, out: Tensor) -> Tensor:
-        """Writes the rows `start … stop` of a gradient to `out`, of the shape of those rows."""
+        """Write the rows `start … stop` of a gradient to `out`, which has their shape."""
         parts = self._parts[key]
         first = True
         for left, right in parts.products:
@@ -93,9 +93,9 @@ class Gradients:
 
     @torch.no_grad()
     def squared_norm(self, key: Key, shape: tuple[int, ...]) -> float:
-        """Sum of the squared entries of a gradient of this shape.
+        """Compute the sum of the squared entries of a gradient of this shape.
 
-        Of a product alone by ‖LᵀR‖² = Σ (LLᵀ) ∘ (RRᵀ), which needs no entry of it.
+        For products alone, ‖LᵀR‖² = Σ (LLᵀ) ∘ (RRᵀ) needs no entry of the gradient.
         """
         parts = self._parts[key]
         if parts.products and not parts.rows and parts.dense is None:
@@ -111,7 +111,7 @@ class Gradients:
 
 
 def chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Ranges of rows of about a million entries; one range for a number alone."""
+    """Return ranges of rows with about a million entries each; one range for a scalar."""
     if not shape:
         return [(0, 1)]
     width = max(1, torch.Size(shape[1:]).numel())
@@ -120,5 +120,5 @@ def chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def part_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """The shape of a range of rows."""
+    """Return the shape of a range of rows."""
     return (stop - start, *shape[1:]) if shape else ()

@@ -1,4 +1,4 @@
-"""Who gives a streamed model's modules their weights while the stream itself does not."""
+"""Define the protocol for objects that place weights in a model instead of its stream."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from torch import Tensor
 
 from rksp.models.streaming.units import Slot, Unit
 
-Begin = Callable[[], Callable[[], Tensor]]  # begins to load a weight, and gives what waits for it
+Begin = Callable[[], Callable[[], Tensor]]  # starts to load a weight; returns the wait function
 
 
 class Guest(Protocol):
-    """What gives modules their weights in the stream's place."""
+    """Places the weights of modules in place of the stream."""
 
     def enter(self, unit: Unit) -> None:
-        """Puts the weights of a unit where they stand."""
+        """Place the weights of a unit."""
         ...
 
     def leave(self, unit: Unit) -> None:
-        """Takes them away."""
+        """Remove the weights of a unit."""
         ...
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
-        """One expert of a stack, which `begin` begins to load."""
+        """Return one expert of a stack, which `begin` starts to load."""
         ...

@@ -1,8 +1,8 @@
-"""Several passes through one streamed model, in step: each weight is loaded once for all of them.
+"""Run several passes through one streamed model in step, and load each weight once for all.
 
-Every lane runs the model's own forward pass on a thread of its own, and stops where it needs a
-weight. Only one runs at a time. When all have come to a weight it is loaded, each lane gets it
-moved along an update by its own distance, and it is dropped.
+Every lane runs the model's own forward pass on its own thread, and stops when it needs a weight.
+Only one lane runs at a time. When all lanes need the same weight, it is loaded. Each lane gets it
+moved along an update by the lane's own rate, and then it is dropped.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 
 class Direction(Protocol):
-    """An update per unit rate, of any rows of any weight."""
+    """An update per unit rate, for any rows of any weight."""
 
     def moves(self, key: Key) -> bool:
-        """Whether the update changes this weight."""
+        """Tell whether the update changes this weight."""
         ...
 
     def is_by_rows(self, name: str) -> bool:
-        """Whether rows can be had without the rest of the weight."""
+        """Tell whether rows can be computed without the rest of the weight."""
         ...
 
     def rows(self, key: Key, start: int, stop: int, weight: Tensor) -> Tensor:
-        """The update of the rows `start … stop`, whose values are `weight`."""
+        """Compute the update of the rows `start … stop`, whose values are `weight`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Want:
-    """What a lane waits for, and when in the pass: lanes with equal wants are served together."""
+    """What a lane waits for, and when in the pass; lanes with equal wants are served together."""
 
     rank: tuple[int, int, int]
     unit: Unit | None = None
@@ -53,17 +53,17 @@ class _Want:
 
 
 class _Stopped(BaseException):
-    """Ends a lane whose pass is not wanted any more."""
+    """Ends a lane whose pass is no longer needed."""
 
 
 class _Lane(threading.Thread):
-    """One pass, its weights moved by `rate` times the update."""
+    """One pass with its weights moved by `rate` times the update."""
 
     def __init__(self, lanes: Lanes, rate: float, run: Callable[[], object]) -> None:
         super().__init__(name="rksp-lane", daemon=True)
         self.lanes, self.rate, self.run_pass = lanes, rate, run
         self.want: _Want | None = None
-        self.asked: object = None  # what the want needs besides
+        self.asked: object = None  # further arguments of the want
         self.answer: object = None
         self.error: BaseException | None = None
         self.result: object = None
@@ -72,37 +72,38 @@ class _Lane(threading.Thread):
         self.place, self.turn = 0, 0
 
     def run(self) -> None:
+        """Run the pass and keep its result or its error."""
         try:
             with torch.no_grad(), _LaneProducts(self):
                 self.result = self.run_pass()
-        except BaseException as error:
+        except BaseException as error:  # raised again in the thread that waits
             self.error = error
         finally:
             self.want = None
             self.lanes.back.set()
 
     def ask(self, want: _Want, asked: object = None) -> object:
-        """Waits for an answer; the others run meanwhile."""
+        """Wait for an answer while the other lanes run."""
         self.want, self.asked = want, asked
         self.lanes.back.set()
         self.go.wait()
         self.go.clear()
-        answer, self.answer = self.answer, None  # a weight must not outlive its use
+        answer, self.answer = self.answer, None  # do not keep a weight alive after its use
         if answer is _Stopped:
             raise _Stopped
-        for unit, tensors in self.held:  # the others have put theirs there
+        for unit, tensors in self.held:  # the other lanes have placed theirs meanwhile
             unit.place(tensors)
         return answer
 
 
 class Lanes:
-    """Runs passes in step; the guest of a stream while it does.
+    """Runs passes in step; it is the guest of a stream while it does.
 
     Args:
-        stream: Rehearsed.
+        stream: A rehearsed stream.
         direction: The update per unit rate.
-        rates: Of the lanes; 0 is the model as it is.
-        served: Told how many bytes of weights a lane has been given.
+        rates: Rates of the lanes; 0 is the unmoved model.
+        served: Called with the bytes of weights that a lane has received.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Lanes:
         self._next: tuple[Key, Callable[[], Tensor]] | None = None
 
     def run(self, run: Callable[[], object]) -> list[object]:
-        """What `run` gives at each rate; raises what it raises at any."""
+        """Return the results of `run` at each rate; raise the first error of any lane."""
         lanes = [_Lane(self, rate, run) for rate in self.rates]
         with self.stream.visited_by(self):
             try:
@@ -149,9 +150,10 @@ class Lanes:
         if lane.error is not None:
             raise lane.error
 
-    # What the stream asks, on a lane's thread.
+    # The stream calls these methods on a lane's thread.
 
     def enter(self, unit: Unit) -> None:
+        """Wait for the unit's moved weights and place them."""
         lane = threading.current_thread()
         places = self._places.get(unit, ())
         lane.place = next((place for place in places if place >= lane.place), lane.place)
@@ -162,16 +164,18 @@ class Lanes:
         unit.place(tensors)
 
     def leave(self, unit: Unit) -> None:
+        """Remove the unit's weights."""
         held = threading.current_thread().held
         held[:] = [pair for pair in held if pair[0] is not unit]
         unit.clear()
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
+        """Wait for one moved expert of a stack and return it."""
         lane = threading.current_thread()
         want = _Want(rank=(lane.place, lane.turn, index), slot=slot, index=index)
         return lane.ask(want, begin)
 
-    # What a want is served with, on the caller's thread.
+    # These methods serve a want on the caller's thread.
 
     def _serve(self, want: _Want, lanes: list[_Lane]) -> None:
         if want.unit is not None:
@@ -208,7 +212,7 @@ class Lanes:
             self._resume(lane, self._moved(weight, update, lane.rate))
 
     def _serve_rows(self, slot: Slot, lanes: list[_Lane]) -> None:
-        """Products with a weight that is never whole."""
+        """Serve products with a weight that is never whole."""
         outs = [torch.empty(*lane.asked[0].shape[:-1], len(slot.empty)) for lane in lanes]
         for start, stop, part in Rows(slot.empty, self.stream.read(slot)).parts():
             update = self._update((slot.name, None), part, start)
@@ -226,7 +230,7 @@ class Lanes:
             self._resume(lane, out)
 
     def _update(self, key: Key, weight: Tensor, first: int = 0) -> Tensor | None:
-        """The update of a weight, or of its rows from `first` on; None if it does not move."""
+        """Compute the update of a weight or of its rows from `first` on; None if it has none."""
         if not self.direction.moves(key) or not any(self.rates):
             return None
         if not self.direction.is_by_rows(key[0]) or weight.dim() == 0:
@@ -243,7 +247,7 @@ class Lanes:
         return out
 
     def _moved(self, weight: Tensor, update: Tensor | None, rate: float) -> Tensor:
-        """A weight after a step of this rate."""
+        """Return a weight after a step of this rate."""
         if update is None or rate == 0:
             return weight
         if weight.dim() == 0:
@@ -261,19 +265,19 @@ class Lanes:
 
 
 class _LaneRows:
-    """A weight of a lane that is never whole."""
+    """A lane's weight that is never whole."""
 
     def __init__(self, lane: _Lane, slot: Slot) -> None:
         self.lane, self.slot = lane, slot
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """`x @ weightᵀ + bias`."""
+        """Return `x @ weightᵀ + bias`."""
         lane = self.lane
         lane.turn += 1
         return lane.ask(_Want(rank=(lane.place, lane.turn, -1), slot=self.slot), (x, bias))
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """`weight[ids]`."""
+        """Return `weight[ids]`."""
         lanes, key = self.lane.lanes, (self.slot.name, None)
         found = Rows(self.slot.empty, lanes.stream.read(self.slot)).look_up(ids)
         if self.lane.rate == 0 or not lanes.direction.moves(key):

@@ -1,4 +1,4 @@
-"""Weights on their way to where the model runs."""
+"""Load weights to the device where the model runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Jobs = Callable[[str, Tensor], list[Callable[[], object]]]
 
 
 class Loading:
-    """Tensors by name, filled by jobs in a pool and, for a GPU, copied there from pinned memory.
+    """Tensors by name; jobs in a pool fill them, and a GPU gets them from pinned memory.
 
     Args:
-        shapes: What to make: anything with a shape and a dtype, by name.
-        jobs: Gives the jobs that fill a tensor.
-        in_place: Of these, on a GPU, the jobs run there when they are wanted.
-        pool: Runs the others.
-        device: Where the tensors are wanted.
-        buffers: Gives the tensors on the CPU.
+        shapes: Objects with the shape and dtype of each tensor, by name.
+        jobs: Returns the jobs that fill a tensor.
+        in_place: Tells for which tensors the jobs run on the GPU itself, on demand.
+        pool: Runs the other jobs.
+        device: Device of the finished tensors.
+        buffers: Provides the tensors on the CPU.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Loading:
         self._jobs = jobs
         self._later = {name: like for name, like in shapes.items() if on_gpu and in_place(name)}
         self._here = {
-            # torch keeps pinned memory for the next one itself.
+            # torch itself keeps pinned memory for reuse.
             name: _pinned(like) if on_gpu else buffers.empty(like)
             for name, like in shapes.items()
             if name not in self._later
@@ -53,7 +53,7 @@ class Loading:
         ]
 
     def send(self) -> None:
-        """Begins the copy to the GPU, beside what computes there, once all is filled."""
+        """Start the copy to the GPU, parallel to its computation, once all jobs are done."""
         if self._there is None and all(future.done() for future in self._futures):
             with torch.cuda.stream(self._copies):
                 self._there = {
@@ -62,7 +62,7 @@ class Loading:
                 }
 
     def wait(self) -> dict[str, Tensor]:
-        """The filled tensors; raises what a job raised."""
+        """Return the filled tensors; raise the error of a failed job."""
         for future in self._futures:
             future.result()
         self.send()
@@ -82,7 +82,7 @@ class Loading:
         return drawn
 
     def drop(self) -> None:
-        """Forgets the jobs that have not begun."""
+        """Cancel the jobs that have not started."""
         for future in self._futures:
             future.cancel()
 
@@ -92,12 +92,12 @@ def _pinned(like: Tensor) -> Tensor:
 
 
 def choose_device() -> torch.device:
-    """The GPU if torch sees one, else the CPU."""
+    """Return the GPU if torch sees one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Puts a skeleton's buffers on a device; its parameters have no place."""
+    """Move a skeleton's buffers to a device; its parameters have no storage."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and not buffer.is_meta:
@@ -105,7 +105,7 @@ def move_buffers(model: nn.Module, device: torch.device) -> None:
 
 
 def moved(value: object, device: torch.device) -> object:
-    """Tensors in nested tuples, lists and dictionaries on a device."""
+    """Move the tensors in nested tuples, lists and dictionaries to a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""How much memory a streamed pass will take, told before it starts."""
+"""Predict how much memory a streamed pass will take."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rksp.errors import InputError
 from rksp.models.streaming.units import Unit
 
 _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted
-_ACTIVATIONS = 4  # of the widest module's output that live at once inside a block
-_SCRATCH = 12  # of it that statistics take and the allocator keeps, ...
-_MOST_SCRATCH = 400 * 10**6  # ... but no more bytes: what is larger goes back to the system
+_ACTIVATIONS = 4  # outputs of the widest module that are alive at once inside a block
+_SCRATCH = 12  # such outputs that statistics take and the allocator keeps, ...
+_MOST_SCRATCH = 400 * 10**6  # ... but no more bytes: larger blocks go back to the system
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
-OVERHEAD = 50 * 10**6  # of threads and of what BLAS packs; a tenth is lost between allocations
-_SHARE = 0.9  # of what is free, where no limit is given
-# Limit and usage of a container (cgroup 2, cgroup 1), and what its usage is called: file pages
-# are left out, which make room by themselves.
+OVERHEAD = 50 * 10**6  # bytes for threads and BLAS buffers; a tenth is lost between allocations
+_SHARE = 0.9  # of the free memory, if no limit is given
+# Limit and usage of a container (cgroup 2, cgroup 1), and the name of the usage: file pages do not
+# count, because the system frees them on demand.
 _CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", "anon"),
     (
@@ -32,13 +32,13 @@ _CONTAINERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Predicted peak of a streamed pass, in bytes: rather too much than too little.
+    """Predicted peak of a streamed pass, in bytes; the estimate is high rather than low.
 
     Attributes:
-        base: What the process holds already.
+        base: Memory that the process holds already.
         weights: The largest sum of weights in use and in preparation.
-        activations: Of the widest part of the pass, logits included.
-        spectra: States of the blocks that are being solved.
+        activations: Activations of the widest part of the pass, logits included.
+        spectra: States of the blocks whose spectra are being computed.
     """
 
     base: int
@@ -48,14 +48,15 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
+        """Predicted peak, in bytes."""
         inside = self.weights + self.activations + self.spectra
         return self.base + OVERHEAD + int(1.1 * inside)
 
     def check(self, limit: int | None, target: str) -> None:
-        """Refuses a pass that would not fit.
+        """Refuse a pass that would not fit.
 
         Raises:
-            InputError: With the prediction and what to do.
+            InputError: It does not fit; the message has the prediction and says what to do.
         """
         limit = free_memory() if limit is None else limit
         if self.peak > limit:
@@ -76,16 +77,19 @@ def plan_memory(
     entries: int = 0,
     workers: int = 1,
 ) -> MemoryPlan:
-    """Adds up what lives at once.
+    """Add up the memory that is in use at once.
 
     Args:
-        order: Units as the pass meets them.
+        order: Units in the order of the pass.
         ahead: Bytes prepared ahead.
         slice_size: Bytes of the largest expert that is loaded alone.
-        widest: Bytes of the largest module output of the whole batch, the logits aside.
+        widest: Bytes of the largest module output for the whole batch, without the logits.
         logits: Bytes of the model's output.
         entries: States times width of one block.
-        workers: Spectra solved at once.
+        workers: Number of spectra computed at once.
+
+    Returns:
+        The plan.
     """
     held = 0
     for place, unit in enumerate(order):
@@ -117,12 +121,13 @@ def check_pass(
     """Refuse a pass whose inputs alone would fill the memory, before anything is built.
 
     Args:
+        target: Name of the model, for the message.
         config: The configuration; sizes that it does not name count as zero.
         tokens: Tokens or patches of the whole probe.
-        limit: Bytes; default what is free.
+        limit: Bytes; default the free memory.
 
     Raises:
-        InputError: With the prediction and what to do.
+        InputError: It does not fit; the message has the prediction and says what to do.
     """
     of_text = getattr(config, "get_text_config", None)
     config = of_text() if callable(of_text) else config
@@ -142,12 +147,12 @@ def check_pass(
 
 
 def readable(size: int) -> str:
-    """A size in GB, or MB below one."""
+    """Format a size in GB, or in MB below one GB."""
     return f"{size / 1e9:.1f} GB" if size >= 10**9 else f"{size / 1e6:.0f} MB"
 
 
 def resident_memory() -> int:
-    """Bytes of this process in memory; the peak so far where the system tells no more."""
+    """Return the bytes of this process in memory, or its peak if the system reports no more."""
     status = Path("/proc/self/statm")
     if status.exists():
         return int(status.read_text().split()[1]) * resource.getpagesize()
@@ -156,7 +161,7 @@ def resident_memory() -> int:
 
 
 def free_memory() -> int:
-    """Bytes this process may hold: nine tenths of what is free and what it has already."""
+    """Return the bytes this process may hold: nine tenths of free plus already held memory."""
     information = Path("/proc/meminfo")
     free = []
     if information.exists():
@@ -167,7 +172,7 @@ def free_memory() -> int:
 
 
 def _container(limit: str, usage: str, name: str) -> int | None:
-    """Bytes left in the container this process runs in; None if it sets no limit."""
+    """Return the bytes left in the container of this process; None if it sets no limit."""
     if not Path(limit).exists() or not (text := Path(limit).read_text().strip()).isdigit():
         return None
     lines = dict(line.split() for line in Path(usage).read_text().splitlines())

@@ -1,10 +1,10 @@
-"""How far a long measurement has come."""
+"""Report the progress of a long measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Called with what is done, what there is to do, in the same unit, and what is being done.
+# Called with the work done, the total work in the same unit, and a label.
 Progress = Callable[[float, float, str], None]
 
 
@@ -12,20 +12,20 @@ class Meter:
     """Adds up work and reports it.
 
     Args:
-        progress: See `Progress`; None reports to nobody.
-        total: Work in all, by any measure that grows evenly with time.
-        label: What it is.
+        progress: See `Progress`; None reports nothing.
+        total: Total work, in any measure that grows evenly with time.
+        label: What the work is.
     """
 
     def __init__(self, progress: Progress | None, total: float, label: str) -> None:
         self.progress, self.total, self.label, self.done = progress, total, label, 0.0
 
     def add(self, work: float) -> None:
-        """Reports so much more."""
+        """Add work and report it."""
         self.done = min(self.total, self.done + work)
         if self.progress is not None:
             self.progress(self.done, self.total, self.label)
 
     def finish(self) -> None:
-        """Reports that nothing is left."""
+        """Report that all work is done."""
         self.add(self.total)

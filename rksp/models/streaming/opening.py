@@ -1,4 +1,4 @@
-"""From a source to a model that streams, and when to do so."""
+"""Decide whether to stream a model, and open a stream for a source."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rksp.models.streaming.weights import InitialWeights, fill_buffers
 
 Streaming = Literal["auto", "always", "never"]
 STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
-_PASS = 4  # bytes a parameter for a forward pass in memory
-_RESPONSE = 12  # for the response: weights, update, moved weights
+_PASS = 4  # bytes per parameter for a forward pass in memory
+_RESPONSE = 12  # bytes per parameter for the response: weights, update, moved weights
 
 
 def should_stream(
@@ -28,17 +28,23 @@ def should_stream(
     *,
     with_response: bool = False,
 ) -> bool:
-    """Whether a model is streamed: where it must be, or would not fit in memory.
+    """Tell whether a model is streamed: if it must be, or would not fit in memory.
 
     Args:
-        with_response: Count what the response holds besides the weights.
+        source: The target.
+        streaming: The user's choice.
+        max_memory: Bytes; default the free memory.
+        with_response: Whether to count the extra memory of the response.
+
+    Returns:
+        Whether to stream.
 
     Raises:
-        InputError: Streaming was asked for and the target cannot be, or it was forbidden and the
-            model does not fit.
+        InputError: Streaming was requested but is impossible, or it was forbidden and the model
+            does not fit.
     """
     if streaming not in STREAMING:
-        raise InputError(f"--stream {streaming!r} is none of {', '.join(STREAMING)}.")
+        raise InputError(f"--stream {streaming!r} is not one of {', '.join(STREAMING)}.")
     can = source.construct_empty is not None
     if streaming == "always" and not can:
         raise InputError(
@@ -55,14 +61,14 @@ def should_stream(
     if needed > limit:
         advice = "use --stream auto" if can else "use a smaller one"
         raise InputError(
-            f"{source.target} needs {readable(needed)} to be held in memory, more than "
+            f"{source.target} needs {readable(needed)} of memory if held whole, more than "
             f"{readable(limit)}; {advice}, or raise --max-memory."
         )
     return False
 
 
 def response_fits(source: ModelSource, max_memory: int | None) -> bool:
-    """Whether the response, which holds three copies of the weights, fits in memory."""
+    """Tell whether the response, which needs three copies of the weights, fits in memory."""
     limit = free_memory() if max_memory is None else max_memory
     if source.num_parameters is None:
         return True
@@ -77,20 +83,23 @@ def open_stream(
     max_memory: int | None = None,
     poison: bool = False,
 ) -> Stream:
-    """A model whose weights come and go while it runs: use as a context manager.
+    """Open a model whose weights are loaded while it runs; use it as a context manager.
 
     Args:
-        source: Of a model of transformers.
-        seed: Of the random initialization, default the source's own; a checkpoint has no use for
-            it.
-        workers: Threads that prepare weights; the result does not depend on them.
-        max_memory: Bytes; more is refused before the pass starts. Default what is free.
-        poison: Fill weights with NaN first and look for what is left: for tests.
+        source: A source of a transformers model.
+        seed: Seed of the random initialization, default the source's own; a checkpoint ignores it.
+        workers: Threads that prepare weights; the result does not depend on their number.
+        max_memory: Bytes; a pass that needs more is refused before it starts. Default the free
+            memory.
+        poison: Fill weights with NaN first and check that none is left: for tests.
+
+    Returns:
+        The stream.
 
     Raises:
         NotCovered: The model's weights cannot be drawn one by one.
-        InputError: The configuration does not hold together, or a file of the checkpoint is
-            missing or damaged.
+        InputError: The configuration is inconsistent, or a file of the checkpoint is missing or
+            damaged.
     """
     seed = source.seed if seed is None else seed
     try:

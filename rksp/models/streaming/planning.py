@@ -1,4 +1,4 @@
-"""What a stream may prepare ahead of use, and whether its pass fits in memory at all."""
+"""Plan how much a stream prepares ahead of use, and whether its pass fits in memory."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ AHEAD = 256 * 2**20  # bytes prepared while a unit computes, unless one unit is 
 
 
 def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPlan, int]:
-    """Predicts the peak of a pass; where memory is short, less is prepared ahead.
+    """Predict the peak of a pass; if memory is short, less is prepared ahead.
 
     Args:
-        stream: Just rehearsed on one sequence.
-        sequences: Of the pass.
+        stream: A stream that was just rehearsed on one sequence.
+        sequences: Number of sequences of the pass.
         entries: States times width of one block.
 
     Returns:
         The plan, and the bytes to prepare ahead.
 
     Raises:
-        InputError: It does not fit even so.
+        InputError: The pass does not fit even with nothing prepared ahead.
     """
     inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
     wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
@@ -56,38 +56,41 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
     raise AssertionError("a plan beyond the limit is refused")
 
 
-# Of the factors of all gradients: what the forward pass keeps and they have not replaced yet, at
-# the worst moment of the backward pass.
+# Share of the factors of all gradients, plus what the forward pass keeps and the factors have not
+# replaced yet, at the worst moment of the backward pass.
 _KEPT = 1.35
-_LANES = 5  # that a sweep runs at most
-_PASSES, _LOADS = 3.7, 7  # of the pass over the whole probe: arithmetic, and loading every weight
+_LANES = 5  # most lanes of a sweep
+_PASSES, _LOADS = 3.7, 7  # multiples of the whole pass: its arithmetic, and its loading of weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsePlan:
-    """What a streamed response will take, told before it starts.
+    """Predicted cost of a streamed response.
 
     Attributes:
-        peak: Bytes.
-        seconds: From the pass that came before; None if there was none.
+        peak: Peak memory in bytes.
+        seconds: Time estimated from the preceding pass; None if there was none.
     """
 
     peak: int
     seconds: float | None
 
     def describe(self) -> str:
-        """One line."""
+        """Return the plan as one line."""
         time = "" if self.seconds is None else f", about {self.seconds / 60:.1f} minutes"
         return f"response: {readable(self.peak)}{time}"
 
 
 def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
-    """Predicts a streamed response, for which every weight's inputs and outputs are kept.
+    """Predict a streamed response, which keeps every weight's inputs and outputs.
 
     Args:
-        stream: Rehearsed.
-        tokens: Of one of its two batches.
-        classes: Of the logits.
+        stream: A rehearsed stream.
+        tokens: Tokens of one of its two batches.
+        classes: Number of classes of the logits.
+
+    Returns:
+        The plan.
     """
     chosen = getattr(getattr(stream.model, "config", None), "num_experts_per_tok", None) or 2
     kept = 0
@@ -101,7 +104,7 @@ def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
             kept += slot.empty.numel()
     logits = 2 * tokens * classes
     largest = max(_slice_size(stream), *(unit.size for unit in stream.units), 0)
-    # The update and one lane's weight, beside the weights that a pass holds anyway.
+    # The update and one lane's weight, in addition to the weights that any pass holds.
     weights = 2 * largest + (0 if stream.plan is None else stream.plan.weights)
     lanes = _LANES * 4 * 2 * stream.widest + 3 * 4 * logits
     inside = _KEPT * 4 * kept + weights + lanes
@@ -114,7 +117,7 @@ def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
 
 
 def _slice_size(stream: Stream) -> int:
-    """Bytes of what is loaded at a time of weights that are not loaded whole."""
+    """Return the bytes that are loaded at a time of the weights that are not loaded whole."""
     together: dict[nn.Module, int] = {}  # both stacks of a module are in use at once
     for slot in stream.stacks:
         together[slot.module] = together.get(slot.module, 0) + slice_size(slot)

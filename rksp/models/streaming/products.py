@@ -1,9 +1,9 @@
-"""Products with large weights on several threads, the same bits on any number of them.
+"""Multiply by large weights on several threads, with the same bits for any number of them.
 
-BLAS splits a product by the threads it has, and rounds by how it splits. Here the split depends
-on the weight's shape alone and each part runs on one thread. The whole product on one thread rounds
-differently for some shapes (2048 × 2048 with 256 tokens, say), by 1e-6 of its size; smaller weights
-are left to it.
+BLAS splits a product by its number of threads, and its rounding depends on the split. Here the
+split depends only on the weight's shape, and each part runs on one thread. For some shapes
+(2048 × 2048 with 256 tokens, for example), the whole product on one thread rounds differently, by
+1e-6 of its size. Smaller weights are left to BLAS.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from rksp.models.streaming.slices import Rows, even_edges
 
 Result = TypeVar("Result")
 _LARGE = 1 << 22  # entries of a weight: its product with 256 tokens takes 20 ms on one core
-_NARROW = 512  # outputs of a part
+_NARROW = 512  # least outputs of a part
 _PARTS = 16
 
 
 def bounds(outputs: int) -> list[int]:
-    """Where the parts of a product with so many outputs begin and end."""
+    """Return the edges of the parts of a product with this many outputs."""
     return even_edges(outputs, max(1, min(_PARTS, outputs // _NARROW)))
 
 
 class SplitProducts(TorchFunctionMode):
-    """Inside, `F.linear` with a large weight runs on the threads of a pool.
+    """Splits `F.linear` with a large weight over the threads of a pool.
 
     Args:
-        pool: Its threads; not the one that fills weights, behind whose jobs products would wait.
-        tall: Weights that are loaded by ranges of rows, by the identity of what stands for them.
+        pool: The threads; not the pool that fills weights, whose jobs would delay the products.
+        tall: Weights that are loaded by ranges of rows, by the identity of their placeholder.
 
     Attributes:
-        flops: FLOP of what was split, because counters see their own thread only.
+        flops: FLOP of the split products, because counters see only their own thread.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, tall: Mapping[int, Rows] | None = None) -> None:
@@ -72,9 +72,9 @@ class SplitProducts(TorchFunctionMode):
         return out
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-        """Writes `x @ weight.T + bias` to `out` `[tokens, outputs]`."""
+        """Write `x @ weight.T + bias` to `out` `[tokens, outputs]`."""
 
-        @torch.no_grad()  # threads begin with gradients on
+        @torch.no_grad()  # new threads have gradients on
         def part(start: int, stop: int) -> None:
             here, own = out[:, start:stop], weight[start:stop].T
             if bias is None:
@@ -87,7 +87,7 @@ class SplitProducts(TorchFunctionMode):
 
 
 def multiply_back(pool: ThreadPoolExecutor, x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight` for `[tokens, outputs]` and `[outputs, inputs]`, on the threads of a pool."""
+    """Compute `x @ weight` for `[tokens, outputs]` and `[outputs, inputs]`, on a pool's threads."""
     out = torch.empty(len(x), weight.shape[1], dtype=x.dtype)
 
     @torch.no_grad()
@@ -99,7 +99,7 @@ def multiply_back(pool: ThreadPoolExecutor, x: Tensor, weight: Tensor) -> Tensor
 
 
 def run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Result]]) -> list[Result]:
-    """Runs jobs on the threads of a pool; their results in order, or what one raised."""
+    """Run jobs on the threads of a pool; return their results in order, or raise their error."""
     jobs = list(jobs)
     if len(jobs) == 1:
         return [jobs[0]()]

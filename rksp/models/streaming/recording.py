@@ -1,9 +1,9 @@
-"""What a model's own `_init_weights` does to each weight, written down without any weight there.
+"""Record what a model's own `_init_weights` does to each weight, without any weight in memory.
 
-The calls run over the skeleton, children before parents, as transformers runs them. An operation
-on a parameter costs nothing on the meta device and is noted; what is computed on the way (Mamba's
-time steps, say) is small, real and seeded by its module's path. The notes can then be replayed for
-any part of any weight, in any order, on any number of threads.
+The calls run over the skeleton, children before parents, in the order of transformers. An operation
+on a parameter costs nothing on the meta device and is recorded. Intermediate values (Mamba's time
+steps, for example) are small and real; their seed is that of the module's path. The record can then
+be replayed for any part of any weight, in any order, on any number of threads.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rksp.models.refusals import refusals
 from rksp.models.streaming.seeds import PIECE, seed_of
 from rksp.models.streaming.skeleton import make_skeleton, share_weights
 
-# Replayed as a whole: they look at values, or mix entries.
+# Replayed as a whole, because they depend on values or mix entries.
 _WHOLE = ("trunc_normal_", "orthogonal_", "sparse_", "dirac_", "eye_")
-_SMALL = 1 << 20  # entries of a weight that may be real while notes are taken
+_SMALL = 1 << 20  # most entries of a weight that may be real during recording
 _RANDOM = frozenset({"normal_", "uniform_", "trunc_normal_", "orthogonal_", "sparse_"})
 _BY_PIECE = frozenset({"normal_", "uniform_", "trunc_normal_"})
 _OVERWRITING = frozenset({"normal_", "uniform_", "zero_", "fill_", "copy_", *_WHOLE})
-# Entry by entry, so that a part can be done alone.
+# Operations on single entries, so that a part can be done alone.
 _ENTRYWISE = frozenset(
     {"zero_", "fill_", "mul_", "add_", "sub_", "div_", "clamp_", "erfinv_", "exp_", "log_", "neg_"}
     | _BY_PIECE
@@ -37,14 +37,15 @@ _ENTRYWISE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One operation in place.
+    """One in-place operation.
 
     Attributes:
         operation: Name of the tensor method, or of the function of `torch.nn.init`.
-        args, kwargs: Its further arguments: numbers, or small real tensors.
+        args: Its further positional arguments: numbers, or small real tensors.
+        kwargs: Its further keyword arguments, likewise.
         view: (size, stride, offset) of the part it works on; None for the whole weight.
-        first: Number in the model of its first random piece.
-        pieces: Random pieces it draws.
+        first: Number, within the model, of its first random piece.
+        pieces: Number of random pieces it draws.
     """
 
     operation: str
@@ -56,6 +57,7 @@ class Step:
 
     @property
     def is_entrywise(self) -> bool:
+        """Whether the operation can be applied to a part of the weight alone."""
         tensors = [a for a in (*self.args, *self.kwargs.values()) if isinstance(a, Tensor)]
         return (
             self.view is None
@@ -66,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one weight comes about: its steps in order, the first of which writes all of it."""
+    """The initialization of one weight: its steps in order; the first writes the whole weight."""
 
     name: str
     shape: tuple[int, ...]
@@ -75,11 +77,12 @@ class Recipe:
 
     @property
     def numel(self) -> int:
+        """Number of entries."""
         return torch.Size(self.shape).numel()
 
     @property
     def draws(self) -> int:
-        """Random numbers it takes, rejections aside."""
+        """Count of random numbers it draws, without rejections."""
         return sum(
             self.numel if step.view is None else torch.Size(step.view[0]).numel()
             for step in self.steps
@@ -88,7 +91,7 @@ class Recipe:
 
 
 class _Notebook(TorchDispatchMode):
-    """Notes every operation in place on the weights; others run."""
+    """Records every in-place operation on the weights; other operations run."""
 
     def __init__(self, names: dict[int, str], shapes: dict[str, torch.Size]) -> None:
         super().__init__()
@@ -120,7 +123,7 @@ class _Notebook(TorchDispatchMode):
         held = tuple(v.clone() if isinstance(v, Tensor) else v for v in args)
         step = Step(operation=operation, args=held, kwargs=kwargs, view=view)
         if is_whole and operation in _OVERWRITING:
-            self.steps[name].clear()  # whatever came before is gone
+            self.steps[name].clear()  # it overwrites all earlier steps
             self.unclear.pop(name, None)
         self.steps[name].append(step)
 
@@ -141,7 +144,7 @@ class _Notebook(TorchDispatchMode):
         return result
 
     def derive(self, func, args: tuple, kwargs: dict, result: object) -> None:
-        """Follows a weight times, over, plus or minus a number."""
+        """Follow a weight multiplied, divided, increased or decreased by a number."""
         operation = func._schema.name.removeprefix("aten::")
         name = self.name_of(args[0]) if args else None
         if operation not in ("mul", "div", "add", "sub") or name is None:
@@ -155,7 +158,7 @@ class _Notebook(TorchDispatchMode):
 
 @contextmanager
 def _functions_noted(notebook: _Notebook) -> Iterator[None]:
-    """Notes whole functions of `torch.nn.init` that cannot be followed without values."""
+    """Record whole functions of `torch.nn.init` that need values to be followed."""
     from transformers import initialization
 
     table = initialization.TORCH_INIT_FUNCTIONS
@@ -183,14 +186,17 @@ def _functions_noted(notebook: _Notebook) -> Iterator[None]:
 def record_model(
     construct: Callable[[], nn.Module], seed: int
 ) -> tuple[nn.Module, dict[str, Recipe]]:
-    """A skeleton with its weights shared as they should be, and the recipe of every weight.
+    """Make a skeleton with its weights shared correctly, and the recipe of every weight.
 
     Args:
-        construct: Builds a model of transformers; called once.
-        seed: Of the initialization.
+        construct: Builds a transformers model; called once.
+        seed: Seed of the initialization.
+
+    Returns:
+        The skeleton, and the recipes by name.
 
     Raises:
-        NotCovered: As `record`.
+        NotCovered: As in `record`.
     """
     model, given = make_skeleton(construct, seed)
     recipes = record(model, given, seed)
@@ -200,12 +206,15 @@ def record_model(
 
 
 def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, Recipe]:
-    """The recipe of every parameter, and of every buffer that has no value yet.
+    """Record the recipe of every parameter, and of every buffer that has no value yet.
 
     Args:
-        model: A skeleton of `make_skeleton`; its small buffers get their values here.
-        given: What its constructor gave to parameters, used where `_init_weights` says nothing.
-        seed: Of what is computed on the way.
+        model: A skeleton from `make_skeleton`; its small buffers get their values here.
+        given: Values that its constructor gave to parameters, for those that `_init_weights` skips.
+        seed: Seed of intermediate values.
+
+    Returns:
+        The recipes by name.
 
     Raises:
         NotCovered: The model has no `_init_weights`, leaves a weight without value, or computes one
@@ -219,8 +228,8 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, R
         given = given | real
         if lacking := _lacking(notebook, given) | _nan(real):
             raise NotCovered(
-                f"{type(model).__name__} does not say how {next(iter(lacking))} is initialized "
-                "apart from the other weights; use --stream never."
+                f"{type(model).__name__} does not initialize {next(iter(lacking))} independently "
+                "of the other weights; use --stream never."
             )
     recipes: dict[str, Recipe] = {}
     number = 0
@@ -249,7 +258,7 @@ def record(model: nn.Module, given: dict[str, Tensor], seed: int) -> dict[str, R
 
 
 def _empty(model: nn.Module) -> dict[str, Tensor]:
-    """What has no value yet: parameters, and buffers too large for the skeleton."""
+    """Return what has no value yet: parameters, and buffers too large for the skeleton."""
     buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_meta}
     return dict(model.named_parameters()) | buffers
 
@@ -257,7 +266,7 @@ def _empty(model: nn.Module) -> dict[str, Tensor]:
 def _note_all(
     model: nn.Module, seed: int, small: dict[str, torch.Size]
 ) -> tuple[_Notebook, dict[str, Tensor]]:
-    """Runs every initializer; the weights in `small` are real meanwhile, and given back."""
+    """Run every initializer; weights in `small` are real meanwhile, and their values returned."""
     empty = _empty(model)
     real = {name: torch.full(shape, math.nan) for name, shape in small.items()}
     noted = {name: tensor for name, tensor in empty.items() if name not in small}
@@ -284,7 +293,7 @@ def _note_all(
 
 @contextmanager
 def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
-    """The model with some parameters real, shared ones everywhere they stand."""
+    """Replace some parameters by real ones, wherever shared ones occur."""
     empty = dict(model.named_parameters())
     standins = {id(empty[name]): nn.Parameter(value) for name, value in real.items()}
     places = [
@@ -303,7 +312,7 @@ def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
 
 
 def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.Size]:
-    """Weights whose value is not known after the notes."""
+    """Return the weights whose value is still unknown after recording."""
     return {
         name: shape
         for name, shape in notebook.shapes.items()
@@ -329,13 +338,13 @@ def _pieces(step: Step, numel: int) -> int:
 
 
 def _children_first(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """Every module once with the transformers model that initializes it, children first.
+    """Yield every module once with the transformers model that initializes it, children first.
 
-    Parents last is what GPT-2 relies on: its blocks overwrite what their projections began with.
+    GPT-2 relies on this order: its blocks overwrite the initial values of their projections.
     """
     if not hasattr(model, "_init_weights"):
         raise NotCovered(
-            f"{type(model).__name__} has no _init_weights, from which weights are drawn one by "
+            f"{type(model).__name__} has no _init_weights, so its weights cannot be drawn one by "
             "one; use --stream never."
         )
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Sizes of weights, gathered while they pass by."""
+"""Gather the root mean squares of weights while a pass loads them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _CHUNK = 1 << 20  # entries summed in float32 at once: a relative error of 1e-6
 class Scales:
     """Root mean squares of the matrices that a pass has loaded.
 
-    Of an embedding that is never whole only the neighborhood of looked-up rows counts.
+    For an embedding that is never whole, only the neighborhood of looked-up rows counts.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[int, tuple[float, int]]] = {}
 
     def note(self, name: str, start: int, part: Tensor, pool: ThreadPoolExecutor) -> None:
-        """Takes in the rows of a weight from `start` on, each range once."""
+        """Add the rows of a weight from `start` on; each range counts once."""
         if part.dim() == 2 and part.is_floating_point():
             ranges = self._sums.setdefault(name, {})
             if start not in ranges:
                 ranges[start] = square_sum(part, pool), part.numel()
 
     def rms(self, name: str) -> float | None:
-        """Of the entries seen; None if none were."""
+        """Return the RMS of the entries seen; None if none were."""
         ranges = self._sums.get(name)
         if not ranges:
             return None
@@ -40,13 +40,13 @@ class Scales:
 
 
 def root_mean_square(weight: Tensor) -> float:
-    """Of all entries of a weight."""
+    """Compute the RMS of all entries of a weight."""
     return math.sqrt(square_sum(weight.detach()) / weight.numel())
 
 
 @torch.no_grad()
 def square_sum(weight: Tensor, pool: ThreadPoolExecutor | None = None) -> float:
-    """Sum of squares, the same on any number of threads."""
+    """Compute the sum of squares; it is the same for any number of threads."""
     flat = weight.reshape(-1)
     edges = pairwise([*range(0, len(flat), _CHUNK), len(flat)])
 

@@ -1,4 +1,4 @@
-"""A model without weights: modules and small buffers real, every parameter on the meta device."""
+"""Build a model without weights: modules and small buffers are real, parameters are on meta."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.overrides import TorchFunctionMode
 
 from rksp.models.streaming.seeds import seed_of
 
-_LARGE = 1 << 20  # entries; a tensor of more is born on the meta device
+_LARGE = 1 << 20  # entries; larger tensors are created on the meta device
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
 
 
 class _SmallOnly(TorchFunctionMode):
-    """Tensors under construction: large ones have no storage, empty ones hold NaN."""
+    """Creates large tensors without storage, and fills empty small ones with NaN."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -47,20 +47,20 @@ def _uninitialized() -> Iterator[None]:
 
 
 def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Runs a constructor without allocating its weights.
+    """Run a constructor without allocating the weights.
 
-    What the constructor computes (rotary frequencies, masks) is computed; what it draws follows
-    the seed. Weights that the constructor shares are shared; those that `tie_weights` would share
-    are not yet, because transformers initializes each before it ties them. The global generator is
-    left as found.
+    The values that the constructor computes (rotary frequencies, masks) are computed; its draws
+    follow the seed. Weights that the constructor shares are shared. Weights that `tie_weights`
+    would share are not shared yet, because transformers initializes each before it ties them. The
+    state of the global generator is unchanged.
 
     Args:
-        make: Builds a model of transformers; called once.
-        seed: Of whatever the constructor draws.
+        make: Builds a transformers model; called once.
+        seed: Seed of the constructor's draws.
 
     Returns:
-        The model, parameters on the meta device, and the values that the constructor itself gave
-        to small parameters, by name.
+        The model with its parameters on the meta device, and the values that the constructor itself
+        gave to small parameters, by name.
     """
     with torch.random.fork_rng(devices=[]), _uninitialized(), _SmallOnly(), torch.no_grad():
         torch.manual_seed(seed_of(seed, "constructor"))
@@ -82,6 +82,6 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
 
 
 def share_weights(model: nn.Module) -> None:
-    """Ties what the configuration says is tied, such as the output layer to the embedding."""
+    """Tie the weights that the configuration ties, such as the output layer to the embedding."""
     if hasattr(model, "tie_weights"):
         model.tie_weights()

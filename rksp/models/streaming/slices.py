@@ -1,4 +1,4 @@
-"""Weights too large to be held at once: loaded an expert, or a range of rows, at a time."""
+"""Load weights that are too large to hold by one expert, or one range of rows, at a time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from rksp.models.streaming.seeds import PIECE
 from rksp.models.streaming.units import Slot
 
-SLICED_OVER = 256 * 2**20  # bytes; what is no larger is loaded whole
+SLICED_OVER = 256 * 2**20  # bytes; smaller weights are loaded whole
 _PART = 128 * 2**20  # bytes of the rows that are loaded together
-_ROWS = 4096  # but no fewer rows, so that their product has parts enough for every thread
+_ROWS = 4096  # the least number of rows, so that the product has enough parts for every thread
 _ALIGNED = 64  # rows, so that no part of a product ends within a vector register
-_GROUPS = 16  # of rows of an embedding that are loaded together
+_GROUPS = 16  # groups of rows of an embedding that are loaded together
 
-# Begins to load the entries `start … stop` of a weight's first dimension, and gives what waits
-# for them.
+# Starts to load the entries `start … stop` of a weight's first dimension; returns the function that
+# waits for them.
 Read = Callable[[int, int], Callable[[], Tensor]]
 
 
 def is_stack(slot: Slot) -> bool:
-    """Whether a slot holds a fused weight of experts that is loaded one expert at a time."""
+    """Tell whether a slot holds a fused weight of experts that is loaded one expert at a time."""
     return (
         slot.empty.dim() == 3
         and slot.size > SLICED_OVER
@@ -32,7 +32,7 @@ def is_stack(slot: Slot) -> bool:
 
 
 def is_tall(slot: Slot) -> bool:
-    """Whether a slot holds a matrix or an embedding that is loaded by ranges of rows."""
+    """Tell whether a slot holds a matrix or an embedding that is loaded by ranges of rows."""
     return (
         slot.empty.dim() == 2
         and slot.size > SLICED_OVER
@@ -41,15 +41,15 @@ def is_tall(slot: Slot) -> bool:
 
 
 class Experts:
-    """Stands in for a weight `[experts, …]` of which one expert at a time is looked at.
+    """A placeholder for a weight `[experts, …]` that is read one expert at a time.
 
     Args:
-        slot: Where it stands.
+        slot: Place of the weight.
         read: See `Read`.
-        device: Where the experts are wanted.
-        give: Gives an expert in place of `read`, or None; called with the slot, its index and
+        device: Device of the experts.
+        give: Returns an expert in place of `read`, or None; called with the slot, its index and
             `read`.
-        ahead: Whether to load the next expert meanwhile: they are looked at in their order.
+        ahead: Tells whether to load the next expert meanwhile, since experts are read in order.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Experts:
         return wait()[0]
 
     def forget(self) -> None:
-        """Drops what is loaded."""
+        """Drop the expert that is loaded ahead."""
         self._next = None
 
     def __len__(self) -> int:
@@ -86,18 +86,18 @@ class Experts:
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        """A product of stacks (`torch.bmm`), as Llama 4 has it, expert by expert."""
+        """Multiply stacks (`torch.bmm`) expert by expert, as Llama 4 does."""
         if func is torch.bmm and len(args) == 2 and isinstance(args[1], cls) and not kwargs:
             x, stack = args
             return torch.stack([torch.mm(x[i], stack[i]) for i in range(len(stack))])
-        raise RuntimeError(f"{func.__name__} of a stack of experts of which one is there at a time")
+        raise RuntimeError(f"{func.__name__} of a stack of experts that is loaded one at a time")
 
 
 class Rows:
     """A weight `[rows, width]` that is never whole.
 
     Args:
-        like: The parameter it stands for, on the meta device.
+        like: Its parameter on the meta device.
         read: See `Read`.
     """
 
@@ -105,17 +105,17 @@ class Rows:
         self.shape, self._read = like.shape, read
 
     def parts(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Ranges in order with their rows; the next is loaded while one is used."""
+        """Yield ranges in order with their rows; the next range is loaded meanwhile."""
         ranges = list(pairwise(part_edges(self.shape)))
         waiting = self._read(*ranges[0])
         for (start, stop), following in zip(ranges, [*ranges[1:], None], strict=True):
             part = waiting()
             waiting = None if following is None else self._read(*following)
             yield start, stop, part
-            del part  # before the one after the next takes its memory
+            del part  # free its memory before another part is loaded
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """`weight[ids]`, of which only the neighborhood of each row is loaded."""
+        """Return `weight[ids]`; only the neighborhood of each row is loaded."""
         wanted, place = ids.unique(return_inverse=True)
         size = max(1, PIECE // self.shape[1])  # a random piece is drawn whole
         groups = (wanted // size).unique().tolist()
@@ -131,17 +131,17 @@ class Rows:
 
 
 def even_edges(count: int, parts: int) -> list[int]:
-    """Where the parts of so many rows begin and end; all about as long, so that none is narrow."""
+    """Return the edges of the parts of `count` rows; all parts have about the same length."""
     return [count * part // parts // _ALIGNED * _ALIGNED for part in range(parts)] + [count]
 
 
 def part_edges(shape: tuple[int, ...]) -> list[int]:
-    """Where the ranges of rows of a matrix `[rows, width]` of float32 begin and end."""
+    """Return the edges of the ranges of rows of a float32 matrix `[rows, width]`."""
     at_most = max(_ROWS, _PART // (4 * shape[1]))
     return even_edges(shape[0], -(-shape[0] // at_most))
 
 
 def slice_size(slot: Slot) -> int:
-    """Bytes of what is loaded at a time of a slot that is not loaded whole."""
+    """Return the bytes that are loaded at a time of a slot that is not loaded whole."""
     edges = range(2) if is_stack(slot) else part_edges(slot.empty.shape)
     return slot.size // len(slot.empty) * max(b - a for a, b in pairwise(edges))

@@ -1,4 +1,4 @@
-"""A forward pass whose weights come just before they are used and go right after."""
+"""Run a forward pass whose weights are loaded just before their use and dropped right after."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ Result = TypeVar("Result")
 
 
 class Stream:
-    """Hooks on a skeleton that give its modules their weights for as long as they run.
+    """Hooks on a skeleton that give its modules their weights only while they run.
 
-    A rehearsal with weights that have no memory finds the order of the modules, and whether a
-    module's weights are used only while it runs; where they are not, whole blocks are loaded.
-    Use as a context manager: leaving it drops every weight and stops the threads.
+    A rehearsal with weights that have no memory finds the order of the modules. It also finds
+    whether a module's weights are used only while it runs; if not, whole blocks are loaded. Use the
+    stream as a context manager: leaving it drops every weight and stops the threads.
 
     Args:
         model: A skeleton; its buffers have values.
-        weights: Where the weights come from.
+        weights: The source of the weights.
         workers: Threads that prepare weights, and as many that multiply by them; the result does
-            not depend on them.
-        ahead: Bytes prepared ahead of use; 0 prepares nothing ahead. Default a quarter of a
-            gigabyte or the largest unit of a block, less where memory is short.
+            not depend on their number.
+        ahead: Bytes prepared ahead of use; 0 prepares nothing ahead. Default the larger of a
+            quarter of a gigabyte and the largest unit of a block, or less if memory is short.
         max_memory: Bytes; a pass that needs more is refused after its rehearsal.
-        target: What it is called in messages.
-        device: Where the model runs; default the GPU if there is one, to which weights come from
-            pinned memory while it computes. On the CPU torch gets one thread and large products
-            are split here: the result must not depend on how many threads there are.
+        target: Name of the model in messages.
+        device: Device of the model; default the GPU if there is one. Weights get there from pinned
+            memory while the GPU computes. On the CPU torch gets one thread and large products are
+            split here, because the result must not depend on the number of threads.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Stream:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self.slots = slots_of(model)
-        self.empty = {slot.name: slot.empty for slot in self.slots}  # of no memory, by name
+        self.empty = {slot.name: slot.empty for slot in self.slots}  # without memory, by name
         can_slice = [slot for slot in self.slots if weights.can_slice(slot.name)]
         self.stacks = tuple(slot for slot in can_slice if is_stack(slot))
-        on_cpu = self.device.type == "cpu"  # a GPU has no use for less than a whole matrix
+        on_cpu = self.device.type == "cpu"  # a GPU multiplies by whole matrices
         self.tall = tuple(slot for slot in can_slice if on_cpu and is_tall(slot))
         self.grain: Grain = "module"
         self.units: tuple[Unit, ...] = ()
@@ -87,8 +87,8 @@ class Stream:
         self.asked_ahead = ahead
         self.ahead = ahead or 0
         self.widest = self.logits = 0
-        self.waited = 0.0  # seconds the model stood still for its weights
-        self.pass_seconds: float | None = None  # of the last pass of the stream's own
+        self.waited = 0.0  # seconds the model waited for its weights
+        self.pass_seconds: float | None = None  # duration of the stream's last own pass
         self._begun = 0.0
         self._place = 0
         self._done: list[Unit] = []
@@ -101,21 +101,21 @@ class Stream:
         self.buffers = Buffers()
         self.scales = Scales()
         self._guest: Guest | None = None
-        self.split_flops = 0  # of products split over threads
+        self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
-            model.set_experts_implementation("eager")  # the one that looks at experts one by one
+            model.set_experts_implementation("eager")  # the one that reads experts one by one
         for slot in self.stacks:
             experts = Experts(
                 slot, self.read(slot), self.device, self._give_expert, lambda: bool(self.ahead)
             )
-            # In the instance's own dictionary it hides the parameter, which stays listed.
+            # In the instance's dictionary it hides the parameter, which stays registered.
             slot.module.__dict__[slot.attribute] = experts
             self._experts.append(experts)
         model._rksp_stream = self
         self._attach("module")
 
     def describe(self) -> str:
-        """How the weights were held, a phrase; the same for any number of threads."""
+        """Describe how the weights were held; the phrase does not depend on the threads."""
         grains = {
             "module": "module by module",
             "block": "block by block",
@@ -154,7 +154,7 @@ class Stream:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, products with large weights take as many threads as weights have."""
+        """Split products with large weights over as many threads as prepare weights."""
         if self.device.type != "cpu":
             yield
             return
@@ -165,7 +165,7 @@ class Stream:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Inside, the model runs on weights without memory, and the order of units is noted."""
+        """Run the model inside on weights without memory, and record the order of units."""
         self.is_rehearsing, self.order = True, []
         try:
             with HollowProducts({id(slot.empty) for slot in self.tall}):
@@ -177,12 +177,15 @@ class Stream:
     def rehearse(
         self, run: Callable[[], Result], *, sequences: int = 1, entries: int = 0
     ) -> Result:
-        """Calls `run` in a rehearsal, with the finest grain that the model bears.
+        """Call `run` in a rehearsal, with the finest grain that the model supports.
 
         Args:
             run: Runs the model on one sequence.
-            sequences: Of the pass that will follow.
+            sequences: Number of sequences of the pass that will follow.
             entries: States times width of that pass.
+
+        Returns:
+            The result of `run`.
 
         Raises:
             InputError: The pass would not fit in memory.
@@ -209,7 +212,7 @@ class Stream:
         return result
 
     def _attempts(self) -> Iterator[None]:
-        """Ever coarser: large matrices by rows, all of them whole, blocks, the rest at once."""
+        """Try coarser and coarser grains: matrices by rows, whole, by block, the rest at once."""
         self._attach("module")
         yield
         self.tall = ()
@@ -228,16 +231,16 @@ class Stream:
         else:
             tensors = self.fetch(unit)
         for slot in unit.slots:
-            # As in memory: torch chooses between products, which round differently, by whether a
-            # weight requires a gradient, even where none is taken. Where one is, the graph would
-            # keep every weight.
+            # A weight requires a gradient as it does in memory: torch chooses by this between
+            # products that round differently, even if no gradient is taken. If one is taken, the
+            # graph would keep every weight.
             is_asked = slot.empty.requires_grad and not torch.is_grad_enabled()
             weight = nn.Parameter(tensors[slot.name], requires_grad=is_asked)
             slot.module._parameters[slot.attribute] = weight
         self._loaded.append(unit)
 
     def fetch(self, unit: Unit) -> dict[str, Tensor]:
-        """The weights of a unit; begins with those of the units after it."""
+        """Return the weights of a unit; start loading those of the units after it."""
         loading = self._coming.pop(unit, None) or self._load(unit)
         self._advance(unit)
         tensors = self._wait(loading)
@@ -246,25 +249,25 @@ class Stream:
         return tensors
 
     def begin(self, slot: Slot) -> Callable[[], Tensor]:
-        """Begins to load one whole weight; gives what waits for it."""
+        """Start to load one whole weight; return the function that waits for it."""
         loading = self._loading({slot.name: slot.empty}, self.weights.jobs)
         return lambda: self._wait(loading)[slot.name]
 
     @contextmanager
     def visited_by(self, guest: Guest) -> Iterator[None]:
-        """Inside, modules get their weights from a guest."""
+        """Let a guest give modules their weights inside."""
         self.release()
         self._guest = guest
         try:
             yield
         finally:
             self._guest = None
-            for unit in self.units:  # of a pass that was broken off
+            for unit in self.units:  # of a pass that was aborted
                 unit.clear()
             self.release()
 
     def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
-        """What a guest gives for an expert, if there is one."""
+        """Return the expert from a guest, if there is one."""
         if self._guest is None:
             return None
 
@@ -299,9 +302,9 @@ class Stream:
             return
         if self.is_rehearsing and unit.module is not self.model:
             size = _bytes_of(output)
-            # The last module gives the logits, of which there is one copy and not four.
+            # The last module returns the logits; there is one copy of them and not four.
             self.widest, self.logits = max(self.widest, self.logits), size
-        # Not dropped yet: hooks that come after this one may look at the weights.
+        # The unit is dropped later, because hooks after this one may read the weights.
         self._done.append(unit)
 
     def _retire(self) -> None:
@@ -312,7 +315,7 @@ class Stream:
         self._done.clear()
 
     def _advance(self, unit: Unit) -> None:
-        """Begins with what comes next, as far as memory is set aside for it."""
+        """Start loading what comes next, as far as memory is reserved for it."""
         try:
             self._place = self.order.index(unit, self._place) + 1
         except ValueError:
@@ -332,12 +335,12 @@ class Stream:
             loading.send()
 
     def read(self, slot: Slot) -> Read:
-        """What loads parts of a slot's weight."""
+        """Return the function that loads parts of a slot's weight."""
 
         def read(start: int, stop: int) -> Callable[[], Tensor]:
             shape, dtype = (stop - start, *slot.empty.shape[1:]), slot.empty.dtype
             like = torch.empty(shape, dtype=dtype, device="meta")
-            if self.is_rehearsing:  # an expert: what is tall is never looked at then
+            if self.is_rehearsing:  # an expert, because tall weights are never read in rehearsal
                 like = torch.empty(shape[1:], dtype=dtype, device="meta")
                 return lambda: hollow(like, self.device).unsqueeze(0)
             loading = self._loading(
@@ -364,7 +367,7 @@ class Stream:
             self.pass_seconds = time.perf_counter() - self._begun
 
     def release(self) -> None:
-        """Drops every weight; the next pass begins anew."""
+        """Drop every weight and everything prepared ahead."""
         self._done = list(dict.fromkeys(self._done + self._loaded))
         self._retire()
         for loading in self._coming.values():
@@ -376,7 +379,7 @@ class Stream:
         self._place = 0
 
     def again(self) -> Stream:
-        """A closed stream as it was after its rehearsal."""
+        """Open a new stream in the state of this one after its rehearsal."""
         stream = Stream(
             self.model,
             self.weights,
@@ -401,7 +404,7 @@ class Stream:
         return stream
 
     def close(self) -> None:
-        """Drops every weight, takes the hooks off and stops the threads."""
+        """Drop every weight, remove the hooks and stop the threads."""
         self.release()
         self._detach()
         for slot in self.stacks:

@@ -1,4 +1,4 @@
-"""What a pass over a model asks of the stream that feeds it, if one does."""
+"""Let a pass over a model use the stream that feeds it, if there is one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from rksp.models.streaming.stream import Stream
 
 
 def stream_of(model: nn.Module) -> Stream | None:
-    """The stream that feeds a model, if there is one."""
+    """Return the stream that feeds a model, or None."""
     return getattr(model, "_rksp_stream", None)
 
 
 def locate_chains(
     model: nn.Module, run: Callable[[], object], path: str | None, sequences: int, states: int
 ) -> tuple[Chain, ...]:
-    """`find_chains`, by a rehearsal where the model is streamed.
+    """Find the chains as `find_chains` does; a streamed model is rehearsed for it.
 
     Args:
-        sequences, states: Of the pass that will follow, to predict its memory.
+        model: The model.
+        run: Runs the model on one sequence.
+        path: As in `find_chains`.
+        sequences: Number of sequences of the pass that will follow, to predict its memory.
+        states: Number of states of that pass.
+
+    Returns:
+        The chains.
     """
     stream = stream_of(model)
     find = lambda: find_chains(model, run, path=path)
@@ -33,6 +40,6 @@ def locate_chains(
 
 
 def computing(model: nn.Module) -> AbstractContextManager[object]:
-    """What a pass of a streamed model runs inside of; nothing for one in memory."""
+    """Return the context for a pass of a streamed model; an empty context for one in memory."""
     stream = stream_of(model)
     return nullcontext() if stream is None else stream.computing()

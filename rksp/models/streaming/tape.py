@@ -1,9 +1,9 @@
-"""A backward pass through a model whose weights come and go.
+"""Run a backward pass through a streamed model.
 
-Products with a weight are done by functions of our own, which keep the input and load the weight
-again when its turn comes in the backward pass; what they leave behind are the factors of the
-weight's gradient (`gradients.py`). Every other use of a weight is torch's, and its graph keeps that
-weight: those are vectors and other small ones.
+Custom functions compute products with a weight. They keep the input and load the weight again in
+the backward pass. Their result is the factors of the weight's gradient (`gradients.py`). Every
+other use of a weight is left to torch, whose graph keeps that weight: these are vectors and other
+small weights.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _PRODUCTS = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lent:
-    """A weight that is there for now.
+    """A weight that is loaded for now.
 
     Attributes:
-        key: Whose it is.
-        value: It, or what stands for it where it is multiplied by ranges of rows.
-        begin: Loads it again; None for one that comes by ranges of rows.
+        key: Key of the weight.
+        value: The weight, or its placeholder if it is multiplied by ranges of rows.
+        begin: Loads it again; None for a weight that is loaded by ranges of rows.
     """
 
     key: Key
@@ -47,26 +47,26 @@ class _Lent:
 
 
 class Tape(TorchFunctionMode):
-    """Inside, a streamed model's forward and backward pass leaves the gradients of its weights.
+    """Collects the gradients of a streamed model's weights in a forward and backward pass.
 
     Args:
-        stream: Rehearsed.
-        served: Told how many bytes of weights have been used.
+        stream: A rehearsed stream.
+        served: Called with the bytes of weights that were used.
 
     Attributes:
-        gradients: Of every weight that took part.
+        gradients: Gradients of every weight that took part.
     """
 
     def __init__(self, stream: Stream, served: Callable[[int], None]) -> None:
         super().__init__()
         self.stream, self.served, self.gradients = stream, served, Gradients()
-        self._anchor = torch.zeros((), requires_grad=True)  # makes outputs ask for gradients
+        self._anchor = torch.zeros((), requires_grad=True)  # makes outputs require gradients
         self._tall = {id(slot.empty): slot for slot in stream.tall}
         self._products: list[Begin | None] = []  # in the order of the forward pass
         self._coming: dict[int, Callable[[], Tensor]] = {}
 
     def enter(self, unit: Unit) -> None:
-        """Gives a unit its weights."""
+        """Place the weights of a unit."""
         tensors = self.stream.fetch(unit)
         self.served(unit.size)
         lent = {
@@ -78,11 +78,11 @@ class Tape(TorchFunctionMode):
         unit.place(lent)
 
     def leave(self, unit: Unit) -> None:
-        """Takes them away."""
+        """Remove the weights of a unit."""
         unit.clear()
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
-        """One expert of a stack."""
+        """Return one expert of a stack."""
         return self._lend(slot, index, begin()(), begin)
 
     def _lend(self, slot: Slot, index: int | None, value: Tensor, begin: Begin) -> Tensor:
@@ -119,7 +119,7 @@ class Tape(TorchFunctionMode):
         return _Product.apply(input, self._anchor, bias, lent, self, False)
 
     def _multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        """`x @ weight`, the weight `[inputs, outputs]`, as GPT-2 and some experts have it."""
+        """Compute `x @ weight` for a weight `[inputs, outputs]`, as in GPT-2 and some experts."""
         lent = self._lent(weight)
         if lent is None or weight.dim() != 2 or x.dim() < 2 or lent.begin is None:
             return None
@@ -141,12 +141,12 @@ class Tape(TorchFunctionMode):
         return _LookUp.apply(self._anchor, input, lent, padding_idx, self)
 
     def number(self, begin: Begin | None) -> int:
-        """The place of a product in the forward pass."""
+        """Add a product and return its number in the forward pass."""
         self._products.append(begin)
         return len(self._products) - 1
 
     def load(self, number: int) -> Tensor:
-        """The weight of a product, again; begins with that of the product before."""
+        """Load the weight of a product again; start loading that of the product before it."""
         wait = self._coming.pop(number, None) or self._products[number]()
         earlier = number - 1
         if earlier >= 0 and self._products[earlier] is not None and self.stream.ahead:
@@ -155,7 +155,7 @@ class Tape(TorchFunctionMode):
 
 
 class _Borrow(torch.autograd.Function):
-    """A weight as a tensor that asks for a gradient, which goes to `sink` and not to a leaf."""
+    """A weight as a tensor that requires a gradient, which goes to `sink` and not to a leaf."""
 
     @staticmethod
     def forward(ctx, anchor: Tensor, value: Tensor, sink: Callable[[Tensor], None]) -> Tensor:
@@ -221,7 +221,7 @@ class _LookUp(torch.autograd.Function):
 
 
 def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
-    """`x @ weight` of a weight that comes by ranges of rows, from what stands for it."""
+    """Compute `x @ weight` for a weight that is loaded by ranges of rows, given its placeholder."""
     slot = next(slot for slot in stream.tall if slot.empty is empty)
     total = torch.zeros(len(x), empty.shape[1])
     for start, stop, part in Rows(slot.empty, stream.read(slot)).parts():
@@ -235,7 +235,7 @@ def _flat(x: Tensor) -> Tensor:
 
 @contextmanager
 def taping(stream: Stream, served: Callable[[int], None] = lambda size: None) -> Iterator[Tape]:
-    """Inside, passes of a streamed model run under a tape."""
+    """Run the passes of a streamed model inside under a tape."""
     tape = Tape(stream, served)
     with torch.enable_grad(), stream.visited_by(tape), stream.computing(), tape:
         yield tape

@@ -1,4 +1,4 @@
-"""What is loaded together: a module's own weights, or a whole block where blocks need that."""
+"""Define what is loaded together: a module's own weights, or a whole block if needed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ class Slot:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Number of bytes."""
         return self.empty.numel() * self.empty.element_size()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unit:
-    """Weights that come before `module` is called and go after it.
+    """Weights that are loaded before `module` is called and dropped after it.
 
     Attributes:
-        path: Of the module.
-        slots: Where they stand; one weight may stand twice.
-        size: Bytes.
+        path: Path of the module.
+        module: The module.
+        slots: Places of the weights; one weight may have two.
+        size: Number of bytes.
     """
 
     path: str
@@ -49,26 +50,27 @@ class Unit:
 
     @property
     def is_in_list(self) -> bool:
-        """Whether it belongs to an entry of a list of modules, as blocks do."""
+        """Whether the module belongs to an entry of a list of modules, as blocks do."""
         return any(part.isdigit() for part in self.path.split("."))
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the weights, each once."""
         return tuple(dict.fromkeys(slot.name for slot in self.slots))
 
     def place(self, tensors: Mapping[str, Tensor]) -> None:
-        """Puts tensors where the weights stand."""
+        """Place tensors as the weights."""
         for slot in self.slots:
             slot.module._parameters[slot.attribute] = tensors[slot.name]
 
     def clear(self) -> None:
-        """Puts what has no memory there."""
+        """Replace the weights by placeholders without memory."""
         for slot in self.slots:
             slot.module._parameters[slot.attribute] = slot.empty
 
 
 def slots_of(model: nn.Module) -> list[Slot]:
-    """Every place of every parameter, under the first name of each."""
+    """List every place of every parameter, under the first name of each."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [
         Slot(module=module, attribute=attribute, name=names[id(parameter)], empty=parameter)
@@ -79,13 +81,17 @@ def slots_of(model: nn.Module) -> list[Slot]:
 
 
 def units_of(model: nn.Module, slots: list[Slot], grain: Grain) -> tuple[Unit, ...]:
-    """Partitions the slots into units.
+    """Partition the slots into units.
 
     Args:
-        slots: Those to stream.
-        grain: "module": each module's own parameters; "block": everything below each entry of the
-            outermost module lists together, the rest by module; "rest": the same, and all of the
-            rest for as long as the model runs.
+        model: The model.
+        slots: The slots to stream.
+        grain: "module" loads each module's own parameters. "block" loads each entry of the
+            outermost module lists as a whole, and the rest by module. "rest" loads blocks too, and
+            all of the rest for as long as the model runs.
+
+    Returns:
+        The units.
     """
     owner: dict[nn.Module, nn.Module] = {}
     if grain == "rest":
@@ -114,21 +120,21 @@ def _bytes(slots: list[Slot]) -> int:
 
 
 def hollow(like: Tensor, device: torch.device) -> nn.Parameter:
-    """A weight of the right shape without memory, for a rehearsal: one number everywhere."""
+    """Return a weight of the right shape without memory, for a rehearsal: one number repeated."""
     value = torch.full((), 1.0 if like.dim() < 2 else 0.02, dtype=like.dtype, device=device)
     value = value.expand(like.shape)
-    if like.dim() > 2:  # what multiplies stacks of matrices looks at their strides
+    if like.dim() > 2:  # products of stacks of matrices read their strides
         value = value.contiguous()
     return nn.Parameter(value, requires_grad=False)
 
 
 class HollowProducts(TorchFunctionMode):
-    """Replaces products with hollow weights by something of the right shape that costs nothing.
+    """Replaces products with hollow weights by cheap results of the right shape.
 
-    A weight that is not there must not be looked at; some operations would not mind.
+    An operation that reads a weight without memory raises an error.
 
     Args:
-        tall: Identities of weights that are never there, but have products by ranges of rows.
+        tall: Identities of weights that are never whole, but have products by ranges of rows.
     """
 
     def __init__(self, tall: Collection[int] = ()) -> None:
@@ -145,7 +151,7 @@ class HollowProducts(TorchFunctionMode):
         if func.__name__ not in _HARMLESS and any(
             isinstance(value, Tensor) and value.device.type == "meta" for value in args
         ):
-            raise RuntimeError(f"{func.__name__} of a weight that is not there")
+            raise RuntimeError(f"{func.__name__} of a weight that is not loaded")
         return func(*args, **(kwargs or {}))
 
     def _is_hollow(self, weight: Tensor) -> bool:
@@ -155,5 +161,5 @@ class HollowProducts(TorchFunctionMode):
 
 
 def _ripple(length: int, device: torch.device) -> Tensor:
-    """Entries that differ, so that no normalization divides by nothing."""
+    """Return entries that differ, so that no normalization divides by zero."""
     return torch.cos(torch.arange(length, device=device) * (math.pi / 7))

@@ -1,4 +1,4 @@
-"""Weights by name: drawn by their recipes, whole or in part, the same bits in any order."""
+"""Draw weights by their recipes, whole or in part, with the same bits in any order."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rksp.models.streaming.seeds import PIECE, piece_seed, seed_of
 
 
 class Weights(Protocol):
-    """Where a streamed model's weights come from."""
+    """The source of a streamed model's weights."""
 
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
-        """What fills `out` `[*shape]` with a weight; the jobs may run in any order, at once."""
+        """Return the jobs that fill `out` `[*shape]` with a weight; they may run in any order."""
         ...
 
     def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
-        """The same for a part of the first dimension."""
+        """Return the jobs that fill `out` with a range of the weight's first dimension."""
         ...
 
     def can_slice(self, name: str) -> bool:
-        """Whether `rows` is cheaper than the whole."""
+        """Tell whether `rows` is cheaper than the whole."""
         ...
 
     def is_drawn_in_place(self, name: str) -> bool:
-        """Whether the jobs may run on a tensor of the GPU, where they only launch kernels."""
+        """Tell whether the jobs may run on a tensor of the GPU, where they only launch kernels."""
         ...
 
 
@@ -41,13 +41,13 @@ class InitialWeights:
     """A random initialization, drawn on demand.
 
     Args:
-        recipes: By name, of `record`.
-        seed: Of the initialization.
-        by_counter: Take random numbers from `rksp.kernels.normal_fill`, which draws where the
-            weight is wanted, and not from torch's generator on the CPU. The bits are others. On
-            one core its reference gives 22 million normals a second, torch 130 to 260 million;
-            on a GPU the kernel writes as fast as memory does.
-        poison: Fill with NaN first and look for what is left: for tests.
+        recipes: Recipes by name, from `record`.
+        seed: Seed of the initialization.
+        by_counter: Take random numbers from `rksp.kernels.normal_fill`, which draws on the device
+            of the weight, instead of torch's generator on the CPU. The bits differ. On one core its
+            reference makes 22 million normals a second, and torch 130 to 260 million. On a GPU the
+            kernel is as fast as memory.
+        poison: Fill weights with NaN first and check that none is left: for tests.
     """
 
     def __init__(
@@ -62,24 +62,28 @@ class InitialWeights:
         self.by_counter = by_counter
 
     def can_slice(self, name: str) -> bool:
+        """Tell whether any part of a weight can be drawn alone."""
         return all(step.is_entrywise for step in self.recipes[name].steps)
 
     def is_drawn_in_place(self, name: str) -> bool:
+        """Tell whether a weight is drawn on the GPU itself."""
         return self.by_counter and self.can_slice(name)
 
     def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
+        """Return the jobs that fill `out` with a weight."""
         recipe = self.recipes[name]
         if self.can_slice(name):
             return self._pieces(recipe, out.view(-1), 0)
         return [lambda: self._whole(recipe, out)]
 
     def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
+        """Return the jobs that fill `out` with some rows of a weight."""
         recipe = self.recipes[name]
         width = math.prod(recipe.shape[1:])
         return self._pieces(recipe, out.view(-1), start * width)
 
     def _pieces(self, recipe: Recipe, flat: Tensor, start: int) -> list[Callable[[], object]]:
-        """Jobs for the entries `start … start + numel` of a weight, a piece each."""
+        """Return jobs for the entries `start … start + numel` of a weight, one per piece."""
         if self.by_counter:
             return [lambda: self._counted(recipe, flat, start)]
         stop = start + flat.numel()
@@ -91,7 +95,7 @@ class InitialWeights:
         low, high = number * PIECE, min((number + 1) * PIECE, recipe.numel)
         inside = max(low, start), min(high, start + flat.numel())
         here = flat[inside[0] - start : inside[1] - start]
-        # Only whole pieces can be drawn; a part of one is drawn elsewhere and cut.
+        # Only whole pieces can be drawn; part of a piece is drawn into another tensor and cut.
         piece = here if inside == (low, high) else flat.new_empty(high - low)
         with self._finished(recipe.name, piece):
             for step in recipe.steps:
@@ -101,7 +105,7 @@ class InitialWeights:
 
     @torch.no_grad()
     def _counted(self, recipe: Recipe, flat: Tensor, start: int) -> None:
-        """Draws the entries `start … start + numel` by their numbers in the model."""
+        """Draw the entries `start … start + numel` by their numbers in the model."""
         key = seed_of(self.seed, "weights")
         with self._finished(recipe.name, flat):
             for step in recipe.steps:
@@ -129,7 +133,7 @@ class InitialWeights:
 
     @contextmanager
     def _finished(self, name: str, tensor: Tensor) -> Iterator[None]:
-        """Poisons what is filled inside, and looks for poison that is left."""
+        """Fill with NaN before the block if poisoned, and check that none is left after it."""
         is_float = tensor.is_floating_point()
         if self.poison and is_float:
             tensor.fill_(math.nan)
@@ -161,7 +165,7 @@ def _truncated(
     a: float = -2.0,
     b: float = 2.0,
 ) -> None:
-    """`torch.nn.init.trunc_normal_`, whose bounds are in the units of the values, by counter."""
+    """Draw like `torch.nn.init.trunc_normal_`, whose bounds have the units of the values."""
     low, high = (a - mean) / std, (b - mean) / std
     truncated_normal_fill(target, key, offset, mean, std, low=low, high=high)
 
@@ -170,14 +174,14 @@ _BY_COUNTER = {"normal_": normal_fill, "uniform_": uniform_fill, "trunc_normal_"
 
 
 def fill(weights: Weights, name: str, like: Tensor, pool: Executor | None = None) -> Tensor:
-    """One whole weight, a new tensor on the CPU of the shape and dtype of `like`."""
+    """Draw one whole weight into a new CPU tensor of the shape and dtype of `like`."""
     out = torch.empty(like.shape, dtype=like.dtype)
     run(weights.jobs(name, out), pool)
     return out
 
 
 def run(jobs: Iterable[Callable[[], object]], pool: Executor | None) -> None:
-    """Runs jobs, in a pool if there is one; raises what they raise."""
+    """Run jobs, in a pool if there is one; raise their errors."""
     if pool is None:
         for job in jobs:
             job()
@@ -196,15 +200,20 @@ def build_whole(
     by_counter: bool = False,
     poison: bool = False,
 ) -> nn.Module:
-    """The model in memory under the rule that streaming follows: the same bits.
+    """Build the model in memory with the same bits as streaming.
 
     Args:
-        construct: Builds a model of transformers; called once.
-        seed: Of the initialization.
-        by_counter, poison: As in `InitialWeights`.
+        construct: Builds a transformers model; called once.
+        seed: Seed of the initialization.
+        pool: Runs the jobs that fill a weight; None runs them on this thread.
+        by_counter: As in `InitialWeights`.
+        poison: As in `InitialWeights`.
+
+    Returns:
+        The model.
 
     Raises:
-        NotCovered: As `rksp.models.streaming.recording.record`.
+        NotCovered: As in `rksp.models.streaming.recording.record`.
     """
     model, recipes = record_model(construct, seed)
     weights = InitialWeights(recipes, seed, by_counter=by_counter, poison=poison)
@@ -221,7 +230,7 @@ def build_whole(
 
 
 def fill_buffers(model: nn.Module, weights: InitialWeights) -> None:
-    """Gives a value to the buffers that were too large for the skeleton."""
+    """Fill the buffers that were too large for the skeleton."""
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
             full = f"{path}.{name}" if path else name

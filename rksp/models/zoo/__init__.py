@@ -1,4 +1,4 @@
-"""Small transformers whose every design choice is a switch, and Hugging Face's beside them."""
+"""Build small transformers whose every design choice is a switch, and Hugging Face's models."""
 
 from rksp.models.zoo.config import NORMS, ZooConfig
 from rksp.models.zoo.members import FAMILIES, build_member, zoo_config

@@ -1,4 +1,4 @@
-"""The switches of the zoo's transformer."""
+"""Define the switches of the zoo's transformer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ NORMS: tuple[str, ...] = Norm.__args__
 
 
 class ZooConfig(BaseModel):
-    """One transformer, in the words of Hugging Face's configurations.
+    """The configuration of one transformer; names follow Hugging Face's configurations.
 
     Normalization (`norm`):
         pre_ln: x + f(LN x), LayerNorm before the head (GPT-2).
         rmsnorm: the same with RMSNorm (Zhang and Sennrich, 2019).
         post_ln: LN(x + f(x)) (Vaswani et al., 2017).
-        deepnorm: LN(α x + f(x)), α = (2L)^(1/4), and the value, output and feed-forward weights
+        deepnorm: LN(α x + f(x)), α = (2L)^(1/4); the value, output and feed-forward weights are
             scaled by β = (8L)^(-1/4) at initialization (Wang et al., 2022, decoder-only row).
-        deepnorm_no_post: α x + f(x) without any norm: not in that paper, but the form that
-            reproduces the "DeepNorm" row of arXiv 2602.22988, Table 1.
+        deepnorm_no_post: α x + f(x) without any norm. The paper does not have it, but it reproduces
+            the "DeepNorm" row of arXiv 2602.22988, Table 1.
         subln: pre_ln with a second LayerNorm before each output projection (Wang et al., 2022b).
         subln_gains: subln with that paper's initialization: value, output and feed-forward weights
-            times γ = √(ln 2L) (its decoder-only row).
+            are multiplied by γ = √(ln 2L) (its decoder-only row).
         none: x + f(x).
 
     `init_scheme`: `normal` draws every matrix from N(0, init_std²); `fan_in` from
@@ -77,19 +77,22 @@ class ZooConfig(BaseModel):
 
     @property
     def head_dim(self) -> int:
+        """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
     @property
     def intermediate_size(self) -> int:
+        """Width of the feed-forward layer."""
         return int(self.hidden_size * self.intermediate_ratio)
 
     @property
     def has_inner_norms(self) -> bool:
-        """Whether a norm stands before every output projection."""
+        """Whether every output projection has a norm before it."""
         return self.norm in ("subln", "subln_gains")
 
     @property
     def is_causal(self) -> bool:
+        """Whether tokens see only earlier tokens."""
         return self.head == "causal-lm"
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The three feed-forward layers of the zoo: dense, mixture of experts, KAN."""
+"""Define the three feed-forward layers of the zoo: dense, mixture of experts, KAN."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ class MLP(nn.Module):
         self.down = nn.Linear(inner, width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map states `[..., width]` to `[..., width]`."""
         inner = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
         return self.down(self.inner_norm(inner))
 
 
 class MixtureOfExperts(nn.Module):
-    """Top-k softmax routing over `MLP` experts, weights renormalized over the chosen for k > 1.
+    """Top-k softmax routing over `MLP` experts; for k > 1 the chosen weights sum to one.
 
-    Every expert sees every token and unrouted outputs get weight zero: exact, of static shape
-    (so that replicas can be batched), and as fast as gathering at the zoo's sizes.
+    Every expert processes every token, and unrouted outputs get weight zero. This is exact, has a
+    static shape (so replicas can be batched), and at the zoo's sizes is as fast as gathering.
 
-    `aux_loss` of the last forward holds E Σ f_i P_i (Fedus et al., 2021, eq. 4) and the mean
+    After a forward pass, `aux_loss` holds E Σ f_i P_i (Fedus et al., 2021, eq. 4) plus the mean
     squared log-partition (Zoph et al., 2022, eq. 5), each times its coefficient.
     """
 
@@ -45,13 +46,13 @@ class MixtureOfExperts(nn.Module):
         self.aux_loss: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map states `[..., width]` to `[..., width]`, and store `aux_loss`."""
         config = self.config
         logits = self.router(x).float()
         probabilities = logits.softmax(-1)
         kept, chosen = probabilities.topk(config.num_experts_per_tok, dim=-1)
-        if (
-            config.num_experts_per_tok > 1
-        ):  # one expert keeps its probability, or no loss reaches it
+        # A single expert keeps its probability, because otherwise no gradient reaches the router.
+        if config.num_experts_per_tok > 1:
             kept = kept / kept.sum(-1, keepdim=True)
         weights = torch.zeros_like(probabilities).scatter(-1, chosen, kept)
         outputs = torch.stack([expert(x) for expert in self.experts], dim=-1)
@@ -66,10 +67,10 @@ class MixtureOfExperts(nn.Module):
 
 
 class KANLayer(nn.Module):
-    """A linear map of SiLU(x) plus one of the B-spline basis of each input (Liu et al., 2024).
+    """A linear map of SiLU(x) plus a linear map of the B-spline basis of each input.
 
-    Inputs pass through tanh first so that they stay on the grid [-1, 1]: a difference from the
-    paper, which moves the grid during training instead.
+    The layer follows Liu et al. (2024), with one difference: inputs pass through tanh, so that they
+    stay on the grid [-1, 1]. The paper moves the grid during training instead.
     """
 
     def __init__(self, inputs: int, outputs: int, *, grid: int, order: int) -> None:
@@ -82,9 +83,9 @@ class KANLayer(nn.Module):
         self.spline = nn.Linear(inputs * (grid + order), outputs, bias=False)
 
     def basis(self, x: Tensor) -> Tensor:
-        """Values of the B-splines at x, `[..., inputs]` → `[..., inputs, grid + order]`.
+        """Evaluate the B-splines at x, `[..., inputs]` → `[..., inputs, grid + order]`.
 
-        Cox–de Boor recursion; the values sum to one inside the grid.
+        This is the Cox–de Boor recursion; the values sum to one inside the grid.
         """
         t, x = self.knots, x.unsqueeze(-1)
         values = ((x >= t[:-1]) & (x < t[1:])).to(x.dtype)
@@ -95,6 +96,7 @@ class KANLayer(nn.Module):
         return values
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map `[..., inputs]` to `[..., outputs]`."""
         return self.base(F.silu(x)) + self.spline(self.basis(torch.tanh(x)).flatten(-2))
 
 
@@ -109,9 +111,10 @@ class KAN(nn.Module):
         self.down = KANLayer(width, width, **shape)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map states `[..., width]` to `[..., width]`."""
         return self.down(self.up(x))
 
 
 def feed_forward(config: ZooConfig) -> nn.Module:
-    """The feed-forward layer that `config.feed_forward` names."""
+    """Make the feed-forward layer that `config.feed_forward` names."""
     return {"mlp": MLP, "moe": MixtureOfExperts, "kan": KAN}[config.feed_forward](config)

@@ -1,4 +1,4 @@
-"""The families of the lab: the zoo's own and Hugging Face's, built by one call."""
+"""Build the families of the lab, the zoo's own and Hugging Face's, by one call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rksp.models.zoo.transformer import ZooTransformer
 
 Shape = Mapping[str, object]
 
-# The switches that make a zoo family; the rest of a member's configuration is free to vary.
+# The switches that define a zoo family; the rest of a member's configuration may vary.
 ZOO_FAMILIES: dict[str, dict[str, object]] = {
     "zoo_pre_ln": {"norm": "pre_ln"},
     "zoo_post_ln": {"norm": "post_ln"},
@@ -170,12 +170,15 @@ FAMILIES: tuple[str, ...] = (*ZOO_FAMILIES, *HF_FAMILIES)
 
 
 def build_member(family: str, shape: Shape, *, seed: int) -> nn.Module:
-    """A freshly initialized member of a family, in training mode, float32, on the CPU.
+    """Build a freshly initialized member of a family, in training mode, float32, on the CPU.
 
     Args:
         family: A name in `FAMILIES`.
-        shape: Fields of `ZooConfig`; a Hugging Face family reads the ones it has.
-        seed: Seeds the initialization; the global generator is left as found.
+        shape: Fields of `ZooConfig`; a Hugging Face family uses those that it has.
+        seed: Seed of the initialization; the state of the global generator is unchanged.
+
+    Returns:
+        The model.
 
     Raises:
         InputError: The family is not known.
@@ -190,14 +193,14 @@ def build_member(family: str, shape: Shape, *, seed: int) -> nn.Module:
 
 
 def zoo_config(family: str, shape: Shape) -> ZooConfig | None:
-    """The configuration of one of the zoo's own families; None for a Hugging Face family."""
+    """Return the configuration of a zoo family; None for a Hugging Face family."""
     if family not in ZOO_FAMILIES:
         return None
     return ZooConfig(**{**shape, **ZOO_FAMILIES[family]})
 
 
 def _build_hf(family: str, shape: Shape) -> nn.Module:
-    # Imported here: transformers takes seconds, and the zoo's own families do without it.
+    # Imported here, because transformers takes seconds and the zoo's own families do not need it.
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,

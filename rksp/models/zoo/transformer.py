@@ -1,4 +1,4 @@
-"""The zoo's transformer: attention, block, model, initialization."""
+"""Define the zoo's transformer: attention, block, model, initialization."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rksp.models.zoo.feed_forward import KANLayer, MixtureOfExperts, feed_forwar
 
 
 class ZooOutput(NamedTuple):
-    """`logits` `[batch, tokens, vocab]` (or `[batch, classes]`); `aux_loss` of routers, or None."""
+    """`logits` `[batch, tokens, vocab]` (or `[batch, classes]`), and the routers' `aux_loss`."""
 
     logits: Tensor
     aux_loss: Tensor | None
@@ -41,6 +41,7 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = normed(config.head_dim), normed(config.head_dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map states `[..., tokens, width]` to `[..., tokens, width]`."""
         config = self.config
         shape = (*x.shape[:-1], config.num_attention_heads, config.head_dim)
         q, k, v = (part.view(shape).transpose(-3, -2) for part in self.qkv(x).chunk(3, dim=-1))
@@ -55,7 +56,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward around the residual stream, normalized as the config says."""
+    """Attention and feed-forward around the residual stream, normalized by the configuration."""
 
     def __init__(self, config: ZooConfig) -> None:
         super().__init__()
@@ -67,6 +68,7 @@ class Block(nn.Module):
         self.alpha = (2 * config.num_hidden_layers) ** 0.25 if deep else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map states `[..., tokens, width]` to `[..., tokens, width]`."""
         if self.is_post:
             x = self.norm_1(self.alpha * x + self.attention(x))
             return self.norm_2(self.alpha * x + self.feed_forward(x))
@@ -80,8 +82,8 @@ class Block(nn.Module):
 class ZooTransformer(nn.Module):
     """A transformer over tokens `[batch, tokens]` or images `[batch, channels, size, size]`.
 
-    A causal language model predicts at every position, a classifier from the last token, a
-    vision transformer from the mean over patches.
+    A causal language model predicts at every position. A classifier predicts from the last token,
+    and a vision transformer from the mean over patches.
     """
 
     def __init__(self, config: ZooConfig) -> None:
@@ -97,7 +99,7 @@ class ZooTransformer(nn.Module):
             tokens = config.max_position_embeddings
         self.positions = nn.Embedding(tokens, width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
-        # A post-norm block already ends in a norm; a model without norms has none at the end.
+        # A post-norm block already ends in a norm; a model without norms has no final norm.
         self.final_norm = nn.Identity() if self.blocks[0].is_post else _norm(config)
         outputs = config.vocab_size if config.is_causal else config.num_classes
         self.head = nn.Linear(width, outputs, bias=False)
@@ -106,6 +108,7 @@ class ZooTransformer(nn.Module):
             self.head.weight = self.embed.weight
 
     def forward(self, inputs: Tensor) -> ZooOutput:
+        """Compute the logits and the routers' auxiliary loss."""
         x = self.embed(inputs)
         if self.config.head == "vit":
             x = x.flatten(2).transpose(1, 2)
@@ -157,7 +160,7 @@ def _linears(module: nn.Module) -> list[nn.Linear]:
 
 
 def _branch_outputs(block: Block) -> list[nn.Linear]:
-    """The matrices that write to the residual stream."""
+    """Return the matrices that write to the residual stream."""
     ffn = block.feed_forward
     if isinstance(ffn, MixtureOfExperts):
         return [block.attention.out, *(expert.down for expert in ffn.experts)]

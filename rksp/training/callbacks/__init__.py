@@ -1,1 +1,1 @@
-"""The monitors in other people's trainers: one file a trainer, the same names everywhere."""
+"""Monitors in other trainers: one file a trainer, the same names everywhere."""

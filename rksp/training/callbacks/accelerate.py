@@ -1,4 +1,4 @@
-"""Monitors and interventions in a loop under Hugging Face Accelerate."""
+"""Monitors and interventions in a loop that uses Hugging Face Accelerate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AccelerateWatch(LoopWatch):
-    """The calls of `LoopWatch`, at every micro-batch inside of `accumulate`.
+    """The calls of `LoopWatch`, made at every micro-batch inside of `accumulate`.
 
         watch = AccelerateWatch(accelerator, model, optimizer, interventions=["backoff"])
         for batch in batches:
@@ -30,14 +30,16 @@ class AccelerateWatch(LoopWatch):
                 watch.after_update()
                 optimizer.zero_grad()
 
-    It counts optimizer steps itself, averages the micro-batches' losses, and shows the gradients
-    unscaled under fp16. Every process must make the calls; the main one writes to the sinks.
+    The watch counts optimizer steps itself, averages the micro-batches' losses, and sees the
+    gradients unscaled under fp16. Every process must make the calls; the main one writes to the
+    sinks.
 
     Args:
-        accelerator: The one that prepared the model and the optimizer.
-        model, optimizer: As it prepared them.
-        sinks: Where readings and alarms go, from the main process.
-        options: As of `LoopWatch`.
+        accelerator: The accelerator that prepared the model and the optimizer.
+        model: The prepared model.
+        optimizer: The prepared optimizer.
+        sinks: Sinks for readings and alarms, from the main process.
+        options: Other options of `LoopWatch`.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class AccelerateWatch(LoopWatch):
         super().__init__(accelerator.unwrap_model(model), optimizer, sinks=sinks, **options)
 
     def begin_step(self, step: int | None = None) -> None:
+        """Start a step at its first micro-batch."""
         if not self._losses:
             super().begin_step(step)
 
     def after_backward(
         self, loss: Tensor | float | None = None, *, scale: float | None = None
     ) -> list[Alarm]:
+        """Average the losses; at the last micro-batch act as `LoopWatch.after_backward`."""
         self._losses.append(float("nan") if loss is None else float(loss))
         if not self.accelerator.sync_gradients:
             self.end_micro_batch()
@@ -70,6 +74,7 @@ class AccelerateWatch(LoopWatch):
         return super().after_backward(None if loss is None else mean, scale=scale)
 
     def after_update(self) -> list[Alarm]:
+        """Act as `LoopWatch.after_update` unless the step was skipped."""
         if not self.accelerator.sync_gradients:
             return []
         # An overflow under fp16 skips the step.
@@ -78,6 +83,6 @@ class AccelerateWatch(LoopWatch):
 
 
 def loss_scale(accelerator: Accelerator) -> float:
-    """The factor on the loss, and so on the gradients, before they are unscaled."""
+    """Return the factor that the loss scaler put on the loss, and so on the gradients."""
     scaler = getattr(accelerator, "scaler", None)
     return float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0

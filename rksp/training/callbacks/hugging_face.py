@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 class WatchCallback(TrainerCallback):
-    """All monitors, and interventions if asked for, in a `transformers.Trainer`:
+    """All monitors, and interventions if asked for, in a `transformers.Trainer`.
 
         Trainer(model, args, callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
 
-    A Trainer hands its callbacks neither itself, nor the loss, nor the gradients before they are
-    clipped, and its log replaces a NaN loss by a mean (`logging_nan_inf_filter`). So the callback
-    finds the Trainer that calls it, and for the time of the training stands around its
-    `training_step`, whose result is the raw loss and after which the gradients are whole and not
-    yet clipped, and around `accelerator.backward`, where interventions add to the loss. A loss that
-    is not finite is an alarm there, before the optimizer's step. Without interventions the run is
-    bitwise what it would be. What interventions do is that of `LoopWatch`.
+    A Trainer does not give its callbacks itself, the loss, or the gradients before clipping, and
+    its log replaces a NaN loss by a mean (`logging_nan_inf_filter`). The callback therefore finds
+    the Trainer that calls it and wraps two methods during training. One is `training_step`: it
+    returns the raw loss, and after it the gradients are complete and not yet clipped. The other is
+    `accelerator.backward`, where interventions add to the loss. A loss that is not finite raises an
+    alarm there, before the optimizer's step. Without interventions the run is bitwise unchanged.
+    Interventions act as in `LoopWatch`.
 
     Attributes:
-        loop: The monitored loop, from the start of training on; `watch` is its watch.
+        loop: The monitored loop, from the start of training; `watch` is its watch.
 
     Args:
-        rules: Of the alarms; by default they know the warm-up of the arguments.
-        sinks: Where all readings and alarms go, from the main process.
-        log: Whether the latest values also go through `trainer.log`, and so wherever `report_to`
-            says: at its logging steps one number a quantity, the worst layer's.
+        rules: The rules of the alarms; by default they use the warm-up of the arguments.
+        sinks: Sinks for all readings and alarms, from the main process.
+        log: Also send the latest values through `trainer.log` at its logging steps, and so to the
+            trackers of `report_to`: one number for each quantity, that of the worst layer.
         options: `monitors`, `stop_on` and `interventions` of `LoopWatch`.
     """
 
@@ -69,12 +69,13 @@ class WatchCallback(TrainerCallback):
             InputError: Training has not begun.
         """
         if self.loop is None:
-            raise InputError("Nothing is watched yet; call trainer.train() first.")
+            raise InputError("Training has not begun; call trainer.train() first.")
         return self.loop.watch
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
+        """Build the monitored loop and wrap the Trainer's methods."""
         self._replaced.restore()
         self._trainer = trainer = _caller()
         rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
@@ -92,12 +93,14 @@ class WatchCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
+        """Start a step."""
         self._losses = []
         self.loop.begin_step(state.global_step)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
+        """Read the weights unless the step was skipped; stop the run if an alarm asks for it."""
         was_skipped = self._trainer.accelerator.optimizer_step_was_skipped
         if self.loop.was_dropped or not was_skipped:
             self.loop.after_update()
@@ -106,13 +109,15 @@ class WatchCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
+        """Log the latest values at a logging step."""
         if control.should_log and self._latest and self._latest.values:
             self._trainer.log(dict(self._latest.values))
-            control.should_log = True  # which a log takes back, and the Trainer's own is to come
+            control.should_log = True  # the call above cleared it before the Trainer's own log
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
+        """Restore the Trainer's methods and close the loop."""
         self._replaced.restore()
         self.loop.close()
 
@@ -140,7 +145,7 @@ class WatchCallback(TrainerCallback):
 
 
 def _caller() -> Trainer:
-    """The Trainer on the stack of this call: none of what it hands to callbacks leads to it."""
+    """Return the Trainer on the call stack, because no argument of a callback leads to it."""
     from transformers import Trainer
 
     frame = sys._getframe(1)
@@ -150,6 +155,6 @@ def _caller() -> Trainer:
             return owner
         frame = frame.f_back
     raise InputError(
-        "WatchCallback was called by no transformers.Trainer; give it to one, as in "
+        "WatchCallback was not called by a transformers.Trainer; pass it to one, as in "
         "Trainer(callbacks=[WatchCallback()])."
     )

@@ -17,23 +17,23 @@ from rksp.training.callbacks.replaced import Replaced
 
 
 class WatchCallback(lightning.Callback):
-    """All monitors, and interventions if asked for, in a `lightning.Trainer`:
+    """All monitors, and interventions if asked for, in a `lightning.Trainer`.
 
         Trainer(callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
 
-    Lightning calls `training_step`, not the module, so the watched model is the module's only
-    child with parameters, or what `model` finds in it. Gradients are seen unscaled and before
-    clipping; a loss that is not finite is an alarm before the optimizer's step. What interventions
-    add to the loss is added in the module's `backward`, so it is part of no logged loss.
+    Lightning calls `training_step`, not the module. The watched model is therefore the module's
+    only child with parameters, or the result of `model`. Gradients are read unscaled and before
+    clipping. A loss that is not finite raises an alarm before the optimizer's step. Interventions
+    add to the loss in the module's `backward`, so no logged loss includes their terms.
 
     Attributes:
-        loop: The monitored loop, from the start of training on; `watch` is its watch.
+        loop: The monitored loop, from the start of training; `watch` is its watch.
 
     Args:
-        model: From the Lightning module to the model that its `training_step` calls.
-        sinks: Where all readings and alarms go, from the main process.
-        log: Whether the latest values also go through `log_dict` of the module, and so into its
-            loggers: one number a quantity, the worst layer's.
+        model: Returns the model that the Lightning module's `training_step` calls.
+        sinks: Sinks for all readings and alarms, from the main process.
+        log: Also send the latest values through `log_dict` of the module to its loggers: one number
+            for each quantity, that of the worst layer.
         options: `monitors`, `rules`, `stop_on` and `interventions` of `LoopWatch`.
     """
 
@@ -61,13 +61,18 @@ class WatchCallback(lightning.Callback):
             InputError: Training has not begun.
         """
         if self.loop is None:
-            raise InputError("Nothing is watched yet; call trainer.fit() first.")
+            raise InputError("Training has not begun; call trainer.fit() first.")
         return self.loop.watch
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Build the monitored loop and wrap the module's `backward`.
+
+        Raises:
+            InputError: The module optimizes by hand or has several optimizers.
+        """
         if not module.automatic_optimization or len(trainer.optimizers) != 1:
             raise InputError(
-                "WatchCallback follows automatic optimization with one optimizer; use LoopWatch in "
+                "WatchCallback needs automatic optimization with one optimizer; use LoopWatch in "
                 "the training_step of a module that optimizes by hand."
             )
         sinks = self._sinks + ((self._latest,) if self._latest else ())
@@ -83,6 +88,7 @@ class WatchCallback(lightning.Callback):
     def on_train_batch_start(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, batch, batch_idx: int
     ) -> None:
+        """Start a step at its first micro-batch."""
         if self.loop.step != trainer.global_step:
             self._losses, self._is_updated = [], False
             self.loop.begin_step(trainer.global_step)
@@ -90,11 +96,13 @@ class WatchCallback(lightning.Callback):
     def on_before_backward(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, loss: Tensor
     ) -> None:
+        """Record the loss of the micro-batch."""
         self._losses.append(float(loss.detach()) / _scale(trainer))  # a share of the step's mean
 
     def on_after_backward(
         self, trainer: lightning.Trainer, module: lightning.LightningModule
     ) -> None:
+        """End the micro-batch's backward pass."""
         self.loop.end_micro_batch()
 
     def on_before_optimizer_step(
@@ -103,6 +111,7 @@ class WatchCallback(lightning.Callback):
         module: lightning.LightningModule,
         optimizer: Optimizer,
     ) -> None:
+        """Read the gradients and let interventions change them."""
         self.loop.after_backward(sum(self._losses))
         self._is_updated = True
 
@@ -114,6 +123,7 @@ class WatchCallback(lightning.Callback):
         batch,
         batch_idx: int,
     ) -> None:
+        """Read the weights after an update and log; stop the run if an alarm asks for it."""
         if not self._is_updated:
             return
         self.loop.after_update()
@@ -123,12 +133,14 @@ class WatchCallback(lightning.Callback):
             module.log_dict(self._latest.values, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Restore the module's `backward` and close the loop."""
         self._replaced.restore()
         self.loop.close()
 
     def on_exception(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, error: BaseException
     ) -> None:
+        """Restore the module's `backward` and close the loop."""
         self._replaced.restore()
         if self.loop is not None:
             self.loop.close()
@@ -147,7 +159,7 @@ class WatchCallback(lightning.Callback):
 
 
 def _scale(trainer: lightning.Trainer) -> float:
-    """The factor of the loss scaler, if there is one."""
+    """Return the factor of the loss scaler, or 1.0 without one."""
     scaler = trainer.scaler
     return float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
 

@@ -1,4 +1,4 @@
-"""Monitors and interventions in a loop of your own."""
+"""Monitors and interventions in a plain training loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
 
 
 class LoopWatch:
-    """Monitors and interventions over a plain training loop.
+    """Monitors and interventions for a plain training loop.
 
         watch = LoopWatch(model, optimizer, interventions=["backoff", "z_loss"])
         for batch in batches:
@@ -45,24 +45,24 @@ class LoopWatch:
     With accumulation, call `begin_step` before the first micro-batch, `penalized` in every one, and
     `after_backward` after the last one, with the mean loss. Alarms are returned, kept in
     `watch.alarms`, and logged as warnings of the logger `rksp`. Under `torch.distributed` every
-    rank must make the calls: the loss is the mean over the ranks, and an alarm of one is an alarm
-    of all.
+    rank must make the calls: the loss is the mean over the ranks, and an alarm of one rank counts
+    for all.
 
-    Interventions act as in `rksp.training.run`. A step whose loss is not finite is then dropped:
-    its gradients are set to None. A rate that an intervention lowers is multiplied into the
-    optimizer's groups while the optimizer steps, so the schedule never sees it.
+    Interventions act as in `rksp.training.run`. With interventions, a step whose loss is not finite
+    is dropped: its gradients are set to None. A factor of an intervention on the learning rate is
+    applied to the optimizer's groups only while the optimizer steps, so the schedule never sees it.
 
     Attributes:
         watch: Readings, alarms, costs and silent monitors.
-        should_stop: Whether an alarm as severe as `stop_on` was raised.
-        was_dropped: Whether the gradients of this step were dropped.
+        should_stop: True once an alarm as severe as `stop_on` was raised.
+        was_dropped: True if the gradients of this step were dropped.
 
     Args:
         model: The module that is called in the loop, unwrapped.
         optimizer: Its optimizer; without one, monitors of its state are silent.
         monitors: Names (`"all"`, `"gradient-norm:every=5"`) or monitors.
-        rules: Of the alarms; give the warm-up's length, `Rules(warmup_steps=...)`.
-        sinks: Where readings and alarms go.
+        rules: The rules of the alarms; give them the warm-up's length, `Rules(warmup_steps=...)`.
+        sinks: Sinks for readings and alarms.
         stop_on: Set `should_stop` at an alarm at least this severe. If it is raised in
             `after_backward`, the gradients are dropped, so that the step changes no weight.
         interventions: Lines (`"backoff"`, `"zclip:threshold=3"`) or interventions, in the order in
@@ -106,11 +106,11 @@ class LoopWatch:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """What the interventions did so far, intervention by intervention."""
+        """The interventions' actions so far, grouped by intervention."""
         return tuple(action for i in self._interventions for action in i.actions)
 
     def begin_step(self, step: int | None = None) -> None:
-        """Starts a step: the next one, or the one that is named."""
+        """Start the next step, or the given one."""
         self.step = self.step + 1 if step is None else step
         self._was_asked = self.was_dropped = False
         self._moment = self._now()
@@ -119,31 +119,34 @@ class LoopWatch:
         self._beside.begin(self._moment)
 
     def penalized(self, loss: Tensor) -> Tensor:
-        """The loss of a micro-batch with what interventions add to it, for `backward` alone."""
+        """Return the micro-batch's loss with the interventions' penalties, for `backward` alone."""
         penalty = self.penalty()
         return loss if penalty is None else loss + penalty
 
     def penalty(self) -> Tensor | None:
-        """What interventions add to the loss of the micro-batch that has just gone forward."""
+        """Return what interventions add to the loss of the micro-batch that was just computed."""
         self._was_asked = True
         return self._beside.penalty(self._moment)
 
     def after_backward(
         self, loss: Tensor | float | None = None, *, scale: float = 1.0
     ) -> list[Alarm]:
-        """Reads losses and gradients, lets interventions change gradients; the new alarms.
+        """Read losses and gradients, and let interventions change the gradients.
 
         Args:
-            loss: The step's mean loss, without what interventions add.
-            scale: Factor on the gradients that a loss scaler has not taken out yet.
+            loss: The step's mean loss, without the interventions' penalties.
+            scale: The factor on the gradients that a loss scaler has not removed yet.
+
+        Returns:
+            The new alarms.
 
         Raises:
-            InputError: An intervention adds to the loss and was not asked for it.
+            InputError: An intervention adds to the loss, and its penalty was not asked for.
         """
         if self._adds_to_loss and not self._was_asked:
             raise InputError(
-                f"{self._adds_to_loss[0]} adds to the loss, and backward was called without it; "
-                "call watch.penalized(loss).backward()."
+                f"{self._adds_to_loss[0]} adds to the loss, and backward was called without its "
+                "term; call watch.penalized(loss).backward()."
             )
         value = float(loss.detach()) if isinstance(loss, Tensor) else loss
         self._moment = self._now()
@@ -159,18 +162,21 @@ class LoopWatch:
         return alarms
 
     def after_update(self) -> list[Alarm]:
-        """Reads weights and the optimizer's state; not called for a step that is skipped."""
+        """Read weights and the optimizer's state, and return the new alarms.
+
+        Do not call it for a skipped step.
+        """
         if self.should_stop:
             return []
         self._beside.after_update(self._moment)
         return self._heard()
 
     def end_micro_batch(self) -> None:
-        """Ends the backward pass of a micro-batch that is not the step's last."""
+        """End the backward pass of a micro-batch that is not the step's last."""
         self.watch.end_forward_backward()
 
     def close(self) -> None:
-        """Takes the hooks off and closes the sinks."""
+        """Remove the hooks and close the sinks."""
         self._beside.close()
         if self._rate is not None:
             self._rate.close()
@@ -183,12 +189,12 @@ class LoopWatch:
         )
 
     def _drop(self, scale: float) -> None:
-        """Makes the optimizer's step change nothing."""
+        """Change the gradients so that the optimizer's step has no effect."""
         self.was_dropped = True
         if scale == 1.0:
             self.model.zero_grad(set_to_none=True)
             return
-        for p in self.model.parameters():  # a loss scaler skips steps by this, and needs gradients
+        for p in self.model.parameters():  # infinite gradients make a loss scaler skip the step
             if p.grad is not None:
                 p.grad.fill_(math.inf)
 
@@ -202,18 +208,18 @@ class LoopWatch:
 
 
 def chosen_monitors(monitors: Sequence[str | Monitor]) -> list[Monitor]:
-    """Monitors from names, from monitors, or from both."""
+    """Return monitors from names, monitors or both."""
     names = [name for name in monitors if isinstance(name, str)]
     return [m for m in monitors if isinstance(m, Monitor)] + (make_monitors(names) if names else [])
 
 
 def chosen_interventions(lines: Sequence[str | Intervention]) -> list[Intervention]:
-    """Interventions from lines, from interventions, or from both, in the order given."""
+    """Return interventions from lines, interventions or both, in the given order."""
     return [make_intervention(line) if isinstance(line, str) else line for line in lines]
 
 
 def innermost(optimizer: Optimizer | None) -> Optimizer | None:
-    """The optimizer inside the wrappers of a trainer."""
+    """Return the optimizer inside the wrappers of a trainer."""
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
@@ -221,10 +227,12 @@ def innermost(optimizer: Optimizer | None) -> Optimizer | None:
 
 @contextmanager
 def unscaled(model: nn.Module, scale: float, *, keep_changes: bool = False) -> Iterator[None]:
-    """Gradients divided by a loss scale inside; the very same tensors stand again afterwards.
+    """Divide the gradients by a loss scale inside the block; restore the same tensors afterwards.
 
     Args:
-        keep_changes: Whether what is done to the gradients inside counts afterwards.
+        model: The model whose gradients are divided.
+        scale: The loss scale.
+        keep_changes: Keep the changes to the gradients that were made inside the block.
     """
     if scale == 1.0:
         yield

@@ -10,24 +10,24 @@ from rksp.errors import InputError
 class RateScale:
     """Multiplies the rates of an optimizer's groups by `factor` while it steps.
 
-    Schedules read the group's rate and write it, some as a multiple of the last one, so it is put
-    back after the step, bit for bit.
+    Schedules read and write the group's rate, some as a multiple of the last one. The rate is
+    therefore restored after the step, bit for bit.
 
     Attributes:
-        factor: On the rate of every group; 1.0 changes nothing.
+        factor: Factor on the rate of every group; 1.0 changes nothing.
 
     Args:
         optimizer: A `torch.optim.Optimizer`, not a trainer's wrapper of one.
 
     Raises:
-        InputError: The optimizer takes no hooks on its step.
+        InputError: `optimizer` is not a `torch.optim.Optimizer`.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
             raise InputError(
                 f"Interventions need a torch.optim.Optimizer, got {type(optimizer).__name__}; "
-                "use the trainer without interventions, or with an optimizer of torch."
+                "use a torch optimizer, or train without interventions."
             )
         self.factor = 1.0
         self._held: list[object] = []
@@ -37,7 +37,7 @@ class RateScale:
         )
 
     def close(self) -> None:
-        """Takes the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 

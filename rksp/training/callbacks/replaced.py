@@ -1,4 +1,4 @@
-"""Methods of a trainer's objects that are replaced for the time of a training."""
+"""Replace methods of a trainer's objects during a training."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class Replaced:
-    """Replaces methods of objects, and puts them back."""
+    """Replaces methods of objects and restores them."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def method(self, owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
-        """Puts `make(method)` in the place of `owner.name`; a method of the class stays there."""
+        """Replace `owner.name` by `make(method)`; a method of the class stays in the class."""
         original = getattr(owner, name)
         if name in vars(owner):
             self._undo.append(lambda: setattr(owner, name, original))
@@ -22,6 +22,6 @@ class Replaced:
         setattr(owner, name, functools.wraps(original)(make(original)))
 
     def restore(self) -> None:
-        """Puts everything back, the last first."""
+        """Restore all methods, the last replaced first."""
         while self._undo:
             self._undo.pop()()

@@ -1,0 +1,83 @@
+"""What rksp sees of each ladder before training, as files: one a ladder, or all packed in one."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+from importlib.resources import files
+from pathlib import Path
+
+from rksp.errors import ArtifactError
+from rksp.features import FEATURES, SCHEMA, Features
+from rksp.files import ResultFolder, atomic_write, check_writable
+
+
+def write_measurement(folder: Path, ladder: str, features: Features) -> None:
+    """Store the features of a ladder under its id, whole or not at all."""
+    document = {
+        "schema": SCHEMA,
+        "ladder": ladder,
+        "features": {name: _number(value) for name, value in features.values.items()},
+        "tier": str(features.tier),
+    }
+    ResultFolder(folder).write(ladder, json.dumps(document, allow_nan=False))
+
+
+def shipped_measurements() -> Path:
+    """Return the path of the measurements of the shipped collection, one JSON document a line."""
+    return Path(str(files("rksp.datasets") / "runs" / "measurements.jsonl.xz"))
+
+
+def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -> int:
+    """Pack a folder of measurements into one compressed file, sorted by ladder.
+
+    Args:
+        folder: The folder of stored measurements.
+        output: The file to write.
+        base: A packed file whose measurements are kept too; the folder's replace them.
+
+    Returns:
+        The number of measurements in the file.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(output)
+    documents = unpack_measurements(base) if base is not None else {}
+    for path in sorted(folder.glob("*.json")):
+        document = _read(path)
+        documents[document["ladder"]] = document
+    lines = [documents[key] for key in sorted(documents)]
+    text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    atomic_write(output, lzma.compress(text.encode(), preset=9))
+    return len(lines)
+
+
+def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]]:
+    """Read packed measurements by ladder id; `path` None reads the shipped ones.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    path = path or shipped_measurements()
+    try:
+        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+        documents = [json.loads(line) for line in lines]
+        return {document["ladder"]: document for document in documents}
+    except (OSError, lzma.LZMAError, ValueError, KeyError) as error:
+        raise ArtifactError(f"{path.name} holds no measurements: {error}.") from error
+
+
+def _read(path: Path) -> dict[str, object]:
+    """Read a stored measurement; names that this version does not know are kept."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if document.get("schema") != SCHEMA or not set(FEATURES) <= set(document["features"]):
+        raise ArtifactError(
+            f"{path.name} holds features of {document.get('schema')!r}, not {SCHEMA!r}; "
+            "measure the folder again."
+        )
+    return document
+
+
+def _number(value: float) -> float | None:
+    """Return seven digits; what was not measured is null."""
+    return None if math.isnan(value) else float(f"{value:.7g}")
