@@ -64,7 +64,8 @@ class Rule:
             parts.append(f"{word} {self.ratio:g} times the median ({self.ratio_severity})")
         for limit, severity in ((self.warn, Severity.WARN), (self.critical, Severity.CRITICAL)):
             if limit is not None:
-                parts.append(f"{sign} {limit:g} ({severity})")
+                early = ", from the start" if self.from_start else ""
+                parts.append(f"{sign} {limit:g} ({severity}){early}")
         if self.patience > 1:
             parts.append(f"{self.patience} in a row")
         return "; ".join(parts) or "none"
