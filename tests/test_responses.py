@@ -89,6 +89,27 @@ def _plain(path: Path, factor: float, responses: Sequence[str | Intervention]) -
     return watch
 
 
+def _fp16(factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
+    """A plain loop in fp16 with a loss scaler."""
+    model = gpt2()
+    optimizer, schedule = _optimizer(model, factor)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    watch = LoopWatch(model, optimizer, monitors=MONITORS, interventions=responses)
+    for batch in DataLoader(rows(), batch_size=BATCH):
+        watch.begin_step()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(**batch).loss
+        scaler.scale(watch.penalized(loss)).backward()
+        watch.after_backward(loss, scale=scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        watch.after_update()
+        optimizer.zero_grad()
+    watch.close()
+    return watch
+
+
 def _accelerate(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
     accelerator = Accelerator(cpu=True)
     model = gpt2()
@@ -208,6 +229,16 @@ def test_back_off_saves_the_run_in_every_trainer(name: str, healthy, tmp_path: P
     assert back[0].detail["undone"] >= 10
     assert abs(losses[-5:].mean() - healthy[-5:].mean()) < 0.1
     assert loop.watch.silent == {}
+
+
+@pytest.mark.parametrize("fault", [None, "a bit of a weight"])
+def test_back_off_saves_a_run_in_fp16_with_a_loss_scaler(fault: str | None, healthy) -> None:
+    planted = [_Planted(FAULTS[fault])] if fault else []
+    loop = _fp16(1.0 if fault else 1e3, [*planted, *BACKOFF])
+    losses = _losses(loop, missing=3)
+    assert any(a.what.startswith("rolled back") for a in loop.actions)
+    np.testing.assert_allclose(losses[:LEAP], healthy[:LEAP], rtol=0.05, atol=0.02)
+    assert abs(losses[-5:].mean() - healthy[-5:].mean()) < 0.1
 
 
 class _Planted(Intervention):

@@ -92,7 +92,7 @@ def _failure(
         source=source,
         setting=_with(usual, failing),
         twin=_with(usual, healthy or {}),
-        responses=(_BACKOFF, *responses),
+        responses=responses,
     )
 
 
@@ -115,14 +115,14 @@ FAILURES = (
     _failure(
         "low-precision attention",
         "arXiv 2510.04212",
-        ("qk_clip:tau=10", "qk_norm"),
+        (_BACKOFF, "qk_clip:tau=10", "qk_norm"),
         rate=2e-2,
         failing={"faults": (f"low_precision_attention:step={STRUCK},bits=7",)},
     ),
     _failure(
         "logit growth, no QK-norm",
         "arXiv 2309.14322",
-        ("qk_clip:tau=10", "rate=0.1"),
+        (_BACKOFF, "qk_clip:tau=10", "rate=0.1"),
         rate=0.2,
         failing={},
         healthy={"shape": {"qk_norm": True}},
@@ -130,7 +130,7 @@ FAILURES = (
     _failure(
         "growth without norms",
         "arXiv 2602.22988",
-        ("kss", "clip=1.0"),
+        (_BACKOFF, "kss", "clip=1.0"),
         rate=2.5e-2,
         clip=None,
         failing={"family": "zoo_no_norm", "shape": _DEEPER},
@@ -154,24 +154,26 @@ FAILURES = (
     _failure(
         "β₂ spike after a shift",
         "arXiv 2304.13013",
-        ("zclip", "clip=0.1"),
+        (_BACKOFF, "zclip", "clip=0.1"),
         clip=None,
         failing={"faults": _SHIFT, "recipe": {"adam_beta2": 0.999}},
-        healthy={"faults": _SHIFT, "recipe": {"adam_beta2": 0.95}},
+        healthy={"faults": _SHIFT, "recipe": {"adam_beta2": 0.9}},
     ),
     _failure(
         "fp16 overflow",
         "arXiv 1710.03740",
-        ("rate=0.1",),
+        (_BACKOFF, "rate=0.3"),
+        rate=3e-2,
         failing={"recipe": {"precision": "fp16"}, "shape": _LARGE},
         healthy={"shape": _LARGE},
     ),
     _failure(
         "bad batches",
         "arXiv 2204.02311",
-        ("zclip", "clip=0.1"),
+        (_BACKOFF, "zclip", "clip=0.1"),
+        rate=3e-3,
         clip=None,
-        failing={"faults": (f"bad_batches:step={STRUCK},steps=20,kind=labels",)},
+        failing={"faults": (f"bad_batches:step={STRUCK},steps=40,kind=repeated",)},
     ),
 )
 
