@@ -29,7 +29,8 @@ class Rule:
         warn: Hard limit of a warning on the value itself, on the bad side (`up` if there is none).
             It does not apply to a series that starts beyond it, unless `from_start` is set.
         critical: Hard limit of a critical alarm, on the same side.
-        from_start: Whether `warn` also applies to a series that starts beyond it.
+        from_start: Whether `warn` also applies to a series that starts beyond it. Such a warning
+            does not become critical by lasting: back-off would lower a rate that is not at fault.
         patience: Number of samples in a row beyond a hard limit that raise its alarm.
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row, with `ratio_severity`.

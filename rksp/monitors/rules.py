@@ -154,7 +154,8 @@ class _Quantity:
         self.over, self.calm = self.over + 1, 0
         worst = max(verdicts, key=_rank)
         severity, rule = worst.severity, worst.rule
-        if self.raised is not None and self.over >= self.rules.critical_length:
+        lasts = self.over >= self.rules.critical_length and not self.rule.from_start
+        if self.raised is not None and lasts:
             severity, rule = Severity.CRITICAL, f"{rule}, {self.over} samples in a row"
         is_news = severity is not None and (
             self.raised is None or (self.raised is Severity.WARN and severity is Severity.CRITICAL)
