@@ -48,24 +48,6 @@ def _ramp(value: object) -> object:
     return () if value is None else value
 
 
-DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
-Peft = Literal["none", "lora", "qlora", "other"]
-Objective = Literal[
-    "lm",
-    "mlm",
-    "seq2seq",
-    "classification",
-    "dpo",
-    "kto",
-    "orpo",
-    "reward",
-    "ppo",
-    "grpo",
-    "distillation",
-    "other",
-]
-
-
 class Recipe(BaseModel):
     """One point of a sweep; names follow Hugging Face's `TrainingArguments`.
 

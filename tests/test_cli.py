@@ -123,7 +123,7 @@ BAD = {
     "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "optimizer"),
     "unknown evidence": (
         ["score", "gpt2", "--evidence", "guess"],
-        "'config', 'forward' or 'response'",
+        "'config', 'forward', 'response'",
     ),
     "unknown format": (["score", "gpt2", "--format", "xml"], "'text', 'full', 'json'"),
     "unknown option": (["score", "gpt2", "--learn-rate", "1"], "--learning-rate"),

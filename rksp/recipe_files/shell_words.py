@@ -20,78 +20,98 @@ class Word:
 
 def statements(text: str) -> Iterator[list[Word]]:
     """Return statements as lists of words; array elements are between `NAME=(` and `)`."""
-    words: list[Word] = []
-    pieces: list[str] = []  # of the current word
-    start, whole, has = 1, False, False
-    line, i, in_array = 1, 0, False
+    return _Reader(text).statements()
 
-    def flush() -> None:
-        nonlocal whole, has
-        if has:
-            words.append(Word("".join(pieces), start, whole))
-        pieces.clear()
-        whole, has = False, False
 
-    def is_assignment() -> bool:
-        return len(pieces) < 256 and ASSIGNMENT.fullmatch("".join(pieces)) is not None
+class _Reader:
+    """One pass over a script, character by character."""
 
-    while i < len(text):
-        c = text[i]
-        if not has:
-            start = line
-        if c == "\\" and i + 1 < len(text):
-            i += 2
-            if text[i - 1] == "\n":
-                line += 1
-                flush()
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.line = text, 0, 1
+        self.words: list[Word] = []  # of the current statement
+        self.pieces: list[str] = []  # of the current word
+        self.start, self.in_word, self.is_whole, self.in_array = 1, False, False, False
+
+    def statements(self) -> Iterator[list[Word]]:
+        """Yield every statement that has a word."""
+        while self.at < len(self.text):
+            if not self.in_word:
+                self.start = self.line
+            if not self._read_group():
+                done = self._read_character()
+                if done:
+                    yield done
+        self._end_word()
+        if self.words:
+            yield self.words
+
+    def _read_group(self) -> bool:
+        """Read an escape, a quotation, an expansion or a comment; return False without one."""
+        text, at = self.text, self.at
+        c = text[at]
+        if c == "\\" and at + 1 < len(text):
+            self.at += 2
+            if text[at + 1] == "\n":
+                self.line += 1
+                self._end_word()
             else:
-                pieces.append(text[i - 1])
-                has = True
-            continue
-        if c in "'\"":
-            end = _closing(text, i, c)
-            inside = text[i + 1 : end].replace("\\\n", "\n") if c == '"' else text[i + 1 : end]
-            whole = whole or not has or is_assignment()
-            pieces.append(inside)
-            has = True
-            line += text.count("\n", i, end)
-            i = end + 1
-            continue
-        if c == "$" and text.startswith(("$(", "${"), i):
-            end = balanced(text, i + 1)
-            pieces.append(text[i : end + 1])
-            has = True
-            line += text.count("\n", i, end)
-            i = end + 1
-            continue
-        if c == "#" and not has:
-            i = text.find("\n", i)
-            i = len(text) if i < 0 else i
-            continue
-        if c == "(" and is_assignment():
-            pieces.append(c)
-            flush()
-            in_array = True
-        elif c == ")" and in_array:
-            flush()
-            words.append(Word(")", line))
-            in_array = False
-        elif c in " \t\r" or (c == "\n" and in_array):
-            flush()
-        elif c in "\n;|" or text.startswith("&&", i):
-            flush()
-            if words:
-                yield words
-            words = []
-            i += text.startswith("&&", i)
+                self._add(text[at + 1])
+        elif c in "'\"":
+            end = _closing(text, at, c)
+            inside = text[at + 1 : end].replace("\\\n", "\n") if c == '"' else text[at + 1 : end]
+            self.is_whole = self.is_whole or not self.in_word or self._is_assignment()
+            self._add_through(inside, end)
+        elif c == "$" and text.startswith(("$(", "${"), at):
+            end = balanced(text, at + 1)
+            self._add_through(text[at : end + 1], end)
+        elif c == "#" and not self.in_word:
+            end = text.find("\n", at)
+            self.at = len(text) if end < 0 else end
         else:
-            pieces.append(c)
-            has = True
-        line += c == "\n"
-        i += 1
-    flush()
-    if words:
-        yield words
+            return False
+        return True
+
+    def _read_character(self) -> list[Word]:
+        """Read one character; return the words of the statement that it ends."""
+        c, done = self.text[self.at], []
+        if c == "(" and self._is_assignment():
+            self.pieces.append(c)
+            self._end_word()
+            self.in_array = True
+        elif c == ")" and self.in_array:
+            self._end_word()
+            self.words.append(Word(")", self.line))
+            self.in_array = False
+        elif c in " \t\r" or (c == "\n" and self.in_array):
+            self._end_word()
+        elif c in "\n;|" or self.text.startswith("&&", self.at):
+            self._end_word()
+            done, self.words = self.words, []
+            self.at += self.text.startswith("&&", self.at)
+        else:
+            self._add(c)
+        self.line += c == "\n"
+        self.at += 1
+        return done
+
+    def _add(self, piece: str) -> None:
+        self.pieces.append(piece)
+        self.in_word = True
+
+    def _add_through(self, piece: str, end: int) -> None:
+        """Add a piece that the script spells out up to and including the index `end`."""
+        self._add(piece)
+        self.line += self.text.count("\n", self.at, end)
+        self.at = end + 1
+
+    def _end_word(self) -> None:
+        if self.in_word:
+            self.words.append(Word("".join(self.pieces), self.start, self.is_whole))
+        self.pieces.clear()
+        self.in_word, self.is_whole = False, False
+
+    def _is_assignment(self) -> bool:
+        return len(self.pieces) < 256 and ASSIGNMENT.fullmatch("".join(self.pieces)) is not None
 
 
 def _closing(text: str, i: int, quote: str) -> int:
