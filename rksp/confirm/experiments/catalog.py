@@ -182,5 +182,5 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
         ),
         tables=(tables.cross_talk,),
     ),
-    "failures": Failures(failures=FAILURES, seeds=range(5)),
+    "failures": Failures(failures=FAILURES, seeds=range(2)),
 }
