@@ -52,8 +52,8 @@ from the printed assumptions. The version is the one whose defaults were read.
 `tests/make_recipe_files_table.py` writes this page, and a test compares it.
 
 {described} runs describe their model, and {scored} of these become a target without another
-argument. `tests/score_run_configs.py` ran `rksp score FILE --evidence config` on these without a
-network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub
+argument. `tests/score_run_configs.py` ran `rksp score FILE --evidence config` on {tried} of these
+without a network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub
 that is not in the local cache, and {failed} end in another sentence.
 
 | run | read as | settings read | right | wrong | assumed | model |
@@ -176,6 +176,7 @@ def _ends(described: set[str]) -> dict[str, object]:
     verdicts = Counter(end["verdict"] for end in ends if "verdict" in end)
     hub = sum("Hub" in end.get("why", "") for end in ends)
     return {
+        "tried": len(ends),
         "done": verdicts.total(),
         "verdicts": ", ".join(f"{count} {name}" for name, count in verdicts.most_common()),
         "hub": hub,
