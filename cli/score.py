@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.allocator import freed_memory_kept
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     AsFormat,
@@ -20,13 +21,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.process import (
-    collector_paused,
-    freed_memory_kept,
-    quiet_transformers,
-    stdout_for_us_alone,
-    with_threads,
-)
+from rksp.cli.process import collector_paused, quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.options import MeasureOptions

@@ -12,12 +12,14 @@ import pytest
 import torch
 from test_streamed_response import halves
 
+from rksp.allocator import freed_memory_kept, return_freed_memory
 from rksp.bench.score import score_cost
-from rksp.cli.process import collector_paused, freed_memory_kept
+from rksp.cli.process import collector_paused
 from rksp.errors import InputError
 from rksp.evidence import gather
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve, resolve_tiny
+from rksp.models.streaming.memory import resident_memory
 from rksp.models.streaming.opening import open_stream
 from rksp.models.streaming.planning import plan_response
 from rksp.models.streaming.pools import CountingPool
@@ -64,6 +66,15 @@ def test_freed_memory_comes_without_new_pages():
         faults()
         kept = faults()
     assert kept < 1000 < 8000 < faults()
+
+
+def test_freed_pieces_go_back_to_the_system():
+    pieces = [torch.ones(1 << 14) for _ in range(2000)]  # 64 KB each, below what is mapped
+    last = torch.ones(1 << 14)  # keeps the heap from shrinking by itself
+    del pieces
+    before = resident_memory()
+    return_freed_memory()
+    assert before - resident_memory() > 10**8 > last.nbytes
 
 
 def test_the_collector_rests_only_inside():
