@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import signal
@@ -95,30 +94,6 @@ def reading(what: str, seconds: float = MOST_READING) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-_MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # parameters of mallopt in malloc.h of glibc
-_MOST_MAPS, _TRIM_AT = 65_536, 128 * 1024  # what they are by default
-
-
-@contextlib.contextmanager
-def freed_memory_kept() -> Iterator[None]:
-    """Let the C library keep what is freed inside: fresh pages are a quarter of a forward pass.
-
-    It does nothing where the C library is not glibc. Afterwards the memory goes back.
-    """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if not hasattr(libc, "malloc_trim"):
-        yield
-        return
-    libc.mallopt(_MMAP_MAX, 0)
-    libc.mallopt(_TRIM_THRESHOLD, -1)
-    try:
-        yield
-    finally:
-        libc.mallopt(_MMAP_MAX, _MOST_MAPS)
-        libc.mallopt(_TRIM_THRESHOLD, _TRIM_AT)
-        libc.malloc_trim(0)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.allocator import freed_memory_kept
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     AsFormat,
@@ -22,7 +23,6 @@ from rksp.cli.options import (
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import (
     collector_paused,
-    freed_memory_kept,
     quiet_transformers,
     reading,
     stdout_for_us_alone,

@@ -61,9 +61,9 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
 _KEPT = 1.35
 _LANES = 5  # most lanes of a sweep
 # Multiples of what a pass takes. Arithmetic over one batch: forward and backward (3), two passes
-# over both batches (4), 11 over one, and gradients multiplied out five times (3). Loading of
+# over both batches (4), 11 over one, and gradients multiplied out five times (2). Loading of
 # weights: forward, backward, sums and four sweeps.
-_BATCHES, _LOADS = 3 + 4 + 11 + 3, 7
+_BATCHES, _LOADS = 3 + 4 + 11 + 2, 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class CountingPool(ThreadPoolExecutor):
                 self.seconds += time.thread_time() - start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PassCost:
     """What one streamed pass took.
 

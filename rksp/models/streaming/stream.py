@@ -235,15 +235,8 @@ class Stream:
     def _end_pass(self) -> None:
         if self._guest is None:
             self.release()
-            seconds, computing, loading = (
-                end - start for start, end in zip(self._begun, self._clocks(), strict=True)
-            )
-            self.cost = PassCost(
-                seconds=seconds,
-                computing=computing,
-                loading=loading,
-                sequences=self._sequences,
-            )
+            spent = (end - start for start, end in zip(self._begun, self._clocks(), strict=True))
+            self.cost = PassCost(*spent, sequences=self._sequences)
 
     def _clocks(self) -> tuple[float, float, float]:
         """Return the time, and the processor time of computing and of loading so far."""
