@@ -14,7 +14,8 @@ from statistics import NormalDist
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
-from rksp.errors import ArtifactError
+from rksp.errors import ArtifactError, InputError
+from rksp.files import read_text
 
 ARTIFACT_SCHEMA = "rksp-edge-2"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
@@ -260,8 +261,8 @@ class EdgeModel:
                 measured_ranges=_ranges(stored["measured_ranges"]),
                 card=stored["card"],
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(f"The model of the edge is damaged: {error!r}.") from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"The model of the edge is damaged: {error!r:.200}.") from error
 
 
 def horizon_share(steps: float) -> float:
@@ -279,11 +280,9 @@ def load_edge_model(path: Path | None = None) -> EdgeModel:
     """
     path = path or Path(str(files("rksp.classifiers") / "fitted" / "edge.json"))
     try:
-        if path.stat().st_size > _LARGEST_ARTIFACT:
-            raise ArtifactError(f"{path.name} is too large for a model of the edge.")
-        return EdgeModel.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"The model of the edge {path.name} cannot be read: {error}.") from None
+        return EdgeModel.from_json(read_text(path, _LARGEST_ARTIFACT))
+    except InputError as error:
+        raise ArtifactError(f"The model of the edge cannot be read: {error}") from None
 
 
 def _line(stored: Mapping[str, object]) -> Line:

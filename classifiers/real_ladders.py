@@ -11,11 +11,13 @@ import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_ladder import PUBLISHED, EdgeLadder, bracket
-from rksp.errors import ArtifactError, InputError
+from rksp.errors import ArtifactError
+from rksp.files import read_text
 
 _OPTIMIZERS = {"mini": "adam_mini", "soape": "soap"}
 # Groups that constrain the weights, or say too little about the model.
 _LEFT_OUT = ("grug", "spectral", "hyperball")
+_LARGEST = 256 * 2**20  # bytes of a file of runs
 _SHORTEST = 2  # rates of a ladder
 
 
@@ -37,14 +39,10 @@ def read_real_ladders(
     """
     found: list[EdgeLadder] = []
     for path in paths:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise InputError(f"The runs {path} cannot be read: {error.strerror}.") from None
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(read_text(path, _LARGEST).splitlines(), start=1):
             try:
                 ladder = _ladder(json.loads(line), measured or {})
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise ArtifactError(f"{path.name}, line {number}, is no run: {error!r}.") from error
             if ladder is not None:
                 found.append(ladder)

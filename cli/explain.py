@@ -65,16 +65,8 @@ def _check(word: str) -> tuple[str, Rows] | None:
         found = find_check(word)
     except InputError:
         return None
-    rows = [
-        ("Measures", found.measures),
-        ("Why", found.why),
-        ("Healthy", found.healthy),
-        ("Fix", found.fix),
-        ("Fails", found.failing),
-        ("Passes", found.stable),
-        ("Source", found.source),
-    ]
-    return f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n", rows
+    title = f"{found.code} {found.name} (at worst: {found.level})\n{found.title}\n"
+    return title, list(found.explanation)
 
 
 def _glossary(word: str) -> tuple[str, Rows] | None:

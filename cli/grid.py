@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import RiskOptions
+from rksp.cli.process import reading
 from rksp.cli.rendering import conclude, emit
 from rksp.errors import InputError
 from rksp.options import MeasureOptions
@@ -71,13 +73,18 @@ def grid(
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
     from rksp.grid.cell import Options
     from rksp.grid.run import read_grid
+    from rksp.grid.sweeps import sweep_head
     from rksp.report.gate import Gate
 
     _check(view)
     gate = Gate.parse(view.fail_on)
     if _is_store(source):
-        return _shown(read_grid(Path(source)), gate, view)
-    plan = _plan(source, axes or [], recipe, cells, devices, as_format)
+        with reading(f"the store {one_line(source, 200)}"):
+            stored = read_grid(Path(source))
+        return _shown(stored, gate, view, {})
+    with reading(f"the grid {one_line(source, 200)}"):
+        plan = _plan(source, axes or [], recipe, cells, devices, as_format)
+        head = sweep_head(source)
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides"}),
@@ -88,7 +95,7 @@ def grid(
         for cell in plan.cells:
             print(json.dumps({"target": cell.target, "seed": cell.seed, **cell.labels}))
         return 0
-    return _shown(_worked(plan, options, work, groups), gate, view)
+    return _shown(_worked(plan, options, work, groups), gate, view, head)
 
 
 def _plan(
@@ -211,16 +218,30 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
     return found
 
 
-def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
+def _shown(result: GridResult, gate: Gate, view: ViewOptions, head: Mapping[str, object]) -> int:
     """Print and export the result; return the exit code."""
-    from rksp.grid.export import export
     from rksp.report.grid_report import grid_report
 
     document = grid_report(result, gate, conditions=view.where, top=view.top)
     for path in view.export:
-        export(result.records(gate.bar), path)
+        _export(result, gate, path, head)
     emit(document, view.output_format, [])
     return conclude(document, exit_zero=view.exit_zero)
+
+
+def _export(result: GridResult, gate: Gate, path: Path, head: Mapping[str, object]) -> None:
+    """Write all cells as a table, or those that pass the gate as a sweep."""
+    from rksp.grid.export import TABLES, export
+    from rksp.grid.sweeps import export_sweep
+    from rksp.grid.table import JUDGED
+
+    found = result.records(gate.bar)
+    if path.suffix in TABLES:
+        export(found, path)
+        return
+    kept = [cell for cell in found if cell["verdict"] in JUDGED and not gate.fails(cell)]
+    note = export_sweep(result.settings(kept), path, head)
+    _say(note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate.")
 
 
 def _say(line: str) -> None:

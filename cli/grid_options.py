@@ -101,5 +101,10 @@ class ViewOptions(_Options):
     ] = []
     export: Annotated[
         list[Path],
-        Flag("--export", "Also write a .csv, .jsonl or .parquet file; repeatable.", unit="file"),
+        Flag(
+            "--export",
+            "Also write all cells (.csv, .jsonl, .parquet), or those that pass as a sweep: W&B "
+            "(.yaml), Hydra (.txt), Optuna (.json); repeatable.",
+            unit="file",
+        ),
     ] = []

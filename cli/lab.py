@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from rksp.cli.process import reading
 from rksp.errors import InputError
 from rksp.files import atomic_write, check_writable
+from rksp.text import one_line
 
 INTERRUPTED = 130
 SPARSE_SECONDS = 60.0  # between progress lines where stderr is no terminal
@@ -53,7 +55,8 @@ def run(
     from rksp.lab.grid import read_ladder_plan  # torch and transformers: seconds that --help spares
     from rksp.lab.run import run_plan
 
-    design = read_ladder_plan(plan)
+    with reading(f"the plan {one_line(str(plan), 200)}"):
+        design = read_ladder_plan(plan)
     _check_device(device)
     stored = collection_ids(known) if known is not None else frozenset()
     try:

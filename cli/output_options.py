@@ -112,7 +112,7 @@ class ConfirmOutput(_Options):
         list[str],
         Flag(
             "--output",
-            "Also write FILE (.json .html .txt); repeatable.",
+            "Also write FILE (.json .md .sarif .xml .html .txt) or FORMAT=FILE; repeatable.",
             aliases=("-o",),
             unit="file",
         ),

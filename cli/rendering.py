@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from rksp.cli.process import reading
 from rksp.errors import ArtifactError, InputError
 from rksp.files import atomic_write, check_writable, read_limited
 from rksp.report.formats import (
@@ -53,18 +54,20 @@ def load(file: Path) -> ScoreReport:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
-    return _validated(file, _read(file), schema_of("score"))
+    with reading(f"the report {one_line(str(file), 200)}"):
+        return _validated(file, _read(file), schema_of("score"))
 
 
 def load_any(file: Path) -> Document:
     """Read a stored document of any kind; raises as `load`."""
-    content = _read(file)
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        document = None  # the schema will say what is wrong
-    kind = document.get("kind", "score") if isinstance(document, dict) else "score"
-    return _validated(file, content, schema_of(kind))
+    with reading(f"the report {one_line(str(file), 200)}"):
+        content = _read(file)
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError):
+            document = None  # the schema will say what is wrong
+        kind = document.get("kind", "score") if isinstance(document, dict) else "score"
+        return _validated(file, content, schema_of(kind))
 
 
 def schema_of(kind: str) -> type[Document]:

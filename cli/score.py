@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +20,14 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.process import (
+    collector_paused,
+    freed_memory_kept,
+    quiet_transformers,
+    reading,
+    stdout_for_us_alone,
+    with_threads,
+)
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
@@ -67,20 +76,19 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
+    from rksp.recipe_files.reported import with_origins
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
-    from rksp.score_report import with_origins
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
     older = None if gate.baseline is None else load(gate.baseline)
-    select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))
+    levels = assignments(gate.levels, "--level")
+    select_findings((), gate.select, gate.ignore, levels)  # before the work
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
-    levels = assignments(gate.levels, "--level")
-    found = select_findings(result.findings, gate.select, gate.ignore, levels)
-    result = result.model_copy(update={"findings": list(found)})
+    result = _as_asked(result, gate, levels, assignments(model.overrides))
     changed = None if older is None else compare(older, result, strict=True)
     result = result.model_copy(
         update={
@@ -104,14 +112,11 @@ def _scored(
     threshold: float,
 ) -> ScoreReport:
     """Measure every seed, and report them together."""
-    # Here and not above: --help must not wait for torch.
-    from rksp.pipeline import evaluate
-    from rksp.score_report import score_report
-
     classifier = _classifier(risk.classifier)
-    measure = with_threads(measure)
-    quiet_transformers()
-    source = model.resolve(run.target, run.overrides)
+    with collector_paused():
+        measure = with_threads(measure)
+        quiet_transformers()
+        source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
     if measure.evidence == "config":
         from rksp.config_score import score_configuration
 
@@ -123,8 +128,16 @@ def _scored(
             classifier=classifier,
             alternatives=run.alternatives,
         )
+    # Here and not above: neither --help nor a configuration needs them.
+    with collector_paused():
+        from rksp.models.streaming.opening import should_stream
+        from rksp.pipeline import evaluate
+        from rksp.score_report import score_report
     evaluations = []
-    with live_progress() as report:
+    responds = measure.evidence != "forward"
+    streams = should_stream(source, measure.streaming, measure.max_memory, with_response=responds)
+    # A stream has buffers of its own.
+    with live_progress() as report, nullcontext() if streams else freed_memory_kept():
         for seed in range(measure.seed, measure.seed + seeds):
             evaluation, probe = evaluate(
                 source,
@@ -142,8 +155,29 @@ def _scored(
     return score_report(source, run.recipe, evaluations, probe.description)
 
 
+def _as_asked(
+    report: ScoreReport,
+    gate: GateOptions,
+    levels: Mapping[str, str],
+    overrides: Mapping[str, str],
+) -> ScoreReport:
+    """Keep the selected findings, and say which checks were left out and which settings typed."""
+    from rksp.checks.selection import left_out, select_findings
+    from rksp.documents.score import NotRunReport
+
+    found = select_findings(report.findings, gate.select, gate.ignore, levels)
+    dropped = {check.code: check for check in left_out(gate.select, gate.ignore)}
+    not_run = [check for check in report.not_run if check.code not in dropped]
+    not_run += [NotRunReport.of(check) for check in dropped.values()]
+    target = report.target.model_copy(update={"overrides": sorted(overrides)})
+    return report.model_copy(update={"findings": list(found), "not_run": not_run, "target": target})
+
+
 def _classifier(file: Path | None):
     """Return the classifier of a file; None stands for the shipped one."""
     from rksp.classifiers.edge_model import load_edge_model
 
-    return None if file is None else load_edge_model(file)
+    if file is None:
+        return None
+    with reading(f"the model of the edge {one_line(str(file), 200)}"):
+        return load_edge_model(file)

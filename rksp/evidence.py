@@ -151,7 +151,7 @@ def gather(
         model=model,
         probe=probe,
         profile=seen,
-        facts=read_facts(model, seen.chains, seen.width, stream and stream.scales),
+        facts=read_facts(model, seen.chains, seen.width, stream and stream.supply.scales),
         stream=stream,
         weights=weights,
         seconds=seconds,

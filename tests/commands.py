@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+from pathlib import Path
+from subprocess import CompletedProcess
+from unittest import mock
+
 import pytest
 
 from rksp.cli import main
@@ -12,3 +19,16 @@ def left_with(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as left:
         main(arguments)
     return left.value.code
+
+
+def run_rksp(*arguments: str, cwd: Path | None = None) -> CompletedProcess[str]:
+    """Run a command as from a shell of 100 columns; starting Python would cost six seconds."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, COLUMNS="100"),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = left_with(list(arguments))
+    return CompletedProcess(arguments, int(code or 0), out.getvalue(), err.getvalue())

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_rksp
 
 from rksp.documents.score import ScoreReport
 
@@ -16,7 +17,7 @@ TINY = ["--set", "n_layer=2", "--set", "n_embd=32", "--set", "n_head=2", "--set"
 SMALL = [*TINY, "--snapshots", "256", "--threads", "1"]
 
 
-def rksp(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def from_outside(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "COLUMNS": "100"}
     code = "from rksp.cli import main; main()"
     return subprocess.run(
@@ -24,7 +25,6 @@ def rksp(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         env=environment,
-        cwd=cwd,
         stdin=subprocess.DEVNULL,
         check=False,
     )
@@ -33,7 +33,7 @@ def rksp(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProces
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
     path = tmp_path_factory.mktemp("score") / "report.json"
-    done = rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "-o", str(path))
+    done = from_outside("score", "gpt2", "--lr", "6e-4", *SMALL, "-o", str(path))
     return done, path
 
 
@@ -51,7 +51,7 @@ def test_the_written_report_is_the_schema_and_reads_back(scored):
     _, path = scored
     text = path.read_text()
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(rksp("schema").stdout)
+    schema = json.loads(run_rksp("schema").stdout)
     jsonschema.validate(json.loads(text), schema)
     report = ScoreReport.model_validate_json(text)
     assert report.to_json() == text
@@ -69,41 +69,41 @@ def test_findings_stand_in_the_text_and_in_the_json(scored):
     assert missing.value == 0
     assert "warning RKSP503 There is no warm-up in 1000 steps." in done.stdout
     assert "--warmup-steps 30" in missing.fix
-    warmed = rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "--warmup-steps", "30")
+    warmed = run_rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "--warmup-steps", "30")
     assert "RKSP503" not in warmed.stdout
 
 
 def test_a_stored_report_renders_again(scored):
     done, path = scored
-    again = rksp("report", str(path))
+    again = run_rksp("report", str(path))
     assert again.returncode == 0
     assert again.stdout == done.stdout
 
 
 def test_the_same_command_gives_the_same_bytes_but_for_timings(scored):
     _, path = scored
-    again = rksp("score", "gpt2", "--lr", "6e-4", *SMALL, "--format", "json")
+    again = from_outside("score", "gpt2", "--lr", "6e-4", *SMALL, "--format", "json")
     first, second = (json.loads(text) for text in (path.read_text(), again.stdout))
     assert first.pop("timings").keys() == second.pop("timings").keys()
     assert first == second
 
 
 def test_a_rate_far_too_high_exits_with_one_unless_told_otherwise():
-    done = rksp("score", "gpt2", "--lr", "3.0", *SMALL)
+    done = run_rksp("score", "gpt2", "--lr", "3.0", *SMALL)
     assert done.returncode == 1
     assert "RISK" in done.stdout
-    assert rksp("score", "gpt2", "--lr", "3.0", *SMALL, "--exit-zero").returncode == 0
+    assert run_rksp("score", "gpt2", "--lr", "3.0", *SMALL, "--exit-zero").returncode == 0
 
 
 def test_without_a_rate_it_says_which_is_right():
-    done = rksp("score", "gpt2", *SMALL)
+    done = run_rksp("score", "gpt2", *SMALL)
     assert done.returncode == 0
     assert "no learning rate was given" in done.stdout
     assert "start here" in done.stdout
 
 
 def test_several_seeds_report_their_spread():
-    done = rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--seeds", "2", "--format", "json")
+    done = run_rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--seeds", "2", "--format", "json")
     report = json.loads(done.stdout)
     assert [seed["seed"] for seed in report["seeds"]] == [0, 1]
     spread = report["spread"]
@@ -143,7 +143,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_sentence_and_exit_code_two(case, tmp_path):
     arguments, hint = BAD[case]
-    done = rksp(*arguments, cwd=tmp_path)
+    done = run_rksp(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
@@ -152,9 +152,15 @@ def test_bad_input_is_one_sentence_and_exit_code_two(case, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bad_input_seen_from_outside():
+    done = from_outside(*BAD["unknown key"][0])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_one_token_probe_is_refused(tmp_path):
     (tmp_path / "short.txt").write_text("a")
-    done = rksp("score", "gpt2", *SMALL, "--probe", str(tmp_path / "short.txt"))
+    done = run_rksp("score", "gpt2", *SMALL, "--probe", str(tmp_path / "short.txt"))
     assert done.returncode == 2
     assert "short.txt" in done.stderr
 

@@ -225,8 +225,13 @@ def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
     assert said.out.splitlines()[1].split()[4] == "risk"
     with pytest.raises(InputError, match="holds another grid"):
         run(*told, "--risk", "0.1")
-    assert run(store, "--top", "1") == 3  # a store shows itself
-    assert capsys.readouterr().out.splitlines()[1].split()[4] == "ok"
+    kept = tmp_path / "trials.json"
+    assert run(store, "--top", "1", "--export", str(kept)) == 3  # a store shows itself
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[4] == "ok"
+    assert "holds the 1 of 4 cells that pass the gate" in said.err
+    fixed = {"n_embd": 32, "n_head": 2, "vocab_size": 256, "n_layer": 1}
+    assert json.loads(kept.read_text()) == [{"lr": 1e-4} | fixed]
 
 
 def test_the_command_is_installed_and_lists_before_it_works(tmp_path):

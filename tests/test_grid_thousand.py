@@ -110,9 +110,9 @@ def _kill_midway(path: Path, cluster, node, done_then: list[int]) -> None:
 
 
 @pytest.mark.slow
-def test_it_costs_little_more_than_its_ten_profiles():
+def test_it_costs_little_more_than_its_profiles():
     shape = {"n_embd": 192, "n_head": 4, "n_layer": 6, "vocab_size": 2000}
-    cost = script("grid").grid_cost("gpt2", overrides=shape)
+    cost = script("grid").grid_cost("gpt2", models=2, cells=200, overrides=shape)
     print(cost)
-    assert (cost["cells"], cost["profiles"]) == (1000, 10)
+    assert (cost["cells"], cost["profiles"]) == (200, 2)
     assert cost["ratio"] <= 1.3

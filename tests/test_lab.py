@@ -151,10 +151,10 @@ def test_a_plan_run_again_does_nothing(uninterrupted: Path, monkeypatch) -> None
 RUNNER = """
     import sys
     from pathlib import Path
-    from rksp.lab.plan import Plan
+    from rksp.lab.grid import read_ladder_plan
     from rksp.lab.run import run_plan
     if __name__ == "__main__":
-        run_plan(Plan.read(Path(sys.argv[1])), Path(sys.argv[2]), workers=2)
+        run_plan(read_ladder_plan(Path(sys.argv[1])), Path(sys.argv[2]), workers=2)
 """
 
 

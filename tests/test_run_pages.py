@@ -27,6 +27,7 @@ from rksp.documents.grid import GridReport
 from rksp.errors import InputError
 from rksp.recipe import Recipe
 from rksp.report import confirm_html, grid_html, grid_summary
+from rksp.report.formats import formats_of
 from rksp.report.grid_settings import Settings
 from rksp.text import safe_strings
 
@@ -118,17 +119,17 @@ def test_a_stored_confirmation_renders_again(tmp_path, capsys):
     assert capsys.readouterr().out == confirm_html.render(stored)
     assert "FAILED" in (tmp_path / "page.txt").read_text()
     assert "mimo is read as qwen2" in (tmp_path / "page.txt").read_text()
-    with pytest.raises(InputError, match="rksp confirm, --format 'sarif'"):
-        emit(stored, "sarif", [])
+    with pytest.raises(InputError, match="rksp confirm, --format 'csv'"):
+        emit(stored, "csv", [])
     (tmp_path / "score.json").write_text(scored().to_json())
     assert load_any(tmp_path / "score.json") == scored()
 
 
 def test_a_format_that_a_confirmation_lacks_is_refused_before_the_work(tmp_path):
-    with pytest.raises(InputError, match="use text, json or html"):
-        outputs("sarif", [], "confirm")
-    with pytest.raises(InputError, match=r"x\.sarif"):
-        outputs("text", [str(tmp_path / "x.sarif")], "confirm")
+    with pytest.raises(InputError, match="use text, json, markdown"):
+        outputs("csv", [], "confirm")
+    with pytest.raises(InputError, match=r"x\.csv"):
+        outputs("text", [str(tmp_path / "x.csv")], "confirm")
 
 
 def test_a_curve_has_gaps_where_the_loss_was_not_finite():
@@ -243,7 +244,7 @@ def test_a_broken_cell_is_an_error_beside_the_good_ones(capsys, tmp_path):
     unescaped = re.sub(r"\\.", "", summary)
     assert "<b x" not in re.sub(r"`[^`]*`", "", unescaped)
     (tmp_path / "grid.json").write_text(report.to_json())
-    for name in ("html", "markdown", "junit", "json", "text", "csv"):
+    for name in formats_of("grid"):
         emit(load_any(tmp_path / "grid.json"), name, [])
         assert "could not run" in capsys.readouterr().out.lower(), name
 

@@ -71,6 +71,19 @@ class Check:
     field: str = ""
     settings: tuple[str, ...] = ()
 
+    @property
+    def explanation(self) -> tuple[tuple[str, str], ...]:
+        """What there is to say about it: pairs of a title and a text."""
+        return (
+            ("Measures", self.measures),
+            ("Why", self.why),
+            ("Healthy", self.healthy),
+            ("Fix", self.fix),
+            ("Fails", self.failing),
+            ("Passes", self.stable),
+            ("Source", self.source),
+        )
+
     def missing(self, evidence: CheckEvidence) -> tuple[Need, ...]:
         """Return what the evidence lacks for this check to run."""
         return tuple(need for need in self.needs if not evidence.has(need))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rksp.checks.registry import CHECKS, find_check
+from rksp.checks.registry import CHECKS, NotRun, find_check
 from rksp.documents.finding import Finding, Level
 from rksp.errors import InputError, nearest
 
@@ -39,6 +39,16 @@ def select_findings(
         if _is_kept(finding.code, chosen, left_out)
     ]
     return tuple(sorted(kept, key=lambda finding: _SEVERITY.index(finding.level)))
+
+
+def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRun, ...]:
+    """Return the checks whose findings `select_findings` drops, by code; raises as it does."""
+    chosen, ignored = [_code(text) for text in select], [_code(text) for text in ignore]
+    return tuple(
+        NotRun(code=check.code, name=check.name, reason="--select or --ignore leaves it out")
+        for check in CHECKS
+        if not _is_kept(check.code, chosen, ignored)
+    )
 
 
 def _is_kept(code: str, chosen: list[str], left_out: list[str]) -> bool:

@@ -29,7 +29,8 @@ class Finding(Part):
 
     Attributes:
         code: Stable: RKSP and three digits. RKSP001 is a risk at or above the bar, RKSP002
-            means that rksp cannot tell.
+            means that rksp cannot tell, RKSP003 that short runs of the recipe failed, RKSP004
+            that a cell of a grid could not run.
         name: Stable short name in lower-case words joined by hyphens.
         level: Its severity.
         message: One sentence with the number: what is wrong.

@@ -36,11 +36,13 @@ class ScoredTarget(TargetReport):
         blocks: (path, number of blocks) of each chain of the residual stream.
         width: Width of the residual stream.
         probe: The text that the model was shown, in words.
+        overrides: Names of the settings that were typed and do not come from the target's file.
     """
 
     blocks: list[tuple[str, int]]
     width: int
     probe: str
+    overrides: list[str] = Field(default_factory=list)
 
 
 class LayerReport(Part):

@@ -1,4 +1,4 @@
-"""A grid's records as files for other programs: CSV, JSON Lines, Parquet."""
+"""A grid as files for other programs: its records as tables, the kept cells as sweeps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 
 from rksp.errors import InputError
 from rksp.files import atomic_write, check_writable, replacing
+from rksp.grid.sweeps import SWEEPS
 from rksp.grid.table import Record
 
-SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
+TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
+SUFFIXES = (*TABLES, *SWEEPS)
 
 
 def check_export(path: Path) -> None:

@@ -191,7 +191,7 @@ def _file(
     path: Path, samples: int | None, trainer: str | None
 ) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
     """Read a sweep, a grid or a run file; return the base, the blocks of axes and the notes."""
-    document = _load(path)
+    document = load_grid_file(path)
     if document.has("parameters"):
         return _sweep(document, samples)
     if document.has("grid") or document.has("zip"):
@@ -212,8 +212,12 @@ def _file(
     return Base(document=document), [{}], []
 
 
-def _load(path: Path) -> Document:
-    """Load a document; a list of mappings at the top level is a union of grids."""
+def load_grid_file(path: Path) -> Document:
+    """Load a document; a list of mappings at the top level is a union of grids.
+
+    Raises:
+        InputError: The file cannot be read, or holds no grid.
+    """
     if path.suffix.lower() not in (".yaml", ".yml", ".json", ".toml", ".py"):
         return load_document(path)
     syntax, data, lines = parse_file(path)
@@ -233,6 +237,13 @@ def _stated_base(document: Document) -> Base:
             f"{document.path}: a grid has no entry {sorted(unknown)[0]!r}; it may have "
             f"{', '.join(sorted(known))}."
         )
+    for name, kind, noun in (
+        ("target", str, "a text"),
+        ("set", Mapping, "a mapping"),
+        ("recipe", Mapping, "a mapping"),
+    ):
+        if data.get(name) is not None and not isinstance(data[name], kind):
+            raise InputError(f"{document.path}: {name!r} must be {noun}, got {data[name]!r:.80}.")
     run = data.get("base")
     there = load_document(document.path.parent / str(run)) if run else None
     return Base(

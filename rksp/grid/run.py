@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,11 @@ class GridResult:
     def records(self, bar: float = 0.5) -> list[table.Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
         return table.records(self.rows, bar)
+
+    def settings(self, records: Sequence[table.Record]) -> list[Mapping[str, object]]:
+        """Return what the grid set in the cells of these records, by the user's names."""
+        by_position = {row.position: row.labels for row in self.rows}
+        return [by_position[record["position"]] for record in records]
 
     def axes(self) -> list[str]:
         """Return the varied names as the user gave them."""

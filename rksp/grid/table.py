@@ -16,6 +16,7 @@ from rksp.recipe_files.document import parse_yaml
 
 Record = dict[str, object]
 ANSWERS = ("ok", "caution", "risk")
+JUDGED = (*ANSWERS, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
 _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "<": operator.lt,

@@ -68,9 +68,8 @@ def _model(draft: Draft) -> None:
 READER = Reader(
     name="nanogpt",
     title="nanoGPT",
-    unverified="all defaults",
     version="3adf61e1 (2024)",
-    source="karpathy/nanoGPT, train.py",
+    source="karpathy/nanoGPT, train.py, read in copies of it",
     marks=(
         Marks(
             some=(

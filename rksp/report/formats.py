@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 KINDS = ("score", "confirm", "grid", "diff")
+LISTED = ("score", "confirm", "grid")  # the kinds that have issues; see rksp.report.listing
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 
@@ -59,21 +60,27 @@ FORMATS = (
         suffix=".md",
         renderings={
             "score": "rksp.report.markdown:render",
+            "confirm": "rksp.report.confirm_markdown:render",
             "grid": "rksp.report.grid_summary:markdown",
             "diff": "rksp.report.markdown:render_comparison",
         },
     ),
-    Format(name="sarif", suffix=".sarif", renderings={"score": "rksp.report.sarif:render"}),
+    Format(
+        name="sarif",
+        suffix=".sarif",
+        renderings=dict.fromkeys(LISTED, "rksp.report.sarif:render"),
+    ),
     Format(
         name="junit",
         suffix=".xml",
         renderings={
             "score": "rksp.report.junit:render",
+            "confirm": "rksp.report.junit:confirmation",
             "grid": "rksp.report.grid_summary:junit",
         },
     ),
-    Format(name="github", renderings={"score": "rksp.report.github:render"}),
-    Format(name="gitlab", renderings={"score": "rksp.report.gitlab:render"}),
+    Format(name="github", renderings=dict.fromkeys(LISTED, "rksp.report.github:render")),
+    Format(name="gitlab", renderings=dict.fromkeys(LISTED, "rksp.report.gitlab:render")),
     Format(
         name="html",
         suffix=".html",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rksp.documents.base import Document
 from rksp.documents.finding import Finding
-from rksp.documents.score import ScoreReport
-from rksp.report.issues import issues, place, state
+from rksp.report.listing import Listing, listing
 
 # GitHub shows ten annotations of a kind a step and drops the rest without a word.
 _MOST = 9
@@ -12,26 +12,27 @@ _SHOWN = (None, "new", "worse")
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def render(report: ScoreReport) -> str:
+def render(document: Document) -> str:
     """Render one line per issue, at most nine of a kind; with a baseline, new or worse ones."""
-    shown = [issue for issue in issues(report) if state(issue, report.baseline) in _SHOWN]
+    found = listing(document)
+    shown = [issue for issue in found.issues if found.states.get(issue.key) in _SHOWN]
     lines = []
     for level, command in _COMMANDS.items():
         same = [issue for issue in shown if issue.level == level]
-        lines += [_line(command, report, issue) for issue in same[:_MOST]]
+        lines += [_line(command, found, issue) for issue in same[:_MOST]]
         if len(same) > _MOST:
             more = f"{len(same) - _MOST} more findings of this level are in the report"
             lines.append(f"::{command} title=rksp::{more}")
     if not lines:
-        lines.append(f"::notice title=rksp::{_message(report.target.name)}: {report.verdict}")
+        lines.append(f"::notice title=rksp::{_message(found.subject)}: {found.verdict}")
     return "\n".join(lines) + "\n"
 
 
-def _line(command: str, report: ScoreReport, issue: Finding) -> str:
-    stands = place(report, issue)
+def _line(command: str, found: Listing, issue: Finding) -> str:
+    stands = found.places.get(issue.key)
     where = f"file={_property(stands[0])},line={stands[1]}," if stands else ""
     title = _property(f"{issue.code} {issue.name}")
-    about = issue.layer or report.target.name
+    about = issue.layer or found.subject
     return f"::{command} {where}title={title}::{_message(f'{about}: {issue.text}')}"
 
 

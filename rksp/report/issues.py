@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from rksp.checks.places import setting_line
-from rksp.checks.registry import blamed_field
+from rksp.checks.registry import blamed_field, blamed_settings
 from rksp.documents.finding import Finding, Level
 from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
 from rksp.report import words
@@ -38,17 +38,20 @@ def state(issue: Finding, since: ComparisonReport | None) -> str | None:
 
 
 def place(report: ScoreReport, issue: Finding) -> tuple[str, int] | None:
-    """Return file (forward slashes) and line of the recipe's field, else the model's setting.
+    """Return file and line of the recipe's field, else of the model's setting.
 
-    None where the recipe was typed and the target is only a name.
+    The line is 1 where an option replaced the setting in the file. The result is None where the
+    recipe was typed and the target is only a name.
     """
     stands = report.recipe_places.get(_field(issue))
     if stands is not None:
         return stands
     if report.target.kind not in _ON_DISK:
         return None
-    file = PurePath(report.target.name)
-    return file.as_posix(), setting_line(Path(file), issue.code)
+    file = Path(report.target.name)
+    file = file / "config.json" if file.is_dir() else file
+    is_typed = set(blamed_settings(issue.code)) & set(report.target.overrides)
+    return file.as_posix(), 1 if is_typed else setting_line(file, issue.code)
 
 
 def _field(issue: Finding) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
+from rksp.checks.registry import CHECKS
+from rksp.documents.confirm import ConfirmReport
 from rksp.documents.finding import Finding
 from rksp.documents.score import ScoreReport
 from rksp.report import words
@@ -36,16 +38,44 @@ class Case:
 
 
 def render(report: ScoreReport) -> str:
-    """Render one test for the risk and one per finding.
+    """Render one test for the risk, and at least one for each check.
 
-    A test fails if it fails the gate, so JUnit and the exit code agree; what rksp could not tell is
-    skipped. The time is the whole run's, at the suite.
+    A test fails if it fails the gate, so JUnit and the exit code agree. What rksp could not tell
+    and checks that did not run are skipped, with the reason. A check without a finding has passed.
+    The time is the whole run's, at the suite.
     """
     found = issues(report)
     failing = set(report.gate.issues) if report.gate else {i.key for i in found if i.code == RISK}
     if not any(issue.code in (RISK, UNDECIDED) for issue in found):
         found = (_passed(report), *found)
     cases = [_case(issue, issue.key in failing) for issue in found]
+    cases += _without_finding(report, {issue.code for issue in found})
+    return suite(report.target.name, cases, sum(report.timings.values()))
+
+
+def confirmation(report: ConfirmReport) -> str:
+    """Render one test for the recipe's own runs, one for the prediction and one per other arm.
+
+    Only the first can fail, as only it decides the exit code.
+    """
+    baseline, *others = report.arms
+    failed = report.gate.failed if report.gate else report.verdict == "failed"
+    held = "passed" if report.prediction_held else "skipped"
+    undecided = "skipped" if report.verdict == "undecided" else "passed"
+    said = f"{baseline.failed} of {baseline.runs} runs failed"
+    cases = [
+        Case(
+            name="the recipe trains",
+            outcome="failure" if failed else undecided,
+            message=said,
+            text="\n".join(report.conclusions),
+            kind="failed-run",
+        ),
+        Case(name="the prediction holds", outcome=held, message=report.conclusions[0]),
+    ]
+    for arm in others:
+        message = f"{arm.failed} of {arm.runs} runs failed, {arm.saved} saved"
+        cases.append(Case(name=f"arm {arm.arm}", outcome="passed", message=message))
     return suite(report.target.name, cases, sum(report.timings.values()))
 
 
@@ -73,10 +103,26 @@ def _passed(report: ScoreReport) -> Finding:
     return Finding(code=RISK, name="high-risk", level="note", message=message)
 
 
+def _without_finding(report: ScoreReport, seen: set[str]) -> list[Case]:
+    """Return a test for each check that found nothing or did not run."""
+    missing = {check.code: check.reason for check in report.not_run}
+    return [
+        Case(
+            name=f"{check.code} {check.name}",
+            outcome="skipped" if check.code in missing else "passed",
+            message=missing.get(check.code) or f"healthy: {check.healthy}",
+        )
+        for check in CHECKS
+        if check.code not in seen
+    ]
+
+
 def _case(issue: Finding, failed: bool) -> Case:
     undecided = "skipped" if issue.code == UNDECIDED else "passed"
+    # A test is named after what should hold, and keeps its name whether it passes or fails.
+    name = "P(failed) is below the bar" if issue.code == RISK else issue.name
     return Case(
-        name=f"{issue.code} {issue.name}" + (f" [{issue.layer}]" if issue.layer else ""),
+        name=f"{issue.code} {name}" + (f" [{issue.layer}]" if issue.layer else ""),
         outcome="failure" if failed else undecided,
         message=issue.message,
         text=issue.text if failed else f"{issue.level}: {issue.text}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from rksp.documents.finding import Finding
 from rksp.documents.score import (
     ComparisonReport,
     LayerReport,
@@ -13,7 +14,8 @@ from rksp.documents.score import (
     SeedReport,
 )
 from rksp.report import words
-from rksp.report.issues import deciding
+from rksp.report.issues import deciding, place
+from rksp.report.listing import from_root
 from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
@@ -25,13 +27,12 @@ def render(report: ScoreReport) -> str:
     seed = deciding(report)
     parts = [
         f"## rksp: {words.TITLES[report.verdict]} — {code(report.target.name)}",
-        f"{words.size_and_weights(report)}; {plain(words.stream(report))}; "
-        f"probe: {plain(report.target.probe)}",
+        words.size_and_weights(report),
         *_verdict(report, seed),
     ]
     if report.gate and report.gate.failed:
-        broke = "\n".join(f"- {plain(reason)}" for reason in report.gate.reasons)
-        parts.append(f"**Failed** (`--fail-on {plain(report.gate.fail_on)}`):\n\n{broke}")
+        broke = ", ".join(code(key) for key in report.gate.issues)
+        parts.append(f"**Failed** (`--fail-on {plain(report.gate.fail_on)}`): {broke}")
     if report.findings:
         parts.append(_findings(report))
     if report.baseline:
@@ -52,24 +53,26 @@ def render(report: ScoreReport) -> str:
 
 
 def comparison(changed: ComparisonReport) -> str:
-    """Render what changed between two reports."""
+    """Render what changed between two reports; what did not is only counted."""
+    moved = [change for change in changed.changes if change.state != "unchanged"]
+    numbers = {name: (old, new) for name, (old, new) in changed.numbers.items() if old != new}
     counts = words.states(Counter(change.state for change in changed.changes))
     parts = [
         f"### Compared with the baseline: {counts}",
         f"Verdict {changed.verdict[0]} → {changed.verdict[1]}.",
     ]
-    if changed.changes:
+    if moved:
         parts.append(
             table(
                 ("", "Issue", "Message"),
                 [
                     (c.state, " ".join(filter(None, (c.code, code(c.layer)))), plain(c.message))
-                    for c in changed.changes
+                    for c in moved
                 ],
             )
         )
-    if changed.numbers:
-        rows = [(n, _number(old), _number(new)) for n, (old, new) in changed.numbers.items()]
+    if numbers:
+        rows = [(n, number(old), number(new)) for n, (old, new) in numbers.items()]
         parts.append(table(("Number", "Old", "New"), rows))
     if changed.settings:
         rows = [(n, plain(old), plain(new)) for n, (old, new) in changed.settings.items()]
@@ -108,17 +111,35 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
         why = f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"
         return [why, f"({words.alone(report, risk)})"]
     parts = [f"**{words.answer(report, risk)}**"]
-    parts.append(f"{words.sentence(words.rates(risk))}.")
+    parts.append(_rates(risk))
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         parts.append(f"➜ {plain(sentence)}")
     return parts
+
+
+def _rates(risk: RiskAssessment) -> str:
+    if risk.start_here is None:
+        return f"{words.sentence(words.rates(risk))}."
+    expected = f"{risk.start_excess:.2f} nats above the best rate"
+    rows = [
+        ("**start here**", words.rate(risk.start_here), f"the lowest expected loss, {expected}"),
+        ("likely edge", words.rate(risk.likely_edge), "failure is as likely as success"),
+        ("do not exceed", words.rate(risk.do_not_exceed), f"{risk.risk:.0%} of edges lie below"),
+    ]
+    return table(("Learning rate", "Value", "Meaning"), rows)
+
+
+def _where(report: ScoreReport, finding: Finding) -> str:
+    """Return the place of a finding, such as `train.yaml:3`; empty where no file is to blame."""
+    stands = place(report, finding)
+    return code(f"{from_root(stands[0])}:{stands[1]}") if stands else ""
 
 
 def _findings(report: ScoreReport) -> str:
     rows = [
         (
             f"{_MARKS[finding.level]} {finding.level}",
-            f"{finding.code} {code(finding.layer)}".strip(),
+            " ".join(filter(None, (finding.code, code(finding.layer), _where(report, finding)))),
             plain(finding.message),
             plain(finding.fix),
         )
@@ -140,7 +161,7 @@ def _layers(layers: list[LayerReport]) -> str:
     rows = [
         (
             code(layer.name),
-            *(_number(getattr(layer, column.field), column.form) for column in COLUMNS),
+            *(number(getattr(layer, column.field), column.form) for column in COLUMNS),
             layer.status.replace("_", " "),
         )
         for layer in layers
@@ -150,8 +171,11 @@ def _layers(layers: list[LayerReport]) -> str:
 
 
 def _evidence(report: ScoreReport, seed: SeedReport) -> str:
-    rows = [(m.word, _number(m.value), m.healthy, plain(m.note)) for m in measured(seed)]
-    parts = [table(("Measured", "Value", "Healthy", ""), rows), RANGE_NOTE] if rows else []
+    about = f"{plain(words.stream(report))}; probe: {plain(report.target.probe)}"
+    rows = [(m.word, number(m.value), m.healthy, plain(m.note)) for m in measured(seed)]
+    parts = [about]
+    if rows:
+        parts += [table(("Measured", "Value", "Healthy", ""), rows), RANGE_NOTE]
     parts.append("\n".join(f"- {plain(note)}" for note in words.notes(report, seed)))
     return "\n\n".join(filter(None, parts))
 
@@ -162,7 +186,8 @@ def _provenance(report: ScoreReport) -> str:
     return table(("", ""), rows)
 
 
-def _number(value: float | None, form: str = ".3g") -> str:
+def number(value: float | None, form: str = ".3g") -> str:
+    """Format a number; None is a dash."""
     return "–" if value is None else format(value, form)
 
 

@@ -2,92 +2,112 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import PurePath
 from urllib.parse import quote
 
+from rksp.checks.registry import CHECKS
+from rksp.documents.base import Document
 from rksp.documents.finding import Finding
-from rksp.documents.score import ScoreReport
-from rksp.report.issues import issues, place, state
+from rksp.report.glossary.find import find_word
+from rksp.report.listing import Listing, listing
 
+_ROOT = "SRCROOT"
 _STATES = {
     "new": "new",
     "worse": "updated",
     "better": "updated",
     "unchanged": "unchanged",
 }
+_CHECKS = {check.code: check for check in CHECKS}
 
 
-def render(report: ScoreReport) -> str:
-    """Render one run with one result per issue; a baseline sets its `baselineState`."""
-    found = issues(report)
-    rules = {issue.code: _rule(issue) for issue in reversed(found)}
+def render(document: Document) -> str:
+    """Render one run with one result per issue; a baseline sets its `baselineState`.
+
+    Files inside a git repository are named from its root, whose place the reader knows.
+    """
+    found = listing(document)
+    rules = {issue.code: _rule(issue) for issue in reversed(found.issues)}
     order = sorted(rules)
     run = {
         "tool": {
             "driver": {
                 "name": "rksp",
-                "semanticVersion": str(report.provenance.get("rksp", "0")),
+                "semanticVersion": found.version,
                 "rules": [rules[code] for code in order],
             }
         },
-        "automationDetails": {"id": f"rksp/{quote(report.target.name, safe='/')}/"},
+        "automationDetails": {"id": f"rksp/{quote(found.identity, safe='/')}/"},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(report, issue, order.index(issue.code)) for issue in found],
-        "properties": {"verdict": report.verdict},
+        "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
+        "results": [_result(found, issue, order.index(issue.code)) for issue in found.issues],
+        "properties": {"verdict": found.verdict},
     }
-    document = {
+    content = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [run],
     }
-    return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def fingerprint(report: ScoreReport, issue: Finding) -> str:
-    """Return a fingerprint that is stable over commits: target and issue key, not the wording."""
-    return hashlib.sha256(f"{report.target.name}\n{issue.key}".encode()).hexdigest()
+    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def _rule(issue: Finding) -> dict[str, object]:
+    """Describe the rule of an issue: what `rksp explain` says, as text and as Markdown."""
     words = issue.name.replace("-", " ")
-    rule = {
+    check, word = _CHECKS.get(issue.code), find_word(issue.code)
+    if check is not None:
+        rows, title, level = check.explanation, check.title, check.level
+    else:
+        meaning = word.meaning if word else ""
+        rows = [("Means", meaning), ("Healthy", issue.healthy), ("Source", issue.source)]
+        title, level = meaning or words, issue.level
+    told = [(name, text) for name, text in rows if text]
+    told.append(("More", f"rksp explain {issue.code}"))
+    return {
         "id": issue.code,
         "name": "".join(word.capitalize() for word in words.split()),
         "shortDescription": {"text": words},
-        "help": {"text": f"rksp explain {issue.code}"},
+        "fullDescription": {"text": title},
+        "defaultConfiguration": {"level": level},
+        "help": {
+            "text": "\n".join(f"{name}: {text}" for name, text in told),
+            "markdown": "\n\n".join(f"**{name}.** {_markdown(text)}" for name, text in told),
+        },
+        "properties": {"tags": ["training-stability"]},
     }
-    if issue.healthy:
-        rule["fullDescription"] = {"text": f"Healthy: {issue.healthy}. Source: {issue.source}."}
-    return rule
 
 
-def _result(report: ScoreReport, issue: Finding, rule: int) -> dict[str, object]:
-    file, line = place(report, issue) or (report.target.name, 1)
-    logical = {"fullyQualifiedName": issue.layer or report.target.name, "kind": "module"}
+def _markdown(text: str) -> str:
+    """Show a command as code, and escape what Markdown would read as markup."""
+    if text.startswith("rksp explain"):
+        return f"`{text}`"
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|~" else c for c in text)
+
+
+def _result(found: Listing, issue: Finding, rule: int) -> dict[str, object]:
+    physical = {"artifactLocation": {"uri": quote(found.subject, safe="/")}}
+    line = 1
+    if issue.key in found.places:
+        file, line = found.places[issue.key]
+        physical["artifactLocation"] = _artifact(file)
+    physical["region"] = {"startLine": line}
+    logical = {"fullyQualifiedName": issue.layer or found.subject, "kind": "module"}
     result: dict[str, object] = {
         "ruleId": issue.code,
         "ruleIndex": rule,
         "level": issue.level,
         "message": {"text": issue.text},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": _uri(file)},
-                    "region": {"startLine": line},
-                },
-                "logicalLocations": [logical],
-            }
-        ],
-        "partialFingerprints": {"rkspIssue/v1": fingerprint(report, issue)},
+        "locations": [{"physicalLocation": physical, "logicalLocations": [logical]}],
+        "partialFingerprints": {"rkspIssue/v1": found.fingerprint(issue)},
     }
-    since = state(issue, report.baseline)
-    if since:
-        result["baselineState"] = _STATES[since]
+    if issue.key in found.states:
+        result["baselineState"] = _STATES[found.states[issue.key]]
     return result
 
 
-def _uri(name: str) -> str:
+def _artifact(name: str) -> dict[str, str]:
     path = PurePath(name)
-    return path.as_uri() if path.is_absolute() else quote(name, safe="/")
+    if path.is_absolute():
+        return {"uri": path.as_uri()}
+    return {"uri": quote(name, safe="/"), "uriBaseId": _ROOT}

@@ -109,6 +109,23 @@ ANSWER_WORDS: tuple[Word, ...] = (
         spellings=("indeterminate", "RKSP002", "no answer"),
     ),
     Word(
+        name="failed run",
+        meaning=(
+            "An issue of rksp confirm: short runs of the recipe failed. The arms show what would "
+            "have saved them."
+        ),
+        healthy="No failed run.",
+        spellings=("failed-run", "RKSP003"),
+    ),
+    Word(
+        name="could not run",
+        meaning=(
+            "The verdict of a cell of a grid whose evaluation ended in an error. The message says "
+            "why."
+        ),
+        spellings=("could-not-run", "RKSP004"),
+    ),
+    Word(
         name="not assessed",
         meaning=(
             "A verdict: no classifier could be read, so the report has measurements but no "
