@@ -3,8 +3,8 @@
     python .ci/site.py && mkdocs build --strict
 
 Every page is a README, a tutorial, the help of a command, the explanation of a check or a
-docstring; nothing is written twice. The gallery and the commands of the tutorials are executed while
-the site is built.
+docstring; nothing is written twice. The gallery and the commands of the tutorials are executed
+while the site is built.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from rksp.monitors.registry import MONITORS
 from rksp.recipe import Recipe
 from rksp.recipe_files.assumptions import assumed_line, origins_of_flags
 from rksp.recipe_files.origin import OriginKind
+from rksp.recipe_files.reported import with_origins
 from rksp.report import words
 from rksp.report.diff import compare
 from rksp.report.formats import formats_of, render, rendering
 from rksp.report.glossary.find import WORDS
 from rksp.report.measured import COLUMNS, measured
-from rksp.score_report import with_origins
 from rksp.spectra.spectrum import VARIANTS
 from rksp.spectra.status import Status
 

@@ -123,7 +123,7 @@ ANSWER_WORDS: tuple[Word, ...] = (
             "The verdict of a cell of a grid whose evaluation ended in an error. The message says "
             "why."
         ),
-        spellings=("could-not-run", "RKSP004"),
+        spellings=("could-not-run", "RKSP004", "failure"),
     ),
     Word(
         name="not assessed",
@@ -206,6 +206,7 @@ ANSWER_WORDS: tuple[Word, ...] = (
         spellings=("origin", "file", "flag", "computed", "trainer", "unasked"),
     ),
     Word(name="field", meaning="One setting of the recipe; rksp explain FIELD says what it is."),
+    Word(name="meaning", meaning="What a number says, with its unit; rksp explain says more."),
     Word(name="value", meaning="The value of a field or of a measurement; off and – mean none."),
     Word(
         name="beyond the labelled runs",

@@ -124,11 +124,6 @@ RUN_WORDS: tuple[Word, ...] = (
         spellings=("heat map", "map"),
     ),
     Word(
-        name="could not run",
-        meaning="The evaluation of a cell ended in an error, which the page states.",
-        spellings=("failure",),
-    ),
-    Word(
         name="incomplete",
         meaning="The verdict of a grid with a cell that has no result. The exit code is 3.",
     ),
