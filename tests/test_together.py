@@ -149,6 +149,6 @@ def test_a_shipped_measurement_is_what_its_ladder_measures(tmp_path: Path) -> No
 
 
 def test_measurements_of_another_schema_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"schema": "features-0", "features": {}}')
+    (tmp_path / "x.json").write_text('{"schema": "features-0", "ladder": "x", "features": {}}')
     with pytest.raises(ArtifactError, match="features-0"):
         pack_measurements(tmp_path, tmp_path / "one.xz")
