@@ -2,8 +2,9 @@
 
     python .ci/site.py && mkdocs build --strict
 
-Every page is a README, the help of a command, the explanation of a check or a docstring; nothing
-is written twice. The examples in the gallery are executed while the site is built.
+Every page is a README, a tutorial, the help of a command, the explanation of a check or a
+docstring; nothing is written twice. The gallery and the commands of the tutorials are executed
+while the site is built.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -136,15 +140,51 @@ def _gallery() -> None:
     (SITE / "gallery" / "index.md").write_text("\n".join(text) + "\n")
 
 
+_BLOCK = re.compile(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', re.S)
+
+
+def tutorial(text: str) -> str:
+    """Return a tutorial with the output under each of its commands.
+
+    A block with a title is a file, and a `console` block holds commands after `$ `. All run in the
+    current folder.
+    """
+
+    def ran(match: re.Match[str]) -> str:
+        language, title, content = match.groups()
+        if title:
+            Path(title).write_text(content)
+        if language != "console":
+            return match[0]
+        shown = []
+        for line in content.splitlines():
+            program, *arguments = shlex.split(line.removeprefix("$ "))
+            assert program == "rksp", line
+            shown += [line, _rksp(*arguments).rstrip()]
+        return "```console\n" + "\n".join(shown) + "\n```"
+
+    return _BLOCK.sub(ran, text)
+
+
+def _tutorials() -> None:
+    for page in sorted((ROOT / ".ci" / "tutorials").glob("*.md")):
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            sys.path.insert(0, folder)
+            made = tutorial(page.read_text())
+            sys.path.remove(folder)
+        (SITE / "tutorials" / page.name).write_text(made)
+
+
 def main() -> None:
     """Write every source page anew."""
     shutil.rmtree(SITE, ignore_errors=True)
-    for folder in ("reference", "gallery"):
+    for folder in ("reference", "gallery", "tutorials"):
         (SITE / folder).mkdir(parents=True)
     _copy_readmes()
     _commands()
     _checks()
     _gallery()
+    _tutorials()
     python = ROOT / ".ci" / "site_python.md"
     shutil.copy(python, SITE / "reference" / "python.md")
 

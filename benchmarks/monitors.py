@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
@@ -82,6 +83,7 @@ def monitor_cost(
     batch_size: int = BATCH,
     length: int = LENGTH,
     rounds: int = 3,
+    interventions: Mapping[str, int] = INTERVENTIONS,
 ) -> list[dict[str, object]]:
     """Time training steps: bare, with every monitor sampling, and under each intervention.
 
@@ -97,6 +99,7 @@ def monitor_cost(
         batch_size: Sequences per step.
         length: Tokens per sequence.
         rounds: Timed steps of each kind.
+        interventions: Lines to time, with the steps that the cost of each is spread over.
 
     Returns:
         One row each: `name`, `kind` (step, monitor, intervention, sum or whole), `every`, `ms` (of
@@ -116,7 +119,7 @@ def monitor_cost(
             every=every,
             companion=Beside(Watch([]), [make_intervention(line)], [], None),
         )
-        for line, every in INTERVENTIONS.items()
+        for line, every in interventions.items()
     ]
     cases = [bare, watched, *acted]
     recipe = Recipe(
@@ -199,11 +202,15 @@ def _row(case: _Case, step: float) -> dict[str, object]:
 
 def main(
     rounds: Annotated[int, typer.Option(help="Steps of every kind.")] = 3,
+    batch_size: Annotated[int, typer.Option(help=f"Sequences of {LENGTH} tokens a step.")] = BATCH,
+    interventions: Annotated[bool, typer.Option(help="Time interventions too.")] = True,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> None:
     """Time every monitor and intervention as a share of a training step."""
     torch.set_num_threads(1)
-    rows = [*monitor_cost(rounds=rounds), fixed_cost()]
+    lines = INTERVENTIONS if interventions else {}
+    rows = monitor_cost(batch_size=batch_size, rounds=rounds, interventions=lines)
+    rows.append(fixed_cost())
     if output_format == "json":
         typer.echo(json.dumps(rows, indent=1))
         return

@@ -141,7 +141,7 @@ def _measure(
         peak = _peak()
         shapes = [slot.empty.shape for unit in stream.units for slot in unit.slots]
         draws = _draws(stream)
-        plan, waited, how = stream.plan, stream.waited, stream.describe()
+        plan, cost, how = stream.plan, stream.cost, stream.describe()
         flops = counter.get_total_flops() + stream.split_flops
         responded = _respond(stream, batch) if response else {}
     torch.set_num_threads(1)
@@ -159,8 +159,9 @@ def _measure(
         "threads": threads,
         "skeleton and recipes, s": round(opened, 2),
         "pass, s": round(passed, 2),
-        "of it waited for weights, s": round(waited, 2),
         "processor time of the pass, s": round(worked, 2),
+        "of it the model, s": round(cost.computing, 2),
+        "of it loading weights, s": round(cost.loading, 2),
         "peak memory, GB": round(peak / 1e9, 2),
         "of it after imports, GB": round(imported / 1e9, 2),
         "predicted peak, GB": round(plan.peak / 1e9, 2),
@@ -199,6 +200,7 @@ def _respond(stream, batch) -> dict[str, object]:
         _RESPONSE: round(seconds, 2),
         "predicted seconds of the response": round(plan.seconds),
         "processor time of the response, s": round(worked, 2),
+        "predicted processor time of the response, s": round(plan.processor_seconds, 2),
         "forward passes of the response over both its batches": found.forward_passes,
         "peak memory with the response, GB": round(_peak() / 1e9, 2),
         "predicted peak with the response, GB": round(plan.peak / 1e9, 2),
@@ -297,7 +299,7 @@ def _whole(
         locate_chains(stream.model, lambda: stream.model(**one, use_cache=False), None, 2, tokens)
         predicted = stream.plan.peak
         first = Batch(inputs=one, labels=batch.labels[:1])
-        responding = plan_response(stream, first.labels.numel(), source.config.vocab_size).peak
+        responding = plan_response(stream, 1, first.labels.numel(), source.config.vocab_size).peak
         ratio = _draws(stream) / found[_DRAWS]
     size = f"all {source.num_parameters:,} parameters"
     responded = {}
@@ -328,9 +330,7 @@ def _peak() -> int:
 def main(
     target: Annotated[
         str,
-        typer.Argument(
-            help="llama-2-7b, llama-3.1-70b, llama-3.1-405b, deepseek-v3, or as for rksp score."
-        ),
+        typer.Argument(help=f"{', '.join(MODELS)}, or as for rksp score."),
     ] = "llama-2-7b",
     tokens: Annotated[int, typer.Option(help="Tokens of the probe.")] = 256,
     layers: Annotated[

@@ -30,7 +30,7 @@ class CensoredFit:
     groups: dict[str, float]
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The location of a new group, `[rows]`, of columns `[rows, columns]`."""
+        """Return the location of a new group, `[rows]`, for columns `[rows, columns]`."""
         return self.intercept + (x - self.centers) @ self.coefficients
 
 
@@ -46,17 +46,20 @@ def fit_censored(
     ridge: float = 1.0,
     group_spread: float = 0.3,
 ) -> CensoredFit:
-    """Maximizes the penalized likelihood of normal values seen as intervals.
+    """Maximize the penalized likelihood of normal values seen as intervals.
 
     Interval-censored regression (Tobin, 1958; Gentleman and Geyer, 1994) with one spread for each
     kind of row, a normal offset for each named group, and a ridge on standardized coefficients.
 
     Args:
         x: `[rows, columns]`, finite.
-        low, high: `[rows]`; -inf and inf where a side is open.
+        low: `[rows]`; -inf where that side is open.
+        high: `[rows]`; inf where that side is open.
+        weights: `[rows]`, of the log-likelihood.
         kinds: `[rows]` int, from 0.
         groups: `[rows]`; "" has no offset.
         signs: `[columns]`: 1 and -1 keep a coefficient from changing sign.
+        ridge: Weight of the squared standardized coefficients.
         group_spread: Standard deviation of the offsets.
     """
     from scipy.optimize import minimize  # only fitting needs it
@@ -109,7 +112,7 @@ def fit_censored(
 def _interval(
     low: np.ndarray, high: np.ndarray, location: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log P(low < value < high), and its slopes in the location and the log of the spread."""
+    """Return log P(low < value < high) and its slopes in the location and the log of the spread."""
     from scipy.special import log_ndtr
 
     a, b = (low - location) / spread, (high - location) / spread

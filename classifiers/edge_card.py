@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,12 +11,14 @@ from rksp.classifiers.edge_fit import FULL, fit_edge_model
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_learners import learner_guesses
+from rksp.classifiers.edge_lengths import bridge, horizons, warmups
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.edge_scores import (
     CONFIG_ONLY,
     Prediction,
     published,
     rule_guesses,
+    shown_the_probe,
     single_run_auroc,
     unseen,
     unseen_lab,
@@ -25,23 +27,32 @@ from rksp.classifiers.edge_transfer import transfer_errors
 from rksp.classifiers.metrics import auroc, difference, ece
 
 
-def edge_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    """All tables; those of public sources only where their ladders are given.
+def edge_markdown(
+    ladders: Sequence[EdgeLadder],
+    model: EdgeModel,
+    deployed: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """Return all tables; those of public sources only where their ladders are given.
 
     Args:
+        ladders: Of the lab and of public sources.
         model: Fitted on all ladders; its spreads are used where it is left out.
+        deployed: Features of lab ladders with the probe of `rksp score`, by name.
     """
     parts = [_lab(ladders, model)]
+    if deployed:
+        parts.append(_probes(ladders, model, deployed))
     if any(x.source not in (LAB, PUBLISHED) for x in ladders):
         by_source = dict(unseen(ladders, model, "source"))
         parts = [_sources(ladders, model, by_source), _rates(by_source), *parts]
-        parts += [_shapes(ladders, model), _single_runs(ladders), _transfer(ladders, model)]
-    parts.append(_published(ladders, model))
-    return "\n\n".join(parts) + "\n"
+        parts += [_shapes(ladders, model), _single_runs(ladders), warmups(ladders, model)]
+        parts.append(_transfer(ladders, model))
+    parts += [bridge(ladders, model), _published(ladders, model), horizons(ladders)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """The ladders of AdamW and its relatives, without single runs."""
+    """Return the ladders of AdamW and its relatives, without single runs."""
     return [
         p
         for p in predictions
@@ -50,7 +61,7 @@ def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _miss(predictions: Sequence[Prediction], of: str) -> float:
-    """The median absolute error in decades; NaN where no ladder has the value."""
+    """Return the median absolute error in decades; NaN where no ladder has the value."""
     chosen = [p for p in _adam(predictions) if of == "best" or p.ladder.has_edge]
     errors = [abs(getattr(p, of) - getattr(p.ladder, of)) for p in chosen]
     return float(np.median(errors)) if errors else math.nan
@@ -128,7 +139,7 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
 
 
 def _weighted_ece(y: np.ndarray, p: np.ndarray, weights: np.ndarray, bins: int = 10) -> float:
-    """Expected calibration error over bins of equal weight."""
+    """Return the expected calibration error over bins of equal weight."""
     order = np.argsort(p, kind="stable")
     y, p, w = y[order], p[order], weights[order] / weights.sum()
     place = np.minimum((np.cumsum(w) * bins).astype(int), bins - 1)
@@ -173,6 +184,31 @@ def _lab(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     return "\n".join(lines)
 
 
+def _probes(
+    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
+) -> str:
+    lines = [
+        f"### {len(deployed)} lab ladders left out, by what their models were shown",
+        "",
+        "| shown | edge error | 90 % | AUROC | excess loss of start here | fails |",
+        "|---|---|---|---|---|---|",
+    ]
+    found = shown_the_probe(ladders, model, deployed)
+    for title, read in found.items():
+        errors = np.abs([p.edge - p.ladder.edge for p in read if p.ladder.has_edge])
+        y = np.concatenate([p.ladder.failed for p in read])
+        margin = np.concatenate([p.ladder.rates - p.edge for p in read])
+        lines.append(
+            f"| {title} | {np.median(errors):.2f} | {np.quantile(errors, 0.9):.2f} | "
+            f"{auroc(y, margin):.3f} | {_worth(read, lambda p: p.start)} |"
+        )
+    one, other, _ = found.values()
+    moved = np.abs([b.edge - a.edge for a, b in zip(one, other, strict=True)])
+    lines += ["", f"The probe moves the likely edge by {np.median(moved):.3f} decades in the "]
+    lines[-1] += f"median and by {np.quantile(moved, 0.9):.2f} in one of ten."
+    return "\n".join(lines)
+
+
 def _worth(found: Sequence[Prediction], rate: Callable[[Prediction], float]) -> str:
     lost = np.mean([float(p.ladder.excess_at(rate(p))) for p in found])
     fails = np.mean([p.ladder.has_edge and rate(p) > p.ladder.edge for p in found])
@@ -204,10 +240,12 @@ def _single_runs(ladders: Sequence[EdgeLadder]) -> str:
     lines = [
         "### Runs that change the warm-up, β₁, β₂ or the batch at a fixed rate",
         "",
-        "| left out | AUROC of failing |",
-        "|---|---|",
+        "| left out | AUROC of failing | among runs of one optimizer |",
+        "|---|---|---|",
     ]
-    lines += [f"| {title} | {single_run_auroc(ladders, key):.2f} |" for title, key in keys.items()]
+    for title, key in keys.items():
+        pooled, within = single_run_auroc(ladders, key)
+        lines.append(f"| {title} | {pooled:.2f} | {within:.2f} |")
     return "\n".join(lines)
 
 
@@ -235,6 +273,8 @@ def _published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     )
 
 
-def fit_and_evaluate(ladders: Sequence[EdgeLadder]) -> str:
-    """The tables of a model fitted on these ladders."""
-    return edge_markdown(ladders, fit_edge_model(ladders))
+def fit_and_evaluate(
+    ladders: Sequence[EdgeLadder], deployed: Mapping[str, Mapping[str, float]] | None = None
+) -> str:
+    """Return the tables of a model fitted on these ladders; see `edge_markdown`."""
+    return edge_markdown(ladders, fit_edge_model(ladders), deployed)

@@ -19,7 +19,7 @@ from rksp.classifiers.edge_inputs import (
     config_features,
     measured_features,
 )
-from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from rksp.classifiers.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import (
     DO_NOT_EXCEED,
     LONG,
@@ -57,13 +57,20 @@ FULL = Design()
 def fit_edge_model(
     ladders: Sequence[EdgeLadder], design: Design = FULL, *, spreads: bool = True
 ) -> EdgeModel:
-    """Fits both lines, the curves of lost nats and the spreads.
+    """Fit both lines, the curves of lost nats and the spreads.
+
+    Runs of `OPENLM` are left out: they did not make the fit better, and so they can test it.
 
     Args:
+        ladders: Of the lab and of public sources.
+        design: The columns that are used.
         spreads: Measure the spreads by leaving every source out once; otherwise they are those of
             the fit, which know nothing of new sources.
     """
-    ladders = sorted(ladders, key=lambda x: (x.source, x.name, x.changed, x.low, x.high))
+    ladders = sorted(
+        (x for x in ladders if x.source != OPENLM),
+        key=lambda x: (x.source, x.name, x.changed, x.low, x.high),
+    )
     expected = _fit_expected(ladders, design)
     design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
     edge_fit = _fit_line(ladders, design, expected, best=False)
@@ -102,7 +109,7 @@ def held_out(
 
     Single runs of a source go with it.
     """
-    for source in sorted({x.source for x in ladders if x.source != LAB}):
+    for source in sorted({x.source for x in ladders if x.source not in (LAB, OPENLM)}):
         rest = [x for x in ladders if x.source != source]
         yield source, fit_edge_model(rest, design, spreads=False), _of(ladders, "source", source)
     for family in sorted({x.group for x in ladders if x.source == LAB}):
@@ -116,7 +123,7 @@ def _of(ladders: Sequence[EdgeLadder], field: str, value: str) -> list[EdgeLadde
 
 
 def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Expected]:
-    """A ridge line of every measured column in those of the configuration."""
+    """Fit a ridge line of every measured column in those of the configuration."""
     found = {}
     names = [c.name for c in design.config]
     for column in design.measured:
@@ -288,16 +295,17 @@ class Miss:
 
 
 def _is_ordinary(ladder: EdgeLadder) -> bool:
-    """Whether a source left out could be known: its optimizer and norms stand elsewhere too."""
+    """Say whether a source left out could be known: its optimizer and norms stand elsewhere too."""
     if ladder.source == LAB:
         return True
     return ladder.inputs.optimizer in ADAM_FAMILY and ladder.inputs.norm != "none"
 
 
 def _conformal(misses: Sequence[Miss], short: float | None) -> float:
-    """The least spread whose `DO_NOT_EXCEED` quantile lies above no more than that share.
+    """Return the least spread whose `DO_NOT_EXCEED` quantile lies above no more than that share.
 
     Args:
+        misses: Of sources that were left out.
         short: The spread of short runs; None where every run has the spread that is looked for.
     """
     total = sum(m.weight for m in misses)  # the number of sources
@@ -318,7 +326,7 @@ def _conformal(misses: Sequence[Miss], short: float | None) -> float:
 
 
 def _robust(misses: Sequence[Miss]) -> float:
-    """The standard deviation of a normal error with the weighted median of the absolute errors."""
+    """Return the spread of a normal error with the weighted median of the absolute errors."""
     ordered = sorted((abs(m.error), m.weight) for m in misses)
     weights = np.cumsum([weight for _, weight in ordered])
     middle = int(np.searchsorted(weights, weights[-1] / 2))
@@ -353,7 +361,7 @@ def _measured_ranges(ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, fl
 
 
 def _card(ladders: Sequence[EdgeLadder]) -> dict[str, object]:
-    """What the model was fitted on, and a digest of it."""
+    """Describe what the model was fitted on, with a digest of it."""
     sha = hashlib.sha256()
     for x in ladders:
         row = [x.source, x.name, x.changed, x.low, x.high, x.best, repr(x.inputs)]

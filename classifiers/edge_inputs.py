@@ -11,6 +11,9 @@ Norm = Literal["pre", "post", "none"]
 
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
+_DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
+# What the lab's beta1 of 0.9 and 0.95 come to: the columns of a memory begin beyond these.
+_SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
 
 # These differ from AdamW by a fraction of a decade, which the public ladders give.
 ADAM_FAMILY = ("adamw", "nadamw", "cautious", "mars", "adam_mini")
@@ -64,18 +67,21 @@ class EdgeInputs:
 
     @property
     def peak_share(self) -> float:
-        """The highest rate that is reached, over the nominal one: below 1 where the warm-up is
-        longer than the run."""
+        """The highest rate that is reached, over the nominal one.
+
+        It is below 1 where the warm-up is longer than the run.
+        """
         return min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
 
 
 def config_features(inputs: EdgeInputs) -> dict[str, float]:
-    """The columns that need no measurement; logarithms are decimal.
+    """Return the columns that need no measurement; logarithms are decimal.
 
     The warm-up counts in steps, up to half of the run, since what follows it must decay. A
     schedule that does not decay costs more the longer the run is, and one that ends at a tenth of
-    its peak hardly anything. The memories of Adam's moments
-    count where they are short (β₁ < 0.9), long (β₁ > 0.95), or the first outlasts the second.
+    its peak hardly anything. Depth costs more where no block normalizes, since what each adds is
+    multiplied by the next. The memories of Adam's moments count where they are short (β₁ < 0.9),
+    long (β₁ > 0.95), or the first outlasts the second.
     """
     is_warmed = inputs.optimizer in _WARMED
     warmup = min(inputs.warmup_steps if is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
@@ -93,8 +99,9 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
         "post_norm": float(inputs.norm == "post"),
         "no_norm": float(inputs.norm == "none"),
-        "short_memory": max(0.0, 1 - first) if first is not None else 0.0,
-        "long_memory": max(0.0, first - 1.3) if first is not None else 0.0,
+        "no_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "none" else 0.0,
+        "short_memory": max(0.0, _SHORT_MEMORY - first) if first is not None else 0.0,
+        "long_memory": max(0.0, first - _LONG_MEMORY) if first is not None else 0.0,
         "memory_excess": max(0.0, first - second) if first is not None else 0.0,
     }
     return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
@@ -119,12 +126,13 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
     Column(name="depth", meaning="the number of blocks"),
     Column(name="warmup", meaning="the warm-up", sign=1),
-    Column(name="final_share", meaning="where the schedule ends"),
+    Column(name="final_share", meaning="the end of the schedule"),
     Column(name="undecayed_steps", meaning="a schedule that does not decay", sign=-1),
     Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
     Column(name="no_norm", meaning="no normalization", sign=-1),
+    Column(name="no_norm_depth", meaning="blocks that nothing normalizes", sign=-1),
     Column(name="short_memory", meaning="a low beta1", sign=-1),
     Column(name="long_memory", meaning="a high beta1", sign=-1),
     Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
@@ -132,10 +140,10 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
 )
 # Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
 MEASURED_COLUMNS: tuple[Column, ...] = (
-    Column(name="nonlinearity", meaning="how nonlinear the blocks are"),
+    Column(name="nonlinearity", meaning="the nonlinearity of the blocks"),
 )
 
 
 def measured_features(at_unit_rate: Mapping[str, float]) -> dict[str, float]:
-    """The measured columns of a feature vector at rate 1; NaN where not measured."""
+    """Return the measured columns of the features at rate 1; NaN where not measured."""
     return {c.name: float(at_unit_rate.get(c.name, math.nan)) for c in MEASURED_COLUMNS}

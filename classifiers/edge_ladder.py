@@ -11,6 +11,8 @@ import numpy as np
 from rksp.classifiers.edge_inputs import EdgeInputs
 
 LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
+OPENLM = "openlm"  # runs at one rate that differ in the warm-up (Gadre et al., 2024); never fitted
+BRIDGE = "bridge"  # the group of the lab's ladders of ten times the steps
 MARGIN = 0.25  # nats above the best from which a run above the best rate has failed
 
 
@@ -47,6 +49,7 @@ class EdgeLadder:
 
     @property
     def has_edge(self) -> bool:
+        """Whether the edge is known from both sides."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
@@ -55,14 +58,14 @@ class EdgeLadder:
         return (self.low + self.high) / 2
 
     def excess_at(self, log_rate: float | np.ndarray) -> float | np.ndarray:
-        """Nats lost at a rate, linear between the runs and constant beyond them."""
+        """Return nats lost at a rate, linear between the runs and constant beyond them."""
         return np.interp(log_rate, self.rates, self.excess)
 
 
 def bracket(
     rates: Sequence[float], losses: np.ndarray, diverged: np.ndarray
 ) -> tuple[float, float, int, np.ndarray]:
-    """The edge of a ladder from its final losses.
+    """Find the edge of a ladder from its final losses.
 
     Args:
         rates: Ascending, `[runs]`.

@@ -14,7 +14,8 @@ from statistics import NormalDist
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
-from rksp.errors import ArtifactError
+from rksp.errors import ArtifactError, InputError
+from rksp.files import read_text
 
 ARTIFACT_SCHEMA = "rksp-edge-2"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
@@ -38,13 +39,14 @@ class Line:
     centers: Mapping[str, float]
 
     def contributions(self, features: Mapping[str, float]) -> dict[str, float]:
-        """What each column adds, in decades."""
+        """Return what each column adds, in decades."""
         return {
             name: weight * (features[name] - self.centers[name])
             for name, weight in self.weights.items()
         }
 
     def at(self, features: Mapping[str, float]) -> float:
+        """Return the logarithm of the rate."""
         return self.intercept + sum(self.contributions(features).values())
 
 
@@ -56,6 +58,7 @@ class Expected:
     reach: float
 
     def surplus(self, value: float, features: Mapping[str, float]) -> float:
+        """Return the value less what is expected, clipped; 0 where it was not measured."""
         if not math.isfinite(value):
             return 0.0
         return float(np.clip(value - self.line.at(features), -self.reach, self.reach))
@@ -104,33 +107,34 @@ class EdgeEstimate:
     above: np.ndarray
 
     def failed(self, rate: float) -> float:
-        """The chance that a run at this rate fails: that its edge lies below the rate."""
+        """Return the chance that a run at this rate fails: that its edge lies below the rate."""
         return _NORMAL.cdf((math.log10(rate) - self.log_edge) / self.edge_spread)
 
     def quantile(self, share: float) -> float:
-        """The rate below which this share of the edges lies."""
+        """Return the rate below which this share of the edges lies."""
         return 10 ** (self.log_edge + self.edge_spread * _NORMAL.inv_cdf(share))
 
     @property
     def likely_edge(self) -> float:
+        """The median of the edge."""
         return self.quantile(0.5)
 
     def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
-        """The rate below which this share of the edges lies, or `start_here` if that is higher.
+        """Return the quantile at this share, or `start_here` if that is higher.
 
         It can be in short runs, where too low a rate costs as much as a failure.
         """
         return max(self.quantile(share), self.start_here)
 
     def interval(self, rate: float) -> tuple[float, float]:
-        """P(failed) if the source's edges lie higher, or lower, than those of nine in ten do."""
+        """Return P(failed) if the source's edges lie higher, or lower, than nine in ten."""
         shift = 1.2816 * math.sqrt(max(self.edge_spread**2 - self.edge_noise**2, 0.0))
         distance = math.log10(rate) - self.log_edge
         low, high = ((distance + d) / self.edge_noise for d in (-shift, shift))
         return _NORMAL.cdf(low), _NORMAL.cdf(high)
 
     def expected_excess(self, rate: float) -> float:
-        """Nats that a run at this rate is expected to lose against the best rate."""
+        """Return the nats that a run at this rate is expected to lose against the best rate."""
         return float(self._excess(np.array([math.log10(rate)]))[0])
 
     @property
@@ -175,7 +179,7 @@ class EdgeModel:
     def features(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Every column, measured ones as surplus over what the configuration lets expect."""
+        """Return every column, measured ones as surplus over what the configuration lets expect."""
         features = config_features(inputs)
         measured = measured or {}
         return features | {
@@ -186,9 +190,10 @@ class EdgeModel:
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> EdgeEstimate:
-        """The distribution of the edge and of the best rate.
+        """Return the distribution of the edge and of the best rate.
 
         Args:
+            inputs: The shape and the recipe.
             measured: Features at learning rate 1 by name (`rksp.features`); None or NaN where
                 nothing was measured.
         """
@@ -227,13 +232,13 @@ class EdgeModel:
         return found
 
     def to_json(self) -> str:
-        """The artifact; the same model, the same bytes."""
+        """Write the artifact; the same model, the same bytes."""
         document = {"schema": ARTIFACT_SCHEMA} | asdict(self)
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> EdgeModel:
-        """Rebuilds a model.
+        """Rebuild a model.
 
         Raises:
             ArtifactError: The text is not an artifact of this schema, or a number is damaged.
@@ -260,8 +265,8 @@ class EdgeModel:
                 measured_ranges=_ranges(stored["measured_ranges"]),
                 card=stored["card"],
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(f"The model of the edge is damaged: {error!r}.") from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"The model of the edge is damaged: {error!r:.200}.") from error
 
 
 def horizon_share(steps: float) -> float:
@@ -272,18 +277,16 @@ def horizon_share(steps: float) -> float:
 
 @cache
 def load_edge_model(path: Path | None = None) -> EdgeModel:
-    """The model of a file; `path` None loads the shipped one.
+    """Load the model of a file; `path` None loads the shipped one.
 
     Raises:
         ArtifactError: There is no such file, or it is not a model.
     """
     path = path or Path(str(files("rksp.classifiers") / "fitted" / "edge.json"))
     try:
-        if path.stat().st_size > _LARGEST_ARTIFACT:
-            raise ArtifactError(f"{path.name} is too large for a model of the edge.")
-        return EdgeModel.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"The model of the edge {path.name} cannot be read: {error}.") from None
+        return EdgeModel.from_json(read_text(path, _LARGEST_ARTIFACT))
+    except InputError as error:
+        raise ArtifactError(f"The model of the edge cannot be read: {error}") from None
 
 
 def _line(stored: Mapping[str, object]) -> Line:

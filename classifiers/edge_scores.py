@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rksp.classifiers.edge_fit import FULL, Design, fit_edge_model
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
-from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from rksp.classifiers.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc
 
@@ -33,6 +33,7 @@ class Prediction:
 
     @classmethod
     def of(cls, model: EdgeModel, ladder: EdgeLadder) -> Prediction:
+        """Return what the model says of a ladder."""
         read = model.predict(ladder.inputs, ladder.measured)
         reached = math.log10(ladder.inputs.peak_share)
         return cls(
@@ -52,7 +53,7 @@ class Prediction:
 
 
 def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
-    """The model with another's spreads: those are of sources left out, and cost many fits."""
+    """Return the model with another's spreads, which are of sources left out and cost many fits."""
     names = ("edge_spread", "edge_noise", "best_spread")
     of = lambda horizon: {name: getattr(horizon, name) for name in names}
     return replace(
@@ -65,13 +66,15 @@ def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
 def unseen(
     ladders: Sequence[EdgeLadder], model: EdgeModel, key: str, design: Design = FULL
 ) -> Iterator[tuple[str, list[Prediction]]]:
-    """(name, predictions of its ladders) of every public source or shape left out of the fit.
+    """Yield (name, predictions of its ladders) of every source or shape left out of the fit.
 
     Args:
+        ladders: Of the lab and of public sources.
         model: Whose spreads are used.
+        design: The columns that are used.
         key: "source" or "shape"; single runs of a source or shape go with it.
     """
-    public = [x for x in ladders if x.source not in (LAB, PUBLISHED)]
+    public = [x for x in ladders if x.source not in (LAB, PUBLISHED, OPENLM)]
     for name in sorted({getattr(x, key) for x in public}):
         rest = [x for x in ladders if x.source == LAB or getattr(x, key) != name]
         seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
@@ -81,7 +84,7 @@ def unseen(
 def unseen_lab(
     ladders: Sequence[EdgeLadder], model: EdgeModel, design: Design = FULL
 ) -> list[Prediction]:
-    """Predictions of the lab's ladders, an eighth of them left out at a time."""
+    """Return predictions of the lab's ladders, an eighth of them left out at a time."""
     lab = sorted((x for x in ladders if x.source == LAB), key=lambda x: x.name)
     found = []
     for fold in range(FOLDS):
@@ -92,11 +95,47 @@ def unseen_lab(
     return found
 
 
-def single_run_auroc(ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], str]) -> float:
-    """AUROC of failing over single runs that change one of `FACTORS`, Adam's relatives and Lion.
+def shown_the_probe(
+    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
+) -> dict[str, list[Prediction]]:
+    """Return predictions of lab ladders left out, by what was measured of them.
 
     Args:
+        ladders: Of the lab and of public sources.
+        model: Whose spreads are used.
+        deployed: Features of lab ladders with the probe of `rksp score`, by name.
+    """
+    lab = sorted((x for x in ladders if x.name in deployed), key=lambda x: x.name)
+    found: dict[str, list[Prediction]] = {}
+    for fold in range(FOLDS):
+        mine = lab[fold::FOLDS]
+        left_out = {x.name for x in mine}
+        rest = [x for x in ladders if x.name not in left_out]
+        seen = with_spreads_of(fit_edge_model(rest, spreads=False), model)
+        for x in mine:
+            for title, measured in (
+                ("their own batches, as fitted", x.measured),
+                ("the probe of `rksp score`", deployed[x.name]),
+                ("nothing", {}),
+            ):
+                read = Prediction.of(seen, replace(x, measured=measured))
+                found.setdefault(title, []).append(read)
+    return found
+
+
+def single_run_auroc(
+    ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], str]
+) -> tuple[float, float]:
+    """Return the AUROC of failing over runs that change one of `FACTORS`.
+
+    They are of Adam's relatives and of Lion.
+
+    Args:
+        ladders: Of the lab and of public sources, single runs among them.
         key: What is left out together with a run, "" for nothing.
+
+    Returns:
+        Over all pairs of runs, and over pairs with the same optimizer.
     """
     chosen = [x for x in ladders if _is_factor(x)]
     margin = np.empty(len(chosen))
@@ -106,7 +145,12 @@ def single_run_auroc(ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], 
         for i, x in enumerate(chosen):
             if key(x) == name:
                 margin[i] = x.rates[0] - Prediction.of(seen, x).edge
-    return auroc(np.array([x.failed[0] for x in chosen]), margin)
+    failed = np.array([x.failed[0] for x in chosen])
+    names = np.array([x.inputs.optimizer for x in chosen])
+    parts = [(failed[names == name], margin[names == name]) for name in sorted(set(names))]
+    parts = [(y, m) for y, m in parts if 0 < y.sum() < len(y)]
+    pairs = [y.sum() * (len(y) - y.sum()) for y, _ in parts]
+    return auroc(failed, margin), float(np.average([auroc(y, m) for y, m in parts], weights=pairs))
 
 
 def _is_factor(ladder: EdgeLadder) -> bool:
@@ -115,7 +159,7 @@ def _is_factor(ladder: EdgeLadder) -> bool:
 
 
 def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[tuple[str, float, float]]:
-    """(name, start here, do not exceed) over the rate of each published recipe.
+    """Return (name, start here, do not exceed) over the rate of each published recipe.
 
     Every recipe is judged by a model that saw none of its developer.
     """
@@ -131,7 +175,7 @@ def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[tuple[str
 
 
 def rule_guesses(rest: Sequence[EdgeLadder]) -> dict[str, Guess]:
-    """Rules that need no model, fitted on the ladders that are not left out."""
+    """Return rules that need no model, fitted on the ladders that are not left out."""
     ladders = [
         x for x in rest if x.source not in (LAB, PUBLISHED) and _is_adam(x) and not x.changed
     ]
@@ -156,7 +200,7 @@ def rule_guesses(rest: Sequence[EdgeLadder]) -> dict[str, Guess]:
 
 
 def step_law(inputs: EdgeInputs) -> float:
-    """log10 of 1.79 N^-0.713 D^0.307 (Li et al., 2025, arXiv 2503.04715), N = 12 L width²."""
+    """Return log10 of 1.79 N^-0.713 D^0.307, N = 12 L width² (Li et al., 2025, 2503.04715)."""
     size = 12 * inputs.depth * inputs.width**2
     tokens = inputs.batch_tokens * inputs.steps
     return math.log10(1.79) - 0.713 * math.log10(size) + 0.307 * math.log10(tokens)
@@ -165,7 +209,7 @@ def step_law(inputs: EdgeInputs) -> float:
 def _power_law(
     ladders: Sequence[EdgeLadder], value: Callable[[EdgeLadder], float]
 ) -> Callable[[EdgeInputs], float]:
-    """A line in the logarithms of size and batch; every source counts alike."""
+    """Fit a line in the logarithms of size and batch; every source counts alike."""
     counts = {x.source: sum(y.source == x.source for y in ladders) for x in ladders}
     weights = np.sqrt([1 / counts[x.source] for x in ladders])
     design = np.array([_size_and_batch(x.inputs) for x in ladders])

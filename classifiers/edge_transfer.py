@@ -38,7 +38,7 @@ class Transfer:
 
 
 def transfer(model: EdgeModel, small: EdgeInputs, large: EdgeInputs, rate: float) -> Transfer:
-    """The same distance from the edge: the rate times the ratio of the edges."""
+    """Keep the distance from the edge: multiply the rate by the ratio of the edges."""
     shift = model.predict(large).log_edge - model.predict(small).log_edge
     return Transfer(
         rate=rate * 10**shift,

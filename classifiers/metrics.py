@@ -19,12 +19,12 @@ class Score:
 
 
 def auroc(y: np.ndarray, p: np.ndarray) -> float:
-    """Area under the ROC curve; NaN when only one class is present."""
+    """Return the area under the ROC curve; NaN when only one class is present."""
     return float(roc_auc_score(y, p)) if 0 < y.mean() < 1 else float("nan")
 
 
 def ece(y: np.ndarray, p: np.ndarray, *, bins: int = 15) -> float:
-    """Expected calibration error over bins of equal count (Nixon et al., 2019).
+    """Return the expected calibration error over bins of equal count (Nixon et al., 2019).
 
     Naeini et al. (2015) use bins of equal width; equal counts leave no bin to chance.
     """
@@ -36,11 +36,13 @@ def ece(y: np.ndarray, p: np.ndarray, *, bins: int = 15) -> float:
 def bootstrap(
     statistic: Callable[[np.ndarray], float], groups: np.ndarray, *, draws: int = 200, seed: int = 0
 ) -> tuple[float, float]:
-    """2.5th and 97.5th percentile of a statistic when whole groups are drawn with replacement.
+    """Return the 2.5th and 97.5th percentile of a statistic, whole groups drawn with repeats.
 
     Args:
         statistic: Takes row indices.
         groups: Group of each row, `[rows]`: rows of one ladder are not independent.
+        draws: Number of draws.
+        seed: Of the draws.
     """
     rng = np.random.default_rng(seed)
     names, inverse = np.unique(groups, return_inverse=True)

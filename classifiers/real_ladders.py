@@ -10,25 +10,29 @@ from pathlib import Path
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_ladder import PUBLISHED, EdgeLadder, bracket
-from rksp.errors import ArtifactError, InputError
+from rksp.classifiers.edge_ladder import MARGIN, OPENLM, PUBLISHED, EdgeLadder, bracket
+from rksp.errors import ArtifactError
+from rksp.files import read_text
 
 _OPTIMIZERS = {"mini": "adam_mini", "soape": "soap"}
 # Groups that constrain the weights, or say too little about the model.
 _LEFT_OUT = ("grug", "spectral", "hyperball")
+_LARGEST = 256 * 2**20  # bytes of a file of runs
 _SHORTEST = 2  # rates of a ladder
 
 
 def read_real_ladders(
     paths: Iterable[Path], measured: Mapping[str, Mapping[str, float]] | None = None
 ) -> list[EdgeLadder]:
-    """The ladders and single runs of files with a JSON object a line.
+    """Read the ladders and single runs of files with a JSON object a line.
 
     A line with `rates` is a ladder, one with `changed` a run that differs from its base run in
-    one setting, one with `trained_well` a published recipe. Rows without a full model and recipe
-    are left out, and so are parametrizations that move the edge on purpose (μP).
+    one setting, one with a list of `warmup_steps` several runs that differ in the warm-up alone,
+    one with `trained_well` a published recipe. Rows without a full model and recipe are left out,
+    and so are parametrizations that move the edge on purpose (μP).
 
     Args:
+        paths: The files.
         measured: Features at rate 1 by the name that `shape_name` gives.
 
     Raises:
@@ -37,22 +41,16 @@ def read_real_ladders(
     """
     found: list[EdgeLadder] = []
     for path in paths:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise InputError(f"The runs {path} cannot be read: {error.strerror}.") from None
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(read_text(path, _LARGEST).splitlines(), start=1):
             try:
-                ladder = _ladder(json.loads(line), measured or {})
-            except (ValueError, KeyError, TypeError) as error:
+                found += _read(json.loads(line), measured or {})
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise ArtifactError(f"{path.name}, line {number}, is no run: {error!r}.") from error
-            if ladder is not None:
-                found.append(ladder)
     return found
 
 
 def read_measured(path: Path) -> dict[str, dict[str, float]]:
-    """Features at rate 1 of real shapes, by name; those of seed 0.
+    """Read features at rate 1 of real shapes, by name; those of seed 0.
 
     Raises:
         ArtifactError: The file is missing or damaged.
@@ -71,9 +69,10 @@ def read_measured(path: Path) -> dict[str, dict[str, float]]:
 
 
 def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) -> str:
-    """The name under which the features of a real shape are stored.
+    """Name a real shape: what is left out together, and what was measured.
 
-    Features depend on the optimizer's first step, which all relatives of Adam share.
+    What is measured of the response depends on the optimizer's first step, which all relatives of
+    Adam share.
     """
     width, depth = architecture["hidden_size"], architecture["layers"]
     name = f"{source}-{width}x{depth}"
@@ -81,6 +80,8 @@ def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) 
         return f"{name}-e{architecture['experts']}k{architecture['top_k']}"
     if source == "cs336":
         return f"{name}-{_norm(architecture)}"
+    if source == OPENLM:
+        return f"{name}-h{architecture['heads']}"
     if source == "svg":
         return f"{name}-v{architecture['vocab']}"
     if source == "marin":
@@ -88,13 +89,24 @@ def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) 
     return name
 
 
-def _ladder(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]):
+def _read(
+    row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
+) -> list[EdgeLadder]:
+    """Return the ladders of one row; none where it says too little."""
+    if isinstance(row.get("warmup_steps"), list):
+        return _warmups(row, measured)
     if "changed" in row:
-        return _single(row, measured)
-    if row.get("trained_well"):
-        return _published(row)
-    if "rates" not in row:  # warm-up ladders at one rate
-        return None
+        read = _single(row, measured)
+    elif row.get("trained_well"):
+        read = _published(row)
+    else:
+        read = _ladder(row, measured)
+    return [] if read is None else [read]
+
+
+def _ladder(
+    row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
+) -> EdgeLadder | None:
     if row["parametrization"] != "SP" or any(part in row["group"] for part in _LEFT_OUT):
         return None
     source = _source(row["group"])
@@ -157,8 +169,45 @@ def _single(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float
     )
 
 
+def _warmups(
+    row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
+) -> list[EdgeLadder]:
+    """Return runs of one model at one rate with several warm-ups.
+
+    A run has failed if it ends `MARGIN` above the best and its warm-up is shorter: a longer one
+    that ends higher does not show too high a rate.
+    """
+    arch, recipe = row["arch"], row["recipe"]
+    losses = np.array(row["final_loss"], float)
+    lengths = np.array(row["warmup_steps"], int)
+    best = int(np.argmin(losses))
+    rate = math.log10(recipe["learning_rate"])
+    shape = shape_name(OPENLM, arch, "adamw")
+    found = []
+    for length, loss in zip(lengths.tolist(), losses.tolist(), strict=True):
+        failed = loss > losses[best] + MARGIN and length < lengths[best]
+        found.append(
+            EdgeLadder(
+                name=f"{shape}-{recipe['steps']}",
+                source=OPENLM,
+                group=OPENLM,
+                shape=shape,
+                inputs=_inputs(arch, recipe | {"warmup_steps": length}, OPENLM),
+                low=-math.inf if failed else rate,
+                high=rate if failed else math.inf,
+                best=None,
+                rates=np.array([rate]),
+                excess=np.array([loss - losses[best]]),
+                failed=np.array([failed]),
+                measured=measured.get(shape, {}),
+                changed=f"warmup_steps={length}",
+            )
+        )
+    return found
+
+
 def _published(row: Mapping[str, object]) -> EdgeLadder:
-    """A run that is known to have trained well: its edge lies above its rate."""
+    """Return a run that is known to have trained well: its edge lies above its rate."""
     inputs = _inputs(row["arch"], row["recipe"], PUBLISHED)
     rate = math.log10(row["recipe"]["learning_rate"])
     return EdgeLadder(
@@ -178,7 +227,7 @@ def _published(row: Mapping[str, object]) -> EdgeLadder:
 
 
 def _source(group: str) -> str:
-    """The repository of a group: what stands before the first dash, but for nanogpt-mup."""
+    """Return the repository of a group: what stands before the first dash, but for nanogpt-mup."""
     return "nanogpt" if group.startswith("nanogpt") else group.split("-")[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 
 from rksp.cli import defaults
 from rksp.cli.commands import CommandTable
-from rksp.errors import RkspError
+from rksp.errors import RkspError, nearest
 from rksp.text import one_line
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(_say("interrupted", 130))
     except _UsageError as error:
-        error.message = one_line(error.message)
+        error.message = _plain(one_line(error.message))
         error.show()
         sys.exit(error.exit_code)
     except RkspError as error:
@@ -99,6 +100,17 @@ def _closed_pipe() -> int:
         # What is still in the buffer would raise once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _CLOSED_PIPE
+
+
+def _plain(message: str) -> str:
+    """Put a wrong value into rksp's own words, with the nearest of the known choices."""
+    said = message.replace("Value error, ", "").replace("Input should be", "it should be")
+    choices = re.search(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)\.?$", said)
+    if choices is None:
+        return said
+    known = re.findall(r"'([^']*)'", choices[2])
+    hint = nearest(choices[1], known, count=1).lstrip("; ")
+    return f"{said.rstrip('.')}.{f' D{hint[1:]}' if hint else ''}"
 
 
 def _say(sentence: str, code: int) -> int:

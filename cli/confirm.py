@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 
-from rksp.cli.confirm_progress import live_progress
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     AsFormat,
@@ -21,6 +20,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import ConfirmOutput
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, made_with, outputs
 from rksp.errors import InputError
@@ -146,7 +146,7 @@ def _confirmed(
     measure = with_threads(measure)
     quiet_transformers()
     source = _source(run, model, is_shrunk=trials.shrink)
-    with live_progress() as progress:
+    with live_progress(lambda what: ": step " not in what) as progress:
         return run_confirmation(
             source,
             run.recipe,

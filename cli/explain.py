@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from rksp.errors import InputError, nearest
+from rksp.recipe_files.table_text import shown
 
 Rows = list[tuple[str, str]]
 
@@ -18,7 +19,7 @@ def explain(
         str,
         typer.Argument(
             help="Any word that rksp prints: a check (RKSP101, initial-loss), a column, a verdict, "
-            "a monitor, an arm or a fault."
+            "a field of the recipe, a monitor, an arm or a fault."
         ),
     ],
 ) -> int:
@@ -26,7 +27,7 @@ def explain(
     from rich.console import Console
     from rich.table import Table
 
-    title, rows = _explained(word)
+    title, rows = explained(word)
     console = Console(highlight=False, markup=False)
     console.print(title, style="bold")
     table = Table.grid(padding=(0, 2))
@@ -39,7 +40,7 @@ def explain(
     return 0
 
 
-def _explained(word: str) -> tuple[str, Rows]:
+def explained(word: str) -> tuple[str, Rows]:
     """Return a title and rows; what needs torch is looked up last.
 
     Raises:
@@ -47,7 +48,7 @@ def _explained(word: str) -> tuple[str, Rows]:
     """
     from rksp.checks.registry import find_check
 
-    for look_up in (_check, _status, _glossary, _monitor, _part):
+    for look_up in (_check, _status, _glossary, _option, _monitor, _part):
         found = look_up(word)
         if found is not None:
             return found
@@ -69,13 +70,41 @@ def _check(word: str) -> tuple[str, Rows] | None:
 
 
 def _glossary(word: str) -> tuple[str, Rows] | None:
-    from rksp.report.glossary import find_word
+    from rksp.report.glossary.find import find_word
 
     found = find_word(word)
     if found is None:
         return None
-    rows = [("Means", found.meaning), ("Healthy", found.healthy), ("Source", found.source)]
+    range_ = found.range if found.is_quantity else found.healthy
+    more = f"rksp explain {found.check}" if found.check else ""
+    rows = [("Means", found.meaning), ("Healthy", range_), ("Source", found.source), ("See", more)]
     return found.name, rows
+
+
+def _option(word: str) -> tuple[str, Rows] | None:
+    from rksp.flags import flags_of
+    from rksp.options import MeasureOptions
+    from rksp.recipe import Recipe
+
+    wanted = _key(word)
+    for model, noun in ((Recipe, "a field of the recipe"), (MeasureOptions, "an option")):
+        for name, flag in flags_of(model).items():
+            if wanted not in map(_key, (name, flag.name, *flag.aliases)):
+                continue
+            field = model.model_fields[name]
+            choices = [text for text in get_args(field.annotation) if isinstance(text, str)]
+            rows = [
+                ("Means", flag.help),
+                ("Unit", flag.unit),
+                ("Choices", ", ".join(choices)),
+                ("Default", shown(field.default)),
+            ]
+            return f"{name}, {noun} ({flag.name})", rows
+    return None
+
+
+def _key(word: str) -> str:
+    return word.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
 
 
 def _status(word: str) -> tuple[str, Rows] | None:
@@ -127,13 +156,17 @@ def _summary(kind: type) -> str:
 def _known() -> Iterator[str]:
     from rksp.checks.registry import CHECKS
     from rksp.faults.registry import FAULTS
+    from rksp.flags import flags_of
     from rksp.interventions.registry import INTERVENTIONS
     from rksp.monitors.registry import MONITORS
-    from rksp.report import glossary
+    from rksp.recipe import Recipe
+    from rksp.report.glossary.find import WORDS
 
     for check in CHECKS:
         yield from (check.code, check.name)
-    yield from glossary.names()
+    for word in WORDS:
+        yield from (word.name, *word.spellings)
+    yield from flags_of(Recipe)
     yield from MONITORS
     yield from INTERVENTIONS
     yield from FAULTS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.cli.process import reading
 from rksp.errors import InputError
 from rksp.text import one_line
 
@@ -40,8 +41,9 @@ def explain_config(
         raise InputError(f"--format {output_format!r} is unknown; use text or json.")
     from rksp.recipe_files.registry import read_recipe_file
 
-    read = read_recipe_file(file, trainer=trainer, devices=devices)
-    read.recipe()  # a file that means nothing here is refused, with nothing on stdout
+    with reading(f"the run file {one_line(str(file), 200)}"):
+        read = read_recipe_file(file, trainer=trainer, devices=devices)
+        read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
         json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")

@@ -22,6 +22,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import RiskOptions
+from rksp.cli.process import reading
 from rksp.cli.rendering import conclude, emit
 from rksp.errors import InputError
 from rksp.options import MeasureOptions
@@ -78,8 +79,12 @@ def grid(
     _check(view)
     gate = Gate.parse(view.fail_on)
     if _is_store(source):
-        return _shown(read_grid(Path(source)), gate, view, {})
-    plan = _plan(source, axes or [], recipe, cells, devices, as_format)
+        with reading(f"the store {one_line(source, 200)}"):
+            stored = read_grid(Path(source))
+        return _shown(stored, gate, view, {})
+    with reading(f"the grid {one_line(source, 200)}"):
+        plan = _plan(source, axes or [], recipe, cells, devices, as_format)
+        head = sweep_head(source)
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides"}),
@@ -90,7 +95,6 @@ def grid(
         for cell in plan.cells:
             print(json.dumps({"target": cell.target, "seed": cell.seed, **cell.labels}))
         return 0
-    head = sweep_head(source)
     return _shown(_worked(plan, options, work, groups), gate, view, head)
 
 

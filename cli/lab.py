@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from rksp.cli.process import reading
 from rksp.errors import InputError
 from rksp.files import atomic_write, check_writable
+from rksp.text import one_line
 
 INTERRUPTED = 130
 SPARSE_SECONDS = 60.0  # between progress lines where stderr is no terminal
@@ -53,7 +55,8 @@ def run(
     from rksp.lab.grid import read_ladder_plan  # torch and transformers: seconds that --help spares
     from rksp.lab.run import run_plan
 
-    design = read_ladder_plan(plan)
+    with reading(f"the plan {one_line(str(plan), 200)}"):
+        design = read_ladder_plan(plan)
     _check_device(device)
     stored = collection_ids(known) if known is not None else frozenset()
     try:
@@ -181,13 +184,22 @@ def evaluate(
     measurements: Annotated[
         Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
     ] = None,
+    probes: Annotated[
+        int,
+        typer.Option(min=0, help="Lab models to measure with the probe of rksp score as well."),
+    ] = 0,
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
     from rksp.classifiers.edge_card import fit_and_evaluate
     from rksp.lab.edge_ladders import edge_ladders
 
     ladders = edge_ladders(collection, measurements, real or [])
-    typer.echo(fit_and_evaluate(ladders), nl=False)
+    deployed = None
+    if probes:
+        from rksp.lab.deployed_probe import deployed_features  # torch: only this needs models
+
+        deployed = deployed_features(ladders, probes, collection)
+    typer.echo(fit_and_evaluate(ladders, deployed), nl=False)
 
 
 @contextmanager

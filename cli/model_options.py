@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rksp.cli.options import assignments
+from rksp.cli.process import reading
+from rksp.factory import is_factory
 from rksp.flags import Flag
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 class ModelOptions(BaseModel):
     """Options of the model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     overrides: Annotated[
         list[str],
@@ -35,18 +39,28 @@ class ModelOptions(BaseModel):
         bool, Flag("--allow-hub", "Allow downloads from the Hugging Face Hub.")
     ] = False
 
-    def resolve(self, target: str, overrides: Mapping[str, object]) -> ModelSource:
+    def resolve(
+        self, target: str, overrides: Mapping[str, object], *, counts: bool = True
+    ) -> ModelSource:
         """Resolve a target; `--set` replaces what a recipe file changes about it.
+
+        Args:
+            target: See `rksp.resolve`.
+            overrides: What a recipe file changes about the target.
+            counts: See `rksp.resolve`.
 
         Raises:
             InputError: The model does not exist.
         """
         from rksp.models.resolve import resolve  # torch, not for --help
 
-        return resolve(
-            target,
-            overrides={**overrides, **assignments(self.overrides)},
-            trust_remote_code=self.trust_remote_code,
-            allow_hub=self.allow_hub,
-            max_params=int(self.max_params),
-        )
+        runs_code = is_factory(target) or self.trust_remote_code  # which may take its time
+        with nullcontext() if runs_code else reading(f"the model {one_line(target, 200)}"):
+            return resolve(
+                target,
+                overrides={**overrides, **assignments(self.overrides)},
+                trust_remote_code=self.trust_remote_code,
+                allow_hub=self.allow_hub,
+                max_params=int(self.max_params),
+                counts=counts,
+            )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rksp.cli.options import Given, flag_names
+from rksp.cli.process import reading
 from rksp.errors import InputError
 from rksp.factory import refuse_factory
 from rksp.recipe import Recipe
@@ -60,18 +61,19 @@ def requested_run(
     """
     from rksp.recipe_files.assumptions import alternatives, assumed_line
 
-    is_target = file is None and (
-        _is_run_file(target) or (as_format is not None and Path(target).is_file())
-    )
-    if file is None and not is_target:
-        run = _from_flags(target, given, devices, as_format)
-    else:
-        run = _from_file(target, given, file, devices, as_format)
-    return replace(
-        run,
-        assumed=assumed_line(run.recipe, run.origins),
-        alternatives=alternatives(run.recipe, run.origins),
-    )
+    with reading(f"the run file {one_line(str(file or target), 200)}"):
+        is_target = file is None and (
+            _is_run_file(target) or (as_format is not None and Path(target).is_file())
+        )
+        if file is None and not is_target:
+            run = _from_flags(target, given, devices, as_format)
+        else:
+            run = _from_file(target, given, file, devices, as_format)
+        return replace(
+            run,
+            assumed=assumed_line(run.recipe, run.origins),
+            alternatives=alternatives(run.recipe, run.origins),
+        )
 
 
 def _from_flags(

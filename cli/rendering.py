@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from rksp.cli.process import reading
 from rksp.errors import ArtifactError, InputError
 from rksp.files import atomic_write, check_writable, read_limited
 from rksp.report.formats import (
     FORMATS,
+    PLAIN_WIDTH,
     Output,
     check_format,
     formats_of,
@@ -51,18 +54,20 @@ def load(file: Path) -> ScoreReport:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
-    return _validated(file, _read(file), schema_of("score"))
+    with reading(f"the report {one_line(str(file), 200)}"):
+        return _validated(file, _read(file), schema_of("score"))
 
 
 def load_any(file: Path) -> Document:
     """Read a stored document of any kind; raises as `load`."""
-    content = _read(file)
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        document = None  # the schema will say what is wrong
-    kind = document.get("kind", "score") if isinstance(document, dict) else "score"
-    return _validated(file, content, schema_of(kind))
+    with reading(f"the report {one_line(str(file), 200)}"):
+        content = _read(file)
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError):
+            document = None  # the schema will say what is wrong
+        kind = document.get("kind", "score") if isinstance(document, dict) else "score"
+        return _validated(file, content, schema_of(kind))
 
 
 def schema_of(kind: str) -> type[Document]:
@@ -95,10 +100,10 @@ def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise ArtifactError(
-            f"{file} is not a report of this rksp: {one_line(where, 200)}: {first['msg']}."
-        ) from None
+        where = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ")
+        place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
+        raise ArtifactError(f"{file} is not a report of this rksp.{place}") from None
 
 
 def outputs(output_format: str, files: list[str] | None, kind: str = "score") -> list[Output]:
@@ -130,7 +135,8 @@ def emit(document: Document, output_format: str, files: list[Output]) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(shown)
+    is_told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(highlight=False, width=None if is_told else PLAIN_WIDTH).print(shown)
 
 
 def conclude(document: Document, *, exit_zero: bool) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.allocator import freed_memory_kept
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     AsFormat,
@@ -20,11 +21,19 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
-from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.process import (
+    collector_paused,
+    quiet_transformers,
+    reading,
+    stdout_for_us_alone,
+    with_threads,
+)
+from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
@@ -67,9 +76,9 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
+    from rksp.recipe_files.reported import with_origins
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
-    from rksp.score_report import with_origins
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
@@ -103,14 +112,11 @@ def _scored(
     threshold: float,
 ) -> ScoreReport:
     """Measure every seed, and report them together."""
-    # Here and not above: --help must not wait for torch.
-    from rksp.pipeline import evaluate
-    from rksp.score_report import score_report
-
     classifier = _classifier(risk.classifier)
-    measure = with_threads(measure)
-    quiet_transformers()
-    source = model.resolve(run.target, run.overrides)
+    with collector_paused():
+        measure = with_threads(measure)
+        quiet_transformers()
+        source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
     if measure.evidence == "config":
         from rksp.config_score import score_configuration
 
@@ -122,21 +128,30 @@ def _scored(
             classifier=classifier,
             alternatives=run.alternatives,
         )
+    # Here and not above: neither --help nor a configuration needs them.
+    with collector_paused():
+        from rksp.models.streaming.opening import should_stream
+        from rksp.pipeline import evaluate
+        from rksp.score_report import score_report
     evaluations = []
-    for seed in range(measure.seed, measure.seed + seeds):
-        evaluation, probe = evaluate(
-            source,
-            run.recipe,
-            measure.model_copy(update={"seed": seed}),
-            threshold=threshold,
-            risk=risk.risk,
-            classifier=classifier,
-            alternatives=run.alternatives,
-            progress=lambda step, seed=seed: print(
-                f"rksp: {name} seed {seed}: {step} …", file=sys.stderr
-            ),
-        )
-        evaluations.append(evaluation)
+    responds = measure.evidence != "forward"
+    streams = should_stream(source, measure.streaming, measure.max_memory, with_response=responds)
+    # A stream has buffers of its own.
+    with live_progress() as report, nullcontext() if streams else freed_memory_kept():
+        for seed in range(measure.seed, measure.seed + seeds):
+            evaluation, probe = evaluate(
+                source,
+                run.recipe,
+                measure.model_copy(update={"seed": seed}),
+                threshold=threshold,
+                risk=risk.risk,
+                classifier=classifier,
+                alternatives=run.alternatives,
+                progress=lambda done, total, step, seed=seed: report(
+                    f"{one_line(name, 60)} seed {seed}: {step}", done, total
+                ),
+            )
+            evaluations.append(evaluation)
     return score_report(source, run.recipe, evaluations, probe.description)
 
 
@@ -162,4 +177,7 @@ def _classifier(file: Path | None):
     """Return the classifier of a file; None stands for the shipped one."""
     from rksp.classifiers.edge_model import load_edge_model
 
-    return None if file is None else load_edge_model(file)
+    if file is None:
+        return None
+    with reading(f"the model of the edge {one_line(str(file), 200)}"):
+        return load_edge_model(file)

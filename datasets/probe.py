@@ -85,6 +85,12 @@ def make_probe(
             raise InputError(f"A probe of {value} {name} is empty; ask for at least one.")
     if task == "image-classification" or (_image_size(config) and not _vocabulary(config)):
         return _images(config, num_sequences, seed)
+    if config is not None and not _vocabulary(config) and not hasattr(config, "vocab_size"):
+        raise InputError(
+            f"{getattr(config, 'model_type', 'The model')} takes neither tokens nor images of a "
+            "stated size, and rksp has no other probe; give a factory (package.module:function) "
+            "that returns the model and a batch."
+        )
     tokenizer = tokenizer or getattr(source, "tokenizer_path", None)
     return _text(config, task, num_sequences, sequence_length, seed, text, tokenizer)
 

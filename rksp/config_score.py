@@ -56,9 +56,14 @@ def score_configuration(
         raise InputError(
             f"{source.target} has no configuration; leave out --evidence config to measure it."
         )
-    checked = recipe_findings(recipe, source.config, is_pretrained=source.is_pretrained)
     bars = {"threshold": threshold, "risk": risk}
     answer, missing = _assessed(source, recipe, classifier, **bars)
+    checked = recipe_findings(
+        recipe,
+        source.config,
+        is_pretrained=source.is_pretrained,
+        answer=answer if answer is not None and not answer.reasons else None,
+    )
     others = [
         (text, _assessed(source, other, classifier, **bars)[0]) for text, other in alternatives
     ]

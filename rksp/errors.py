@@ -10,7 +10,7 @@ RkspError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class RkspError(Exception):
@@ -41,7 +41,20 @@ class Incomplete(RkspError):
     exit_code = 3
 
 
-def nearest(name: str, known: Iterable[str], *, count: int = 3) -> str:
-    """Return `"; did you mean a, b?"` for the known names closest to `name`, or `""`."""
-    close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+def nearest(
+    name: str, known: Iterable[str], *, count: int = 3, same: Mapping[str, str] | None = None
+) -> str:
+    """Return `"; did you mean a, b?"` for the known names closest to `name`, or `""`.
+
+    Args:
+        name: What was typed.
+        known: All names.
+        count: Name at most this many.
+        same: Alias → name; of two spellings only the closer one is named.
+    """
+    found = difflib.get_close_matches(name, list(known), n=2 * count, cutoff=0.5)
+    spellings: dict[str, str] = {}
+    for one in found:
+        spellings.setdefault((same or {}).get(one, one), one)
+    close = list(spellings.values())[:count]
     return f"; did you mean {', '.join(close)}?" if close else ""

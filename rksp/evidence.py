@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,7 @@ from rksp.measure.streamed_response import respond
 from rksp.models.given import given_probe
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
+from rksp.models.streaming.meter import Progress
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
 from rksp.models.streaming.stream import Stream
 from rksp.optimizers.table import optimizer_spec
@@ -32,8 +33,6 @@ _THREE_COPIES = (
     "the evidence is forward; use --stream auto"
 )
 _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,9 @@ class Evidence:
         if step not in self._responses:
             same, fresh = _halves(batch)
             with _timed(self.seconds, "response", progress):
-                self._responses[step] = respond(self.model, self.stream, same, fresh, step)
+                self._responses[step] = respond(
+                    self.model, self.stream, same, fresh, step, progress
+                )
         return self._responses[step]
 
 
@@ -84,14 +85,14 @@ def gather(
     source: ModelSource,
     options: MeasureOptions | None = None,
     *,
-    progress: Progress = lambda step: None,
+    progress: Progress = lambda done, total, label: None,
 ) -> Evidence:
     """Build one initialization and measure everything that does not depend on the recipe.
 
     Args:
         source: The target.
         options: How to measure it.
-        progress: Called with the name of each step before it starts.
+        progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
         The evidence.
@@ -138,6 +139,7 @@ def gather(
                 blocks=options.blocks,
                 workers=options.workers,
                 needs_chain=source.batch is None,
+                progress=progress,
             )
         weights = "in memory" if stream is None else stream.describe()
     if responds and stream is None and not response_fits(source, options.max_memory):
@@ -149,7 +151,7 @@ def gather(
         model=model,
         probe=probe,
         profile=seen,
-        facts=read_facts(model, seen.chains, seen.width, stream and stream.scales),
+        facts=read_facts(model, seen.chains, seen.width, stream and stream.supply.scales),
         stream=stream,
         weights=weights,
         seconds=seconds,
@@ -200,7 +202,7 @@ def _halves(batch: Batch) -> tuple[Batch, Batch]:
 @contextmanager
 def _timed(seconds: dict[str, float], step: str, progress: Progress) -> Iterator[None]:
     """Announce a step and add its wall time."""
-    progress(step)
+    progress(0, 0, step)
     start = time.perf_counter()
     yield
     seconds[step] = seconds.get(step, 0.0) + time.perf_counter() - start

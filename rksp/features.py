@@ -54,8 +54,6 @@ FEATURES: Mapping[str, str] = {
     "update_rms_rate": "the size of the first update",
     "critical_rate": "the rate beyond which one step raises the loss",
     "rise_rate": "the rate at which one step raises the loss by 0.25",
-    "same_critical_rate": "the critical rate on the step's own batch",
-    "same_rise_rate": "the rise on the step's own batch",
     "best_step_rate": "the rate at which one step helps most",
     "output_rate": "how far the first step moves the output",
     "grad_norm": "the gradient norm before the first step",
@@ -102,6 +100,9 @@ def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:
     def mean(name: str) -> float | None:
         return spectra.aggregates.get(name, {}).get("mean")
 
+    # Directions that too few states left out of a block's map count as nonlinear: a width of the
+    # number of states takes 0.25 to 0.7.
+    is_full = not any(layer.rank_reduced_from for layer in spectra.layers)
     return {
         "near_unit_mass": mean("near_unit_mass"),
         "expansive_mass": mean("expansive_mass"),
@@ -109,7 +110,7 @@ def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:
         "eigenvector_condition": _log(mean("eigenvector_condition")),
         "nonnormality": mean("nonnormality"),
         "energy_gain": _log(mean("energy_gain")),
-        "nonlinearity": mean("nonlinearity"),
+        "nonlinearity": mean("nonlinearity") if is_full else None,
         "update_ratio": _log(mean("update_ratio")),
     }
 
@@ -138,10 +139,8 @@ def _of_response(response: ResponseProfile) -> dict[str, float | None]:
     best = min(points, key=lambda p: p.fresh).rate if points else None
     return {
         "update_rms_rate": _log(response.update_rms),
-        "critical_rate": _minus(_crossing(response.points, "fresh", 0.0)),
-        "rise_rate": _minus(_crossing(response.points, "fresh", 0.25)),
-        "same_critical_rate": _minus(_crossing(response.points, "same", 0.0)),
-        "same_rise_rate": _minus(_crossing(response.points, "same", 0.25)),
+        "critical_rate": _minus(_crossing(response.points, 0.0)),
+        "rise_rate": _minus(_crossing(response.points, 0.25)),
         "best_step_rate": _minus(_log(best)),
         "output_rate": _log(response.output_slope),
         "grad_norm": _log(response.grad_norm),
@@ -150,10 +149,10 @@ def _of_response(response: ResponseProfile) -> dict[str, float | None]:
     }
 
 
-def _crossing(points: tuple[ResponsePoint, ...], change: str, level: float) -> float | None:
-    """Return log10 of the rate at which a change first rises past a level."""
+def _crossing(points: tuple[ResponsePoint, ...], level: float) -> float | None:
+    """Return log10 of the rate at which the change of the loss first rises past a level."""
     for left, right in pairwise(points):
-        before, after = getattr(left, change), getattr(right, change)
+        before, after = left.fresh, right.fresh
         if after < level:
             continue
         low, high = math.log10(left.rate), math.log10(right.rate)

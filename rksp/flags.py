@@ -72,7 +72,7 @@ def checked(
         return model.model_validate(dict(fields))
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
+        name = str(first["loc"][0]) if first["loc"] else ""
         if first["type"] == "extra_forbidden":
             known = nearest(name, model.model_fields) or "."
             raise InputError(f"The {noun} has no field {name!r}{known}") from None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
@@ -22,6 +23,19 @@ class Phase(StrEnum):
     UPDATE = "update"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """What a step gave when it was computed again.
+
+    Attributes:
+        gradients: Of the parameters that had one, in the order of the model; unscaled.
+        moved: By how much the loss of this process differs from the step's own, relative to it.
+    """
+
+    gradients: Sequence[Tensor]
+    moved: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Moment:
     """The state of a training step that monitors, interventions and faults can read.
@@ -32,6 +46,8 @@ class Moment:
         optimizer: Its optimizer; None if the training loop does not pass it on.
         loss: Training loss in nats, mean over the step's micro-batches; None if unknown.
         learning_rate: Learning rate of this step; None if unknown.
+        repeat: Computes the step's gradients again from the same batches and random numbers, and
+            leaves the step's own in place; None in a loop that cannot do so.
         shared: Results of a monitor that others of the same phase need too, by name.
     """
 
@@ -40,4 +56,5 @@ class Moment:
     optimizer: Optimizer | None = None
     loss: float | None = None
     learning_rate: float | None = None
+    repeat: Callable[[], Repeat] | None = field(default=None, repr=False, compare=False)
     shared: dict[str, object] = field(default_factory=dict, repr=False, compare=False)

@@ -15,12 +15,13 @@ from rksp.datasets.probe import Probe
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, RiskAssessment
 from rksp.errors import ArtifactError
-from rksp.evidence import Evidence, Progress, gather
+from rksp.evidence import Evidence, gather
 from rksp.features import extract
 from rksp.measure.forward import LOGITS_NOT_FINITE, ForwardStats
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.source import ModelSource
+from rksp.models.streaming.meter import Progress
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.risk import assess, certain_failure, edge_inputs
@@ -55,7 +56,7 @@ def evaluate(
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
-    progress: Progress = lambda step: None,
+    progress: Progress = lambda done, total, label: None,
 ) -> tuple[Evaluation, Probe]:
     """Gather the evidence for one target and recipe at one seed, and assess it.
 
@@ -67,7 +68,7 @@ def evaluate(
         risk: See `rksp.risk.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
-        progress: Called with the name of each step before it starts.
+        progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
         The evaluation and the probe.
@@ -96,7 +97,7 @@ def judge(
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
-    progress: Progress = lambda step: None,
+    progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe has measured.
 
@@ -107,7 +108,7 @@ def judge(
         risk: See `rksp.risk.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
-        progress: Called with the name of each step before it starts.
+        progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
         The evaluation.

@@ -97,7 +97,10 @@ class Recipe(BaseModel):
         default=0.9, ge=0, lt=1
     )
     weight_decay: Annotated[
-        float, Flag("--weight-decay", "Decoupled if the optimizer supports it.", unit="decay")
+        float,
+        Flag(
+            "--weight-decay", "Weight decay, decoupled if the optimizer supports it.", unit="decay"
+        ),
     ] = Field(default=0.0, ge=0)
     max_grad_norm: Annotated[
         float | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 
 import torch
@@ -14,7 +14,6 @@ from rksp.documents.score import (
     KernelReport,
     LayerReport,
     NotRunReport,
-    OriginReport,
     ScoredTarget,
     ScoreReport,
     SeedReport,
@@ -24,9 +23,6 @@ from rksp.kernels import dispatch
 from rksp.models.source import ModelSource
 from rksp.pipeline import Evaluation
 from rksp.recipe import Recipe
-from rksp.recipe_files.assumptions import assumed_line
-from rksp.recipe_files.origin import Origin
-from rksp.recipe_files.table_text import in_full
 
 _CONCERN = ("risk", "cannot tell", "not assessed", "caution", "ok")  # worst first
 
@@ -75,23 +71,6 @@ def score_report(
             for step, seconds in evaluation.seconds.items()
         },
     ).finite()
-
-
-def with_origins(report: ScoreReport, origins: Mapping[str, Origin]) -> ScoreReport:
-    """Return the report with where each field of its recipe comes from, and what was assumed."""
-    return report.model_copy(
-        update={
-            "recipe_places": {
-                name: (origin.file, origin.line)
-                for name, origin in origins.items()
-                if origin.file is not None and origin.line is not None and not origin.assumes
-            },
-            "recipe_origins": {
-                name: OriginReport.of(in_full(origin)) for name, origin in origins.items()
-            },
-            "assumed": assumed_line(report.recipe, origins),
-        }
-    )
 
 
 def prevailing(verdicts: Sequence[str]) -> str:

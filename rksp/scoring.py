@@ -18,8 +18,9 @@ from rksp.options import MeasureOptions
 from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 from rksp.recipe_files.assumptions import alternatives, origins_of_flags
+from rksp.recipe_files.reported import with_origins
 from rksp.result import Result
-from rksp.score_report import score_report, with_origins
+from rksp.score_report import score_report
 
 
 def score(

@@ -1,4 +1,4 @@
-"""Parse sizes of memory as people write them."""
+"""Parse and write sizes as people write them."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def parse_size(text: str) -> int:
     if not match or not float(match[1]) > 0:
         raise InputError(f"--max-memory {text!r} is not a size; give one such as 8GB.")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def count(number: float) -> str:
+    """Format a count with three digits and a letter: `124 M`."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}"
+    return f"{number:g}"

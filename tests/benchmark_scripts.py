@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def harness(name: str) -> ModuleType:
+    """Return a module of the harness of faults."""
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))  # last: its names hide no package
+    return importlib.import_module(f"faults.{name}")
 
 
 def script(name: str) -> ModuleType:

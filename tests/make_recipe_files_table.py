@@ -8,6 +8,7 @@ that were read off the files by eye.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -45,10 +46,15 @@ Names and defaults were read in these sources. The last column lists the excepti
 ## {count} real runs of {formats} formats
 
 rksp reads {read} of the runs and refuses {refused} with one sentence. {checked} runs were checked
-by hand against file and source: {right} fields are right, {wrong} are wrong. {silent} assumed
-fields are missing from the printed assumptions. {described} runs describe their model, and {scored}
-of these need no other argument. The version is the one whose defaults were read.
+by hand against file and source: {right} fields are right, {wrong} are wrong. A second reading used
+the lines of source that `tests/run_configs/sources.yaml` names. {silent} assumed fields are missing
+from the printed assumptions. The version is the one whose defaults were read.
 `tests/make_recipe_files_table.py` writes this page, and a test compares it.
+
+{described} runs describe their model, and {scored} of these become a target without another
+argument. `tests/score_run_configs.py` ran `rksp score FILE --evidence config` on {tried} of these
+without a network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub
+that is not in the local cache, and {failed} end in another sentence.
 
 | run | read as | settings read | right | wrong | assumed | model |
 |---|---|--:|--:|--:|---|---|
@@ -158,8 +164,24 @@ def page(rows: list[Row] | None = None) -> str:
         silent=sum(len(silent(r.read)) for r in read),
         described=len(described),
         scored=len(scored),
+        **_ends({r.name for r in described}),
     )
     return head + "".join(_line(r) for r in rows)
+
+
+def _ends(described: set[str]) -> dict[str, object]:
+    """Count how the scores of `scored.json` ended, over the runs that describe their model."""
+    found = json.loads((CONFIGS / "scored.json").read_text(encoding="utf-8"))
+    ends = [end for name, end in found.items() if name in described]
+    verdicts = Counter(end["verdict"] for end in ends if "verdict" in end)
+    hub = sum("Hub" in end.get("why", "") for end in ends)
+    return {
+        "tried": len(ends),
+        "done": verdicts.total(),
+        "verdicts": ", ".join(f"{count} {name}" for name, count in verdicts.most_common()),
+        "hub": hub,
+        "failed": len(ends) - verdicts.total() - hub,
+    }
 
 
 def _missing(r: Row) -> str:

@@ -1,4 +1,4 @@
-"""One rank of a data-parallel run, for `torch.multiprocessing.spawn`, which must import it."""
+"""Single ranks of data-parallel runs, for `torch.multiprocessing.spawn`, which must import it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from rksp.datasets.tasks import make_task
+from rksp.faults.replica_corruption import ReplicaCorruption
+from rksp.interventions.repeat_step import RepeatStep
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.moment import Moment
 from rksp.monitors.silent_corruption import SilentCorruption
 from rksp.monitors.watch import Watch
+from rksp.recipe import Recipe
+from rksp.training import run
 
 STEPS, CORRUPTED = 6, 3
 
@@ -37,4 +42,23 @@ def train_replica(rank: int, world: int, folder: str) -> None:
         watch.after_backward(Moment(step=step, model=model))
         model.zero_grad()
     torch.save((watch.readings, watch.alarms, watch.silent), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def repeat_step(rank: int, world: int, folder: str) -> None:
+    """Rank 1 computes wrong logits at step 12, others each time."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
+    )
+    torch.manual_seed(0)
+    model = ZooTransformer(ZooConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    batches = make_task("bytes", length=16).batches(16, 4, seed=rank)
+    repeat = RepeatStep()
+    recipe = Recipe(learning_rate=1e-3, max_steps=16, batch_size=4)
+    fault = ReplicaCorruption(rank=1, step=12, steps=1, scale=100.0, name="head")
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    run(wrapped, batches, recipe, faults=[fault], interventions=[repeat])
+    found = [(a.step, a.what, a.detail["rank"]) for a in repeat.actions]
+    torch.save(found, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()

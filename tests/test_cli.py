@@ -120,7 +120,9 @@ BAD = {
     "unknown key": (["score", "gpt2", "--set", "n_layers=2"], "n_layer"),
     "no value": (["score", "gpt2", "--set", "n_layer"], "key=value"),
     "negative rate": (["score", "gpt2", "--lr", "-1"], "--lr is -1.0; it should be greater"),
-    "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "optimizer"),
+    "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "Did you mean adamw?"),
+    "unknown setting": (["score", "gpt2", "--set", "n_leyer=2"], "did you mean n_layer, n_inner?"),
+    "bad ramp": (["score", "gpt2", "--batch-ramp", "a"], "--batch-ramp is 'a'"),
     "unknown evidence": (
         ["score", "gpt2", "--evidence", "guess"],
         "'config', 'forward', 'response'",
@@ -145,6 +147,7 @@ def test_bad_input_is_one_sentence_and_exit_code_two(case, tmp_path):
     assert done.returncode == 2, done.stderr
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
+    assert "Value error" not in done.stderr
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 

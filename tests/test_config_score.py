@@ -59,3 +59,11 @@ def test_what_was_given_has_no_alternative(capsys):
     )
     said = [a["assumption"] for a in report["seeds"][0]["alternatives"]]
     assert said and not any("warm-up" in text or " steps" in text for text in said)
+
+
+def test_the_findings_advise_the_rate_to_start_with(capsys):
+    _, report = scored(capsys, "gpt2", "--lr", "0.5", "--warmup-steps", "50", "--exit-zero")
+    advised = {f["code"]: f["fix"] for f in report["findings"] if "rate to" in f["fix"]}
+    start = f"{report['seeds'][0]['risk']['start_here']:.2g}"
+    assert {"RKSP501", "RKSP502"} <= set(advised)
+    assert all(fix.endswith(f"ower the learning rate to {start}.") for fix in advised.values())

@@ -12,7 +12,7 @@ from commands import left_with
 from scipy.stats import hypergeom
 
 from rksp.batch import IGNORED, Batch
-from rksp.cli.confirm_progress import sparse
+from rksp.cli.progress import sparse
 from rksp.confirm.arms import Arm, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
 from rksp.confirm.confirm import confirm, shortened
@@ -348,7 +348,7 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
 
 def test_progress_is_sparse_and_says_how_long_it_will_take(capsys) -> None:
     now = 0.0
-    say = sparse(lambda: now)
+    say = sparse(lambda: now, lambda what: ": step " not in what)
     say("predicting seed 0", 0, 100)
     for step in range(1, 101):
         now += 6.0

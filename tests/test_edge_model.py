@@ -12,7 +12,9 @@ from edge_cases import SLOPE, inputs, ladder, ladders
 
 from rksp.classifiers.censored import fit_censored
 from rksp.classifiers.edge_fit import fit_edge_model
+from rksp.classifiers.edge_inputs import config_features
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_scores import shown_the_probe, single_run_auroc
 from rksp.classifiers.edge_transfer import transfer
 from rksp.classifiers.real_ladders import read_real_ladders
 from rksp.errors import ArtifactError
@@ -146,6 +148,81 @@ def test_a_public_ladder_is_read_with_its_edge(tmp_path):
     path.write_text('{"rates": [1]}\n')
     with pytest.raises(ArtifactError, match="line 1"):
         read_real_ladders([path])
+
+
+def _warmup_row(losses: list[float]) -> dict[str, object]:
+    arch = {"hidden_size": 96, "layers": 4, "heads": 4, "vocab": 256, "seq_len": 32}
+    recipe = {"optimizer": "adamw", "betas": [0.9, 0.95], "learning_rate": 0.003}
+    recipe |= {"schedule": "cosine", "min_lr": 3e-5, "batch_tokens": 1024, "steps": 5000}
+    row = {"arch": arch | {"norm": "layernorm pre"}, "recipe": recipe}
+    return row | {"warmup_steps": [100, 200, 400], "final_loss": losses}
+
+
+def test_a_warmup_that_is_too_short_fails_and_one_that_is_too_long_does_not(tmp_path):
+    path = tmp_path / "warmups.jsonl"
+    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
+    short, best, long = read_real_ladders([path])
+    assert [x.inputs.warmup_steps for x in (short, best, long)] == [100, 200, 400]
+    assert (short.low, short.high) == (-math.inf, pytest.approx(math.log10(0.003)))
+    assert (long.low, long.high) == (pytest.approx(math.log10(0.003)), math.inf)
+    assert [bool(x.failed[0]) for x in (short, best, long)] == [True, False, False]
+    assert long.excess[0] == pytest.approx(0.5)
+
+
+def test_warmups_at_one_rate_are_never_fitted(model, tmp_path):
+    path = tmp_path / "warmups.jsonl"
+    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
+    assert fit_edge_model([*ladders(), *read_real_ladders([path])]).to_json() == model.to_json()
+
+
+def test_columns_that_the_lab_cannot_teach_are_zero_in_the_lab():
+    seen = [config_features(inputs(beta1=beta1)) for beta1 in (0.9, 0.95)]
+    assert all(x["short_memory"] == x["long_memory"] == 0 for x in seen)
+    assert config_features(inputs(beta1=0.98))["long_memory"] > 0.3
+    assert config_features(inputs(beta1=0.8))["short_memory"] > 0.3
+
+
+def test_depth_costs_more_where_nothing_normalizes():
+    shipped = load_edge_model()
+    fall = {
+        norm: shipped.predict(inputs(norm=norm, depth=4)).log_edge
+        - shipped.predict(inputs(norm=norm, depth=16)).log_edge
+        for norm in ("pre", "none")
+    }
+    assert fall["none"] > fall["pre"] + 0.2
+
+
+def test_what_a_model_was_shown_moves_its_own_answer_and_no_other(model):
+    known = [
+        dataclasses.replace(x, measured={"nonlinearity": 0.1 * (n % 5)})
+        for n, x in enumerate(ladders())
+    ]
+    fitted = fit_edge_model(known)
+    deployed = {known[0].name: {"nonlinearity": 9.0}, known[1].name: known[1].measured}
+    own, probe, nothing = shown_the_probe(known, fitted, deployed).values()
+    assert [p.ladder.name for p in own] == sorted(deployed)
+    assert own[1].edge == probe[1].edge
+    assert nothing[0].ladder.measured == {}
+    assert own[0].edge != probe[0].edge
+
+
+def test_runs_of_one_optimizer_are_ranked_apart_from_the_others():
+    """The edge of an optimizer that was never seen is not known, but what moves it is."""
+    runs = [
+        dataclasses.replace(
+            ladder(n, -2.0, source="marin", optimizer=optimizer, width=width),
+            best=None,
+            rates=np.array([-2.0]),
+            failed=np.array([failed]),
+            low=-math.inf if failed else -2.0,
+            high=-2.0 if failed else math.inf,
+            changed="warmup=1",
+        )
+        for n, (optimizer, width, failed) in enumerate(
+            [("adamw", 2048, True), ("adamw", 1024, False), ("lion", 64, True), ("lion", 32, False)]
+        )
+    ]
+    assert single_run_auroc([*ladders(), *runs], lambda x: x.source) == (0.75, 1.0)
 
 
 def test_an_open_ladder_has_no_edge():

@@ -393,6 +393,7 @@ def test_lines_are_parsed_and_misspellings_answered():
         "bitflip",
         "matmul",
         "replica",
+        "bad_batches",
     }
     for text, message in (
         ("bitflop", "did you mean bitflip"),

@@ -5,21 +5,32 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from rksp.features import FEATURES, SCHEMA, Tier, extract
 from rksp.measure.response import ResponsePoint, ResponseProfile
+from rksp.models.zoo import build_member
+from rksp.spectra.model_profile import profile
+
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 32,
+}
 
 # A change here breaks stored models and measurements: give SCHEMA a new name, refit, and say
 # so in classifiers/README.md.
 FROZEN = (
     "near_unit_mass expansive_mass spectral_radius eigenvector_condition nonnormality energy_gain "
     "nonlinearity update_ratio residual_growth excess_initial_loss logit_std attention_logit_std "
-    "attention_entropy aligned_rate update_rms_rate critical_rate rise_rate same_critical_rate "
-    "same_rise_rate best_step_rate output_rate grad_norm grad_rms overshoot"
+    "attention_entropy aligned_rate update_rms_rate critical_rate rise_rate "
+    "best_step_rate output_rate grad_norm grad_rms overshoot"
 )
 
 
-def _response(points: list[tuple[float, float, float]]) -> ResponseProfile:
+def _response(points: list[tuple[float, float]]) -> ResponseProfile:
     return ResponseProfile(
         loss=5.0,
         grad_norm=2.0,
@@ -30,15 +41,12 @@ def _response(points: list[tuple[float, float, float]]) -> ResponseProfile:
         critical_rate=1e-2,
         output_slope=30.0,
         overshoot=1.5,
-        points=tuple(
-            ResponsePoint(rate=rate, same=same, fresh=fresh, output=0.1)
-            for rate, same, fresh in points
-        ),
+        points=tuple(ResponsePoint(rate=rate, fresh=fresh) for rate, fresh in points),
         forward_passes=8.0,
     )
 
 
-POINTS = [(1e-4, -0.01, -0.01), (1e-3, -0.1, -0.05), (1e-2, 0.1, 0.2), (1e-1, 2.0, 3.0)]
+POINTS = [(1e-4, -0.01), (1e-3, -0.05), (1e-2, 0.2), (1e-1, 3.0)]
 
 
 def test_names_and_order_are_frozen():
@@ -58,12 +66,21 @@ def test_crossings_are_interpolated_between_points():
     values = extract(response=_response(POINTS)).values
     # the fresh loss passes 0 a fifth of the way from 1e-3 to 1e-2
     assert -values["critical_rate"] == pytest.approx(-3 + 0.05 / 0.25)
-    assert -values["same_critical_rate"] == pytest.approx(-2.5)
     # and 0.25 just above 1e-2
     assert -values["rise_rate"] == pytest.approx(-2 + 0.05 / 2.8)
 
 
 def test_a_loss_that_overflows_crosses_at_the_overflow():
-    points = [*POINTS[:2], (1e-2, math.nan, math.inf)]
+    points = [*POINTS[:2], (1e-2, math.inf)]
     values = extract(response=_response(points)).values
     assert -values["critical_rate"] == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize(("sequences", "is_known"), [(1, False), (8, True)])
+def test_nonlinearity_needs_more_states_than_the_width(sequences, is_known):
+    model = build_member("zoo_pre_ln", SHAPE, seed=0).eval()
+    tokens = torch.randint(0, 64, (sequences, 32), generator=torch.Generator().manual_seed(0))
+    seen = profile(model, tokens)
+    values = extract(seen.forward, seen.spectra).values
+    assert math.isfinite(values["nonlinearity"]) == is_known
+    assert math.isfinite(values["update_ratio"])

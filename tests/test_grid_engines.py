@@ -155,6 +155,20 @@ def test_only_the_holder_of_a_lease_can_write(tmp_path):
         assert quick.rows()[0].state == "done"
 
 
+@pytest.mark.parametrize("jump", [86_400.0, -86_400.0])
+def test_a_jump_of_the_clock_gives_no_work_twice(tmp_path, monkeypatch, jump):
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill([*cells("m", 1), *cells("n", 1)], Options())
+        first = store.claim(60.0)["cells"][0][0]
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + jump)
+        second = store.claim(60.0)["cells"][0][0]
+        assert second != first
+        assert store.claim(60.0) is None
+        assert store.finish(first, {"verdict": "ok"})
+        assert store.finish(second, {"verdict": "ok"})
+
+
 def test_reading_a_store_leaves_the_work_of_this_process_alone(tmp_path):
     path = tmp_path / "grid.db"
     with GridStore(path) as store:

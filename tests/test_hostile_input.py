@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from attacks import AXOLOTL, HUGGING_FACE, commands_in, refused
-from benchmark_scripts import script
 from commands import left_with
 from reports import scored
 from torch import nn
@@ -199,28 +198,3 @@ def test_text_of_the_world_stays_as_it_is():
     assert printable("modèle 模型 ρ\n") == "modèle 模型 ρ\n"
     assert json.loads(printable(json.dumps("a\x9b\u202e", ensure_ascii=False))) == "a\x9b\u202e"
     assert one_line("x" * 5000).count("x") == 1000
-
-
-# Damaged files; `benchmarks/faults.py` tries more
-
-
-def test_damaged_run_files_are_refused_in_a_sentence():
-    tally = script("faults").recipes(60, seed=7)
-    assert tally.wrong == []
-    assert tally.codes[2] > 10
-
-
-def test_damaged_configurations_are_refused_in_a_sentence():
-    tally = script("faults").configurations(20, seed=7)
-    assert tally.wrong == []
-    assert tally.codes[2] > 10
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [(3, "", "x\n", 0.0), (2, "x", "x\n", 0.0), (2, "", "x\ny\n", 0.0), (0, "\x1b", "", 0.0)],
-)
-def test_that_harness_can_complain(answer):
-    complaint = script("faults").complaint
-    assert complaint(*answer) is not None
-    assert complaint(2, "", "rksp: no.\n", 0.1) is None

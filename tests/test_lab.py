@@ -22,6 +22,7 @@ from rksp.cli import lab as cli
 from rksp.datasets.tasks import make_task
 from rksp.errors import ArtifactError, Incomplete
 from rksp.lab import run as lab_run
+from rksp.lab.deployed_probe import _measure
 from rksp.lab.ladder import LadderRun, run_ladder, run_once
 from rksp.lab.run import run_plan
 from rksp.lab.store import read_ladder, write_ladder
@@ -151,10 +152,10 @@ def test_a_plan_run_again_does_nothing(uninterrupted: Path, monkeypatch) -> None
 RUNNER = """
     import sys
     from pathlib import Path
-    from rksp.lab.plan import Plan
+    from rksp.lab.grid import read_ladder_plan
     from rksp.lab.run import run_plan
     if __name__ == "__main__":
-        run_plan(Plan.read(Path(sys.argv[1])), Path(sys.argv[2]), workers=2)
+        run_plan(read_ladder_plan(Path(sys.argv[1])), Path(sys.argv[2]), workers=2)
 """
 
 
@@ -301,3 +302,11 @@ def test_the_module_of_the_command_imports_no_torch() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("family", ["zoo_pre_ln", "llama"])
+def test_a_lab_model_is_measured_with_the_probe_that_users_get(family):
+    spec = tiny_spec().model_copy(update={"family": family})
+    one, again = _measure(spec), _measure(spec)
+    assert one["nonlinearity"] == again["nonlinearity"] > 0
+    assert math.isnan(one["critical_rate"])  # one forward pass and no more

@@ -14,6 +14,7 @@ LAYERS = (
     "rksp.errors",
     "rksp.text",
     "rksp.processes",
+    "rksp.allocator",
     "rksp.files",
     "rksp.factory",
     "rksp.batch",

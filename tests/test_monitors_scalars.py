@@ -328,12 +328,14 @@ def test_update_rms_needs_a_second_moment() -> None:
 def test_epsilon_share_counts_coordinates_that_hardly_move() -> None:
     model, monitor = _model(), UpdateRMS(samples=10**9)
     monitor.bind(model)
-    shares = []
+    shares, starved = [], []
     for eps in (1e-12, 1e3):
         optimizer = _adam(model, eps=eps)
         readings = monitor.read(Moment(step=0, model=model, optimizer=optimizer))
         shares.append(max(_of(readings, "epsilon_share").values()))
+        starved.extend(_of(readings, "starved_share").values())
     assert shares[0] < 0.1 < 0.9 < shares[1] <= 1.0
+    assert starved[0] < 0.1 and starved[1] == pytest.approx(1.0)
 
 
 # output-log-z

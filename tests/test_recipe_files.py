@@ -46,7 +46,21 @@ def test_no_field_differs_from_what_was_read_by_eye(runs, table):
     checked = [run for run in runs.values() if run.is_checked]
     assert {run.name: run.wrong for run in checked if run.wrong} == {}
     assert set(table.checked()) == {run.name for run in checked}
-    assert len(checked) >= 60
+    assert len(checked) >= 100
+
+
+def test_every_checked_trainer_names_the_source_it_was_read_against(runs):
+    sources = parse_yaml((CONFIGS / "sources.yaml").read_text(encoding="utf-8"))
+    names = {reader.title: reader.name for reader in READERS}
+    used = {
+        names[run.read.trainer.removesuffix(f" {reader.version}")]
+        for run in runs.values()
+        if run.is_checked
+        for reader in READERS
+        if run.read.trainer == f"{reader.title} {reader.version}"
+    }
+    assert set(sources) == used == set(names.values())
+    assert all(sources[name] for name in used)
 
 
 def test_nothing_is_assumed_in_silence(runs, table):

@@ -72,8 +72,114 @@ def test_a_foreign_file_is_nobodys_and_named_where_that_is_plain(name, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_there_are_thirty_foreign_formats():
+# The same in their own syntax, as they look: file name → text. None of them is a run of a trainer
+# that rksp reads, though several hold a learning rate, a batch size and a number of steps.
+FOREIGN_FILES = {
+    ".github/workflows/ci.yml": """name: ci
+on: {push: {branches: [main]}}
+jobs:
+  test:
+    runs-on: ubuntu-latest
+    strategy: {matrix: {python: ["3.11", "3.12"]}}
+    steps: [{uses: actions/checkout@v4}, {run: pytest}]
+""",
+    "docker-compose.yml": """services:
+  trainer:
+    image: pytorch/pytorch
+    command: python train.py --learning_rate 1e-4
+    deploy: {resources: {limits: {memory: 8G}}}
+""",
+    "job.yaml": """apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  template:
+    spec:
+      containers: [{name: a, image: b, args: ["--max_steps", "1000"]}]
+""",
+    "mkdocs.yml": """site_name: Docs
+theme: {name: material}
+nav: [{Home: index.md}]
+plugins: [search]
+""",
+    ".pre-commit-config.yaml": """repos:
+  - repo: https://example.org/ruff
+    rev: v0.6.0
+    hooks: [{id: ruff}]
+""",
+    "environment.yml": """name: train
+channels: [conda-forge]
+dependencies: [python=3.11, pytorch, {pip: [transformers]}]
+""",
+    "tsconfig.json": '{"compilerOptions": {"target": "es2022", "strict": true}}',
+    "kernel-metadata.json": '{"id": "a/b", "title": "b", "kernel_type": "script"}',
+    "dataset.yaml": "path: ../coco\ntrain: images/train\nval: images/val\nnames: {0: person}\n",
+    "schedule_1x.py": """optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.02, momentum=0.9))
+param_scheduler = [dict(type='LinearLR', start_factor=0.001, begin=0, end=500)]
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
+""",
+    "train_text_to_image.sh": """accelerate launch train_text_to_image.py \\
+  --pretrained_model_name_or_path=CompVis/stable-diffusion-v1-4 \\
+  --resolution=512 --train_batch_size=1 --max_train_steps=15000 --checkpointing_steps=500
+""",
+    "whisper.sh": "whisper audio.mp3 --model large --language de --beam_size 5 --temperature 0\n",
+    "ppo.yml": """CartPole-v1:
+  n_envs: 8
+  n_timesteps: !!float 1e5
+  policy: MlpPolicy
+  learning_rate: lin_0.001
+  n_steps: 32
+""",
+    "tune.py": """from ray import tune
+
+search = {"lr": tune.loguniform(1e-5, 1e-2), "batch_size": tune.choice([16, 32])}
+tuner = tune.Tuner(lambda config: None, param_space=search)
+""",
+    "pipeline.py": """from sklearn.linear_model import SGDClassifier
+
+model = SGDClassifier(learning_rate="adaptive", eta0=0.01, max_iter=1000)
+""",
+    "playbook.yml": "- hosts: all\n  tasks: [{name: install, apt: {name: nvidia-driver}}]\n",
+    "openapi.yaml": """openapi: 3.1.0
+info: {title: Training service, version: "1"}
+paths:
+  /runs:
+    post:
+      requestBody:
+        content:
+          application/json:
+            schema: {properties: {learning_rate: {type: number}, max_steps: {type: integer}}}
+""",
+    "values.yaml": """replicaCount: 2
+image: {repository: trainer, tag: latest}
+resources: {limits: {nvidia.com/gpu: 8}}
+""",
+    "Cargo.toml": '[package]\nname = "a"\nversion = "0.1.0"\n\n[dependencies]\nserde = "1"\n',
+    "tox.toml": 'env_list = ["py311"]\n\n[env_run_base]\ncommands = [["pytest"]]\n',
+    "keras.py": """import keras
+
+model = keras.Sequential([keras.layers.Dense(10)])
+model.compile(optimizer=keras.optimizers.Adam(learning_rate=1e-3), loss="mse")
+model.fit(x=None, epochs=5, batch_size=32)
+""",
+    "xgboost.json": '{"eta": 0.3, "max_depth": 6, "objective": "binary:logistic"}',
+    "prometheus.yml": "global: {scrape_interval: 15s}\nscrape_configs: [{job_name: gpu}]\n",
+    "slurm.sh": "#!/bin/bash\n#SBATCH --gres=gpu:8\nsrun python my_train.py --lr 1e-3\n",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN_FILES)
+def test_a_foreign_file_in_its_own_syntax_is_refused_in_one_sentence(name, tmp_path):
+    path = tmp_path / Path(name).name
+    path.write_text(FOREIGN_FILES[name], encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_recipe_file(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_there_are_fifty_foreign_files():
     assert len(FOREIGN) >= 30
+    assert len(FOREIGN) + len(FOREIGN_FILES) >= 50
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

@@ -14,9 +14,9 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.assumptions import alternatives, assumed_line, flag_of, origins_of_flags
 from rksp.recipe_files.origin import OriginKind
 from rksp.recipe_files.registry import read_recipe_file
+from rksp.recipe_files.reported import with_origins
 from rksp.recipe_files.table_text import in_full, recipe_table
 from rksp.report.formats import render
-from rksp.score_report import with_origins
 
 CONFIGS = Path(__file__).parent / "run_configs"
 PYTHIA = CONFIGS / "pythia" / "pythia-1b.yml"

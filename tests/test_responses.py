@@ -18,12 +18,16 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from rksp.batch import Batch
 from rksp.errors import InputError
+from rksp.faults.registry import make_fault
+from rksp.interventions.base import Intervention
 from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
+from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
@@ -68,7 +72,7 @@ def _optimizer(model: nn.Module, factor: float) -> tuple[torch.optim.Optimizer, 
     return optimizer, LambdaLR(optimizer, lambda step: factor if step == LEAP else 1.0)
 
 
-def _plain(path: Path, factor: float, responses: Sequence[str]) -> LoopWatch:
+def _plain(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
     model = gpt2()
     optimizer, schedule = _optimizer(model, factor)
     watch = LoopWatch(model, optimizer, monitors=MONITORS, interventions=responses)
@@ -85,7 +89,28 @@ def _plain(path: Path, factor: float, responses: Sequence[str]) -> LoopWatch:
     return watch
 
 
-def _accelerate(path: Path, factor: float, responses: Sequence[str]) -> LoopWatch:
+def _fp16(factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
+    """A plain loop in fp16 with a loss scaler."""
+    model = gpt2()
+    optimizer, schedule = _optimizer(model, factor)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    watch = LoopWatch(model, optimizer, monitors=MONITORS, interventions=responses)
+    for batch in DataLoader(rows(), batch_size=BATCH):
+        watch.begin_step()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(**batch).loss
+        scaler.scale(watch.penalized(loss)).backward()
+        watch.after_backward(loss, scale=scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        watch.after_update()
+        optimizer.zero_grad()
+    watch.close()
+    return watch
+
+
+def _accelerate(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
     accelerator = Accelerator(cpu=True)
     model = gpt2()
     optimizer, schedule = _optimizer(model, factor)
@@ -108,7 +133,7 @@ def _accelerate(path: Path, factor: float, responses: Sequence[str]) -> LoopWatc
     return watch
 
 
-def _hugging_face(path: Path, factor: float, responses: Sequence[str]) -> LoopWatch:
+def _hugging_face(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
     model = gpt2()
     callback = hugging_face.WatchCallback(monitors=MONITORS, interventions=responses)
     trainer = Trainer(
@@ -148,7 +173,7 @@ class _Module(lightning.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
-def _lightning(path: Path, factor: float, responses: Sequence[str]) -> LoopWatch:
+def _lightning(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
     callback = lightning_callback.WatchCallback(monitors=MONITORS, interventions=responses)
     trainer = lightning.Trainer(
         max_epochs=1,
@@ -175,9 +200,10 @@ TRAINERS = {
 }
 
 
-def _losses(loop: LoopWatch) -> np.ndarray:
+def _losses(loop: LoopWatch, *, missing: int = 0) -> np.ndarray:
+    """The losses of all steps but those, `missing` at most, in which it was not finite."""
     found = [r.value for r in loop.watch.readings if r.quantity == "loss"]
-    assert len(found) == STEPS
+    assert STEPS - missing <= len(found) <= STEPS
     return np.array(found)
 
 
@@ -203,6 +229,59 @@ def test_back_off_saves_the_run_in_every_trainer(name: str, healthy, tmp_path: P
     assert back[0].detail["undone"] >= 10
     assert abs(losses[-5:].mean() - healthy[-5:].mean()) < 0.1
     assert loop.watch.silent == {}
+
+
+@pytest.mark.parametrize("fault", [None, "a bit of a weight"])
+def test_back_off_saves_a_run_in_fp16_with_a_loss_scaler(fault: str | None, healthy) -> None:
+    planted = [_Planted(FAULTS[fault])] if fault else []
+    loop = _fp16(1.0 if fault else 1e3, [*planted, *BACKOFF])
+    losses = _losses(loop, missing=3)
+    assert any(a.what.startswith("rolled back") for a in loop.actions)
+    np.testing.assert_allclose(losses[:LEAP], healthy[:LEAP], rtol=0.05, atol=0.02)
+    assert abs(losses[-5:].mean() - healthy[-5:].mean()) < 0.1
+
+
+class _Planted(Intervention):
+    """A fault at its moments, in the place of an intervention."""
+
+    name = "planted"
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        self.fault = make_fault(line)
+
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.fault.bind(model, seed=0)
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        return self.fault.arm(moment)
+
+    def after_update(self, moment: Moment) -> None:
+        self.fault.after_update(moment)
+
+
+_FLIP = f"bitflip:step={LEAP},bit=30"
+FAULTS = {
+    "a bit of a weight": f"{_FLIP},where=weights,name=mlp.c_fc.weight",
+    # Of a value: what a norm takes back to its size in the forward pass ruins the gradient.
+    "a bit of an activation": f"{_FLIP},where=activations,name=h.0.attn.c_attn,element=32",
+    "a multiplier": f"matmul:step={LEAP},steps=3,bit=30,name=lm_head",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", TRAINERS)
+def test_back_off_saves_the_run_from_each_fault(name, fault, healthy, tmp_path: Path) -> None:
+    loop = TRAINERS[name](tmp_path, 1.0, [_Planted(FAULTS[fault]), *BACKOFF])
+    losses = _losses(loop, missing=3)
+    back = [a.step for a in loop.actions if a.what.startswith("rolled back")]
+    assert back and LEAP <= back[0] <= LEAP + 1
+    assert abs(losses[-5:].mean() - healthy[-5:].mean()) < 0.1
+
+
+def test_the_flipped_weight_ruins_a_run_without_back_off(tmp_path: Path) -> None:
+    ruined = _plain(tmp_path, 1.0, [_Planted(FAULTS["a bit of a weight"])])
+    assert len(_losses(ruined, missing=STEPS)) == LEAP + 1  # not finite ever after
 
 
 def test_the_trainers_own_logs_carry_the_readings(tmp_path: Path) -> None:

@@ -168,9 +168,9 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Gri
             "learning_rate": rate,
             "lr": rate,
             "optimizer": "adamw",
-            "start_here": 1e-3,
-            "do_not_exceed": 2e-3,
-            "expected_excess": 0.1,
+            "start_here": 1e-3 / depth,
+            "do_not_exceed": 2e-3 / depth,
+            "expected_excess": 0.1 + rate,
         }
         cell |= {"probability_failed": probability, "probability_failed_low": probability / 2}
         cell |= {"probability_failed_high": min(1.0, probability * 1.5), "reasons": ""}

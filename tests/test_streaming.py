@@ -225,7 +225,7 @@ def test_a_block_that_is_used_again_is_loaded_again():
     source = resolve_tiny("albert")
     with open_stream(source) as stream:
         states_of(stream.model, batch_for(source))
-        assert len(stream.order) > len(set(stream.order)) > 0
+        assert len(stream.supply.order) > len(set(stream.supply.order)) > 0
 
 
 ZAMBA2 = {  # one transformer block, with weights of its own or shared, at three places
@@ -274,13 +274,13 @@ def test_weights_in_use_and_in_preparation_stay_within_what_is_set_aside():
     ahead = 40_000
     with Stream(opened.model, opened.weights, ahead=ahead) as stream:
         held = []
-        enter = stream._advance
+        enter = stream.supply._advance
 
         def watched(unit):
             enter(unit)
-            held.append(sum(loading.size for loading in stream._coming.values()))
+            held.append(sum(loading.size for loading in stream.supply._coming.values()))
 
-        stream._advance = watched
+        stream.supply._advance = watched
         states_of(stream.model, batch_for(source))
     assert 0 < max(held) <= ahead
 

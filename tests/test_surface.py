@@ -33,7 +33,7 @@ MODEL = "--allow-hub --max-params --trust-remote-code "
 
 OPTIONS = {
     "bench": "",
-    "bench score": "--states --width",
+    "bench score": "--rounds --states --width",
     "checks": "--audit --format",
     "confirm": RECIPE
     + MODEL

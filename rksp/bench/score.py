@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -15,33 +14,47 @@ from rksp.recipe import Recipe
 
 
 def score_cost(
-    target: str = "gpt2", *, overrides: Mapping[str, str] | None = None, rounds: int = 3
+    target: str = "gpt2", *, overrides: Mapping[str, str] | None = None, rounds: int = 1
 ) -> list[dict[str, object]]:
     """Time every stage of a score and divide by one forward pass of the bare model.
 
+    Args:
+        target: As for `rksp.resolve`.
+        overrides: Likewise.
+        rounds: The least of so many measurements counts.
+
     Returns:
-        A row a stage and one for all of them: `stage`, `seconds` (median over rounds) and
-        `forward_passes`.
+        A row a stage and one for all of them: `stage`, `seconds` of processor time, which other
+        work on the machine changes less than the clock, and `forward_passes`.
     """
     source = resolve(target, overrides=overrides)
     model, probe = source.build(0), make_probe(source)
-    forward = statistics.median(_timed(lambda: _forward(model, probe)) for _ in range(rounds))
-    runs = [evaluate(source, Recipe(learning_rate=1e-3))[0].seconds for _ in range(rounds)]
+    forward = min(_forward(model, probe) for _ in range(1 + rounds))  # the first is to warm up
+    del model
+    runs = [_stages(source) for _ in range(rounds)]
     rows = [{"stage": "one forward pass", "seconds": forward, "forward_passes": 1.0}]
     for stage in runs[0]:
-        seconds = statistics.median(run[stage] for run in runs)
+        seconds = min(run[stage] for run in runs)
         rows.append({"stage": stage, "seconds": seconds, "forward_passes": seconds / forward})
     total = sum(row["seconds"] for row in rows[1:])
     rows.append({"stage": "all", "seconds": total, "forward_passes": total / forward})
     return rows
 
 
-def _forward(model: torch.nn.Module, probe) -> None:
+def _stages(source) -> dict[str, float]:
+    """Return the processor seconds of each stage of one score."""
+    begun: list[tuple[str, float]] = []
+    evaluate(
+        source,
+        Recipe(learning_rate=1e-3),
+        progress=lambda stage: begun.append((stage, time.process_time())),
+    )
+    ends = [start for _, start in begun[1:]] + [time.process_time()]
+    return {stage: end - start for (stage, start), end in zip(begun, ends, strict=True)}
+
+
+def _forward(model: torch.nn.Module, probe) -> float:
+    start = time.process_time()
     with torch.no_grad():
         model(**probe.inputs)
-
-
-def _timed(action: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+    return time.process_time() - start

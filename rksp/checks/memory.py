@@ -30,7 +30,7 @@ def _betas(evidence: CheckEvidence) -> Iterator[Observation]:
                 f"β₁ = {beta1:g} and β₂ = {beta2:g} violate Adam's condition β₁² < √β₂: the second "
                 "moment forgets before the first."
             ),
-            value=beta1**2 / math.sqrt(beta2),
+            value=beta1**2 / math.sqrt(beta2) if beta2 else None,
         )
     elif beta1 >= _SLOW:
         yield Observation(

@@ -9,6 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import RATES, published_rate, swept_edge
 from rksp.documents.finding import Level
+from rksp.sizes import count
 
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
 _HIGH_RATIO = 5.0
@@ -47,7 +48,7 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             message=(
                 (
                     f"The learning rate {rate:g} is above {limit:.2g}, which is half of the one at "
-                    f"which public runs of {size / 1e6:,.0f}M active parameters began to fail"
+                    f"which public runs of {count(size)} active parameters began to fail"
                 )
                 + (
                     " (times 3, because attention is bounded)."
@@ -64,7 +65,7 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.NOTE,
             message=(
                 f"The learning rate is {ratio:.3g} times the {usual:.2g} of GPT-3's recipe for "
-                f"{size / 1e6:,.0f}M active parameters."
+                f"{count(size)} active parameters."
             ),
             value=ratio,
             rate=_HIGH_RATIO * usual,
@@ -111,11 +112,12 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     if ratio is None or tokens >= _REFERENCE_BATCH:
         return
     scaled = ratio * math.sqrt(_REFERENCE_BATCH / tokens)
+    times = f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.3g}"
     if scaled > _BATCH_RATIO:
         yield Observation(
             level=Level.WARNING if scaled > _WILD_BATCH_RATIO else Level.NOTE,
             message=(
-                f"With {tokens:,} tokens a step the learning rate is {scaled:.3g} times GPT-3's, "
+                f"With {tokens:,} tokens a step the learning rate is {times} times GPT-3's, "
                 "scaled by the square root of the batch."
             ),
             value=scaled,

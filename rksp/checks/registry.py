@@ -27,6 +27,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.declared import Settings
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Finding, Level
+from rksp.documents.score import RiskAssessment
 from rksp.errors import InputError, nearest
 from rksp.recipe import Recipe
 
@@ -93,7 +94,9 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
     ]
     start, rate = evidence.start_here, evidence.recipe.learning_rate
     lowest = min((o.rate for _, o in seen if o.rate is not None), default=None)
-    advised = start if start is not None and rate is not None and start < rate else lowest
+    advised = None if lowest is None else _rounded_down(lowest)
+    if start is not None and rate is not None and start < rate:
+        advised = f"{start:.2g}"  # as every page prints it
     found = [
         check.report(observation, _advice(observation, advised)) for check, observation in seen
     ]
@@ -114,7 +117,11 @@ def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
 
 
 def recipe_findings(
-    recipe: Recipe, config: object | None = None, *, is_pretrained: bool = False
+    recipe: Recipe,
+    config: object | None = None,
+    *,
+    is_pretrained: bool = False,
+    answer: RiskAssessment | None = None,
 ) -> RecipeCheck:
     """Check a recipe before a model is built; this takes milliseconds and loads no torch.
 
@@ -122,9 +129,16 @@ def recipe_findings(
         recipe: The recipe to check.
         config: A configuration of transformers, the mapping of a `config.json`, or None.
         is_pretrained: The weights were trained before.
+        answer: The answer for this recipe, if it can be trusted; its rates are those to advise.
     """
-    settings = Settings(config).config if config is not None else None
-    evidence = CheckEvidence(recipe=recipe, config=settings, is_pretrained=is_pretrained)
+    evidence = CheckEvidence(
+        recipe=recipe,
+        config=Settings(config).config if config is not None else None,
+        is_pretrained=is_pretrained,
+        start_here=answer and answer.start_here,
+        do_not_exceed=answer and answer.do_not_exceed,
+        likely_edge=answer and answer.likely_edge,
+    )
     return RecipeCheck(findings=run_checks(evidence), not_run=not_run(evidence))
 
 
@@ -152,11 +166,11 @@ def blamed_field(code: str) -> str:
     return _BY_KEY[code].field if code in _BY_KEY else ""
 
 
-def _advice(seen: Observation, advised: float | None) -> str | None:
+def _advice(seen: Observation, advised: str | None) -> str | None:
     """Return the fix of a finding about the learning rate: one rate for the whole report."""
     if seen.rate is None or advised is None:
         return None
-    lower = f"ower the learning rate to {_rounded_down(advised)}."
+    lower = f"ower the learning rate to {advised}."
     return f"L{lower}" if seen.fix is None else f"{seen.fix}, or l{lower}"
 
 

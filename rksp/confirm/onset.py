@@ -35,6 +35,31 @@ def onset(curves: Curves, policy: OutcomePolicy) -> int | None:
     return min(steps, default=None)
 
 
+def departure(
+    loss: Sequence[float | None], twin: Sequence[float | None], *, planned_steps: int
+) -> int | None:
+    """Return the step from which a run's smoothed loss stays above its twin's by the margin.
+
+    Args:
+        loss: The run's loss of every step taken; None where it was not finite.
+        twin: That of its twin.
+        planned_steps: Steps of both; the loss is smoothed over a tenth of them.
+
+    Returns:
+        None if the run ends within the margin, or either of them has no smoothed loss.
+    """
+    policy = OutcomePolicy()
+    window = max(1, round(policy.final_share * planned_steps))
+    count = min(len(loss), len(twin))
+    pair = np.array([loss[:count], twin[:count]], dtype=np.float64)
+    if count < window:
+        return None
+    smooth = [np.convolve(part, np.full(window, 1 / window), "valid") for part in pair]
+    near = np.flatnonzero(smooth[0] - smooth[1] <= policy.margin)
+    left = int(near[-1]) + 1 if len(near) else 0
+    return left + window - 1 if left < len(smooth[0]) else None
+
+
 def first_alarms(alarms: Sequence[Alarm], *, since: int = 0) -> dict[str, int]:
     """Return the step of every monitor's first alarm at or after `since`."""
     found: dict[str, int] = {}

@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from rksp.batch import Batch
 from rksp.moment import Moment
 from rksp.recipe import Recipe
 
@@ -16,9 +17,9 @@ from rksp.recipe import Recipe
 class Fault(ABC):
     """Plants one defect, reproducibly: the same seed, model and data give the same run.
 
-    The loop calls `recipe` once before anything is built, and `bind` once. At every step it calls
-    `arm` before the forward pass, `after_backward` before monitors and clipping, and `after_update`
-    after the optimizer's step and before monitors read the weights.
+    The loop calls `recipe` and `batches` once before anything is built, and `bind` once. At every
+    step it calls `arm` before the forward pass, `after_backward` before monitors and clipping, and
+    `after_update` after the optimizer's step and before monitors read the weights.
 
     Attributes:
         name: Unique name in tables and on the command line (`--fault bitflip:step=50`).
@@ -29,6 +30,10 @@ class Fault(ABC):
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe as the fault changes it."""
         return recipe
+
+    def batches(self, batches: Sequence[Batch], *, per_step: int, seed: int) -> Sequence[Batch]:
+        """Return the run's batches, `per_step` of them a step, as the fault would have them."""
+        return batches
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
         """Find the place to strike.

@@ -71,7 +71,7 @@ class BitFlip(Fault):
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
         """Return a hook on the module whose activation flips."""
-        if self._module is None or moment.step != self.step:
+        if self._module is None or moment.step != self.step or self.struck:
             return ()
         pending = [True]
 
@@ -90,7 +90,7 @@ class BitFlip(Fault):
 
     def after_backward(self, moment: Moment) -> None:
         """Flip a bit of the gradient at the step."""
-        if self.where == "gradients" and moment.step == self.step:
+        if self.where == "gradients" and moment.step == self.step and not self.struck:
             gradient = moment.model.get_parameter(self._path).grad
             if gradient is not None:
                 self._strike(gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rksp.faults.aux_off import AuxOff
+from rksp.faults.bad_batches import BadBatches
 from rksp.faults.base import Fault
 from rksp.faults.bit_flip import BitFlip
 from rksp.faults.large_rate import LargeRate
@@ -20,6 +21,7 @@ FAULTS: dict[str, type[Fault]] = {
         BitFlip,
         MatmulCorruption,
         ReplicaCorruption,
+        BadBatches,
     )
 }
 

@@ -104,4 +104,7 @@ def _content(target: str | Path) -> str | None:
     """Return the digest of a target's file, so that a changed file counts as another target."""
     path = Path(target)
     file = path / "config.json" if path.is_dir() else path
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+    if not file.is_file():
+        return None
+    with file.open("rb") as content:  # weights may be larger than the memory
+        return hashlib.file_digest(content, "sha256").hexdigest()

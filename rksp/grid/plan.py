@@ -237,6 +237,13 @@ def _stated_base(document: Document) -> Base:
             f"{document.path}: a grid has no entry {sorted(unknown)[0]!r}; it may have "
             f"{', '.join(sorted(known))}."
         )
+    for name, kind, noun in (
+        ("target", str, "a text"),
+        ("set", Mapping, "a mapping"),
+        ("recipe", Mapping, "a mapping"),
+    ):
+        if data.get(name) is not None and not isinstance(data[name], kind):
+            raise InputError(f"{document.path}: {name!r} must be {noun}, got {data[name]!r:.80}.")
     run = data.get("base")
     there = load_document(document.path.parent / str(run)) if run else None
     return Base(

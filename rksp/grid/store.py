@@ -271,7 +271,8 @@ class GridStore:
         gone = [(owner,) for (owner,) in held if not _may_live(owner)]
         back = "UPDATE cells SET state = 'todo', owner = NULL, lease = NULL WHERE state = 'running'"
         self._base.executemany(f"{back} AND owner = ?", gone)
-        self._base.execute(f"{back} AND lease < ?", (now,))
+        # Not this owner's own: after a jump of the clock it would claim its work a second time.
+        self._base.execute(f"{back} AND lease < ? AND owner != ?", (now, self.owner))
 
     def _check_maker(self, maker: dict[str, str]) -> None:
         """Refuse to mix the numbers of two versions or classifiers in one table."""

@@ -9,6 +9,7 @@ from rksp.interventions.msign import MSign
 from rksp.interventions.qk_clip import QKClip
 from rksp.interventions.qk_norm import QKNorm
 from rksp.interventions.rate_backoff import RateBackoff
+from rksp.interventions.repeat_step import RepeatStep
 from rksp.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.interventions.z_loss import ZLoss
 from rksp.option_lines import build
@@ -26,6 +27,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
         RateBackoff,
         ZLoss,
         SpectralSmoothing,
+        RepeatStep,
     )
 }
 

@@ -11,13 +11,15 @@ import numpy as np
 
 from rksp.datasets.tasks import make_task
 from rksp.errors import ArtifactError, InputError
-from rksp.files import check_writable, replacing
+from rksp.files import check_writable, read_text, replacing
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
-from rksp.lab.store import read_ladder
+from rksp.lab.store import MOST_BYTES, read_ladder
 from rksp.outcome import Curves, OutcomePolicy
 
 SCHEMA = "rksp-collection-1"
+_MOST_UNPACKED = 4 * 2**30  # bytes; ours has 30 MB
+_UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, OSError, NotImplementedError)
 _DROPPED_BITS = 8  # of 23: keeps 1 part in 65,536; the zero byte compresses to nothing
 _READ = ("ladder", "spec", "learning_rate", "seconds", "loss", "grad_norm")
 
@@ -131,7 +133,7 @@ def read_collection(path: Path | None = None) -> list[LadderRun]:
         InputError: pyarrow is missing, or there is no such file.
         ArtifactError: The file is not a collection of this schema.
     """
-    pa, parquet = _pyarrow()
+    _, parquet = _pyarrow()
     path = path or shipped_collection()
     if not path.is_file():
         raise InputError(
@@ -142,10 +144,15 @@ def read_collection(path: Path | None = None) -> list[LadderRun]:
         found = (stored.schema_arrow.metadata or {}).get(b"rksp")
         if found != SCHEMA.encode():
             raise ArtifactError(f"{path.name} has schema {found!r}, not {SCHEMA!r}.")
+        unpacked = sum(
+            stored.metadata.row_group(n).total_byte_size for n in range(stored.num_row_groups)
+        )
+        if unpacked > _MOST_UNPACKED:
+            raise ArtifactError(f"{path.name} unpacks to more than {_MOST_UNPACKED >> 30} GiB.")
         table = stored.read(columns=list(_READ))
         return _ladders({name: _column(table, name) for name in _READ})
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise ArtifactError(f"{path.name} is not a collection: {error}") from error
+    except _UNREADABLE as error:  # pyarrow's errors are among these
+        raise ArtifactError(f"{path.name} is not a collection: {error!s:.200}") from error
 
 
 def _column(table, name: str) -> list:
@@ -192,7 +199,7 @@ def _stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
             raise InputError(f"No stored ladder in {source}; run rksp lab run first.")
         for path in paths:
             ladder = read_ladder(path)
-            stored = json.loads(path.read_text(encoding="utf-8")).get("provenance", {})
+            stored = json.loads(read_text(path, MOST_BYTES)).get("provenance", {})
             yield ladder, json.dumps(stored, sort_keys=True)
 
 
@@ -202,11 +209,11 @@ def collection_ids(path: Path | None = None) -> frozenset[str]:
 
 
 def _provenance(path: Path) -> dict[str, str]:
-    pa, parquet = _pyarrow()
+    _, parquet = _pyarrow()
     try:
         table = parquet.read_table(path, columns=["ladder", "provenance"]).to_pydict()
-    except (pa.ArrowException, OSError) as error:
-        raise ArtifactError(f"{path.name} is not a collection: {error}") from error
+    except _UNREADABLE as error:
+        raise ArtifactError(f"{path.name} is not a collection: {error!s:.200}") from error
     return dict(zip(table["ladder"], table["provenance"], strict=True))
 
 

@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_ladder import LAB, EdgeLadder
+from rksp.classifiers.edge_ladder import BRIDGE, LAB, EdgeLadder
 from rksp.classifiers.real_ladders import read_measured, read_real_ladders
 from rksp.lab.collection import read_collection, trivial_loss
+from rksp.lab.grid import read_ladder_plan
 from rksp.lab.ladder import LadderRun
 from rksp.lab.measurements import unpack_measurements
 from rksp.lab.plan import LadderSpec
 from rksp.outcome import OutcomePolicy
+
+_POST_NORM = ("opt_post", "zoo_post_ln")
 
 
 def edge_ladders(
@@ -43,9 +46,6 @@ def edge_ladders(
     return [*lab_ladders(runs, measured), *public]
 
 
-_POST_NORM = ("opt_post", "zoo_post_ln")
-
-
 def lab_ladders(
     runs: Iterable[LadderRun],
     measurements: Mapping[str, Mapping[str, object]],
@@ -63,12 +63,22 @@ def lab_ladders(
         The ladders.
     """
     policy = policy or OutcomePolicy()
-    found = [_ladder(run, measurements.get(run.spec.id), policy) for run in runs]
+    bridge = _bridge()
+    found = [_ladder(run, measurements.get(run.spec.id), policy, bridge) for run in runs]
     return sorted((x for x in found if x is not None), key=lambda x: x.name)
 
 
+def _bridge() -> frozenset[str]:
+    """Return the ids of the ladders of the plan `bridge`: ten times the steps of the others."""
+    plan = Path(str(files("rksp.datasets") / "plans" / "bridge.yaml"))
+    return frozenset(spec.id for spec in read_ladder_plan(plan).expand())
+
+
 def _ladder(
-    run: LadderRun, measured: Mapping[str, object] | None, policy: OutcomePolicy
+    run: LadderRun,
+    measured: Mapping[str, object] | None,
+    policy: OutcomePolicy,
+    bridge: frozenset[str],
 ) -> EdgeLadder | None:
     judged = run.judge(policy)
     finals = [policy.final_loss(curves) for curves in run.curves]
@@ -86,7 +96,7 @@ def _ladder(
     return EdgeLadder(
         name=spec.id,
         source=LAB,
-        group=spec.family,
+        group=BRIDGE if spec.id in bridge else spec.family,
         shape=f"{spec.shape['hidden_size']}x{spec.shape['num_hidden_layers']}",
         inputs=lab_inputs(spec),
         low=math.log10(low),

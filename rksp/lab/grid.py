@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rksp.errors import InputError, nearest
-from rksp.lab.plan import LadderSpec, Plan
+from rksp.lab.plan import MOST_LADDERS, LadderSpec, Plan
 from rksp.models.zoo import FAMILIES
+from rksp.recipe_files.document import parse_file
+from rksp.text import one_line
 
 
 class LadderGrid(BaseModel):
@@ -31,6 +33,8 @@ class LadderGrid(BaseModel):
 
     def expand(self) -> list[LadderSpec]:
         """Return the ladders in the order of the lists; the same plan gives the same ladders."""
+        if math.prod(map(len, self.grid.values())) > MOST_LADDERS:
+            raise InputError(f"The grid {self.name!r} has more than {MOST_LADDERS} ladders.")
         return [
             LadderSpec.model_validate(self._fields(values))
             for values in itertools.product(*self.grid.values())
@@ -40,10 +44,7 @@ class LadderGrid(BaseModel):
         fields = {k: dict(v) if isinstance(v, dict) else v for k, v in self.base.items()}
         for name, value in zip(self.grid, values, strict=True):
             outer, _, inner = name.partition(".")
-            if inner:
-                fields[outer] = {**fields.get(outer, {}), inner: value}
-            else:
-                fields[outer] = value
+            fields[outer] = {**(fields.get(outer) or {}), inner: value} if inner else value
         return fields
 
 
@@ -53,18 +54,22 @@ def read_ladder_plan(path: Path) -> Plan | LadderGrid:
     Raises:
         InputError: The file is missing, is not a plan, or names an unknown family.
     """
+    _, document, _ = parse_file(path)
+    is_grid = isinstance(document, dict) and "grid" in document
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or "grid" not in document:
-            return Plan.read(path)
-        plan = LadderGrid.model_validate(document)
+        plan = (LadderGrid if is_grid else Plan).model_validate(document)
         ladders = plan.expand()
-    except OSError as error:
-        raise InputError(f"The plan {path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, ValidationError) as error:
-        first = str(error).splitlines()
-        raise InputError(f"The plan {path} is not valid: {' '.join(first[:3])}") from None
-    for family in {spec.family for spec in ladders} - set(FAMILIES):
+    except InputError:
+        raise
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the plan"
+        raise InputError(
+            f"The plan {path} is not valid: {one_line(where, 200)}: {first['msg']:.300}."
+        ) from None
+    except (ValueError, TypeError, OverflowError) as error:  # what NumPy cannot draw from
+        raise InputError(f"The plan {path} cannot be drawn: {error!s:.200}.") from None
+    for family in sorted({spec.family for spec in ladders} - set(FAMILIES)):
         raise InputError(
             f"The plan {path} names an unknown family {family!r}{nearest(family, FAMILIES)}"
         )

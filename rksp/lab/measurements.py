@@ -8,9 +8,11 @@ import math
 from importlib.resources import files
 from pathlib import Path
 
-from rksp.errors import ArtifactError
+from rksp.errors import ArtifactError, InputError
 from rksp.features import FEATURES, SCHEMA, Features
-from rksp.files import ResultFolder, atomic_write, check_writable
+from rksp.files import ResultFolder, atomic_write, check_writable, read_limited, read_text
+
+_LARGEST, _MOST_UNPACKED = 64 * 2**20, 512 * 2**20  # bytes of packed measurements
 
 
 def write_measurement(folder: Path, ladder: str, features: Features) -> None:
@@ -60,20 +62,28 @@ def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]
     """
     path = path or shipped_measurements()
     try:
-        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
-        documents = [json.loads(line) for line in lines]
+        packed = lzma.LZMADecompressor()
+        # Some kilobytes of zeros can unpack to gigabytes.
+        content = packed.decompress(read_limited(path, _LARGEST), max_length=_MOST_UNPACKED)
+        if not packed.eof:
+            raise ValueError(f"it is truncated, or unpacks to more than {_MOST_UNPACKED} bytes")
+        documents = [json.loads(line) for line in content.decode().splitlines()]
         return {document["ladder"]: document for document in documents}
-    except (OSError, lzma.LZMAError, ValueError, KeyError) as error:
+    except (InputError, lzma.LZMAError, ValueError, LookupError, TypeError) as error:
         raise ArtifactError(f"{path.name} holds no measurements: {error}.") from error
 
 
 def _read(path: Path) -> dict[str, object]:
     """Read a stored measurement; names that this version does not know are kept."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    if document.get("schema") != SCHEMA or not set(FEATURES) <= set(document["features"]):
+    try:
+        document = json.loads(read_text(path, _LARGEST))
+        found, names = document.get("schema"), set(document["features"])
+        document["ladder"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{path.name} is not a measurement: {error!r:.200}.") from error
+    if found != SCHEMA or not set(FEATURES) <= names:
         raise ArtifactError(
-            f"{path.name} holds features of {document.get('schema')!r}, not {SCHEMA!r}; "
-            "measure the folder again."
+            f"{path.name} holds features of {found!r}, not {SCHEMA!r}; measure the folder again."
         )
     return document
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rksp.datasets.tasks import TASKS
 from rksp.errors import InputError, nearest
 from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
@@ -24,6 +24,12 @@ _FIRST_FIELDS = frozenset(
         "precision",
     )
 )
+
+
+MOST_LADDERS = 100_000  # of one plan
+_Count = Annotated[int, Field(ge=1, le=2**20)]
+_Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Counts = Annotated[list[_Count], Field(min_length=1)]
 
 
 class LadderSpec(BaseModel):
@@ -41,9 +47,9 @@ class LadderSpec(BaseModel):
     task_options: dict[str, int] = {}
     recipe: Recipe
     seed: int
-    first_rate: float = Field(gt=0)
-    count: int = Field(default=8, ge=2)
-    step: float = Field(default=0.5, gt=0)
+    first_rate: float = Field(gt=0, allow_inf_nan=False)
+    count: int = Field(default=8, ge=2, le=1000)
+    step: float = Field(default=0.5, gt=0, le=10)
 
     @property
     def id(self) -> str:
@@ -78,39 +84,29 @@ class Plan(BaseModel):
 
     name: str
     seed: int = 0
-    ladders: int = Field(ge=1)
-    families: dict[str, float]
-    tasks: dict[str, float]
-    task_options: dict[str, dict[str, int]] = {}
-    widths: list[int] = [32, 48, 64, 96, 128, 256]
-    depths: list[int] = [2, 3, 4, 6, 8, 12, 24]
-    batch_sizes: list[int] = [4, 8, 16]
-    sequence_lengths: list[int] = [16, 32, 64]
-    steps: list[int] = [80, 120, 200]
-    optimizers: dict[Optimizer, float] = {"adamw": 1.0}
-    first_rates: dict[Optimizer, float] = {"adamw": 1e-4}
-    budgets: list[float] = [4e9]
+    ladders: int = Field(ge=1, le=MOST_LADDERS)
+    families: dict[str, _Weight] = Field(min_length=1)
+    tasks: dict[str, _Weight] = Field(min_length=1)
+    task_options: dict[str, dict[str, _Count]] = {}
+    widths: _Counts = [32, 48, 64, 96, 128, 256]
+    depths: _Counts = [2, 3, 4, 6, 8, 12, 24]
+    batch_sizes: _Counts = [4, 8, 16]
+    sequence_lengths: _Counts = [16, 32, 64]
+    steps: _Counts = [80, 120, 200]
+    optimizers: dict[Optimizer, _Weight] = Field(default={"adamw": 1.0}, min_length=1)
+    first_rates: dict[Optimizer, _Weight] = {"adamw": 1e-4}
+    budgets: Annotated[list[_Weight], Field(min_length=1)] = [4e9]
 
-    @classmethod
-    def read(cls, path: Path) -> Plan:
-        """Read a YAML or JSON plan.
-
-        Raises:
-            InputError: The file is missing, is not a plan, or names an unknown family.
-        """
-        try:
-            plan = cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise InputError(f"The plan {path} cannot be read: {error.strerror}.") from None
-        except (yaml.YAMLError, ValidationError) as error:
-            first = str(error).splitlines()
-            raise InputError(f"The plan {path} is not valid: {' '.join(first[:3])}") from None
-        for family in plan.families:
-            if family not in FAMILIES:
-                raise InputError(
-                    f"The plan {path} names an unknown family {family!r}{nearest(family, FAMILIES)}"
-                )
-        return plan
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Plan:
+        for given, known in ((self.families, FAMILIES), (self.tasks, TASKS)):
+            for name in given:
+                if name not in known:
+                    raise ValueError(f"unknown name {name!r}{nearest(name, known)}")
+        missing = sorted(set(self.optimizers) - set(self.first_rates))
+        if missing:
+            raise ValueError(f"first_rates has no rate for {missing[0]}")
+        return self
 
     def expand(self) -> list[LadderSpec]:
         """Return the ladders of the plan.

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from rksp.errors import ArtifactError
-from rksp.files import ResultFolder
+from rksp.files import ResultFolder, read_text
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.outcome import Curves
 
 SCHEMA = "rksp-ladder-1"
+MOST_BYTES = 256 * 2**20  # of one ladder; the longest of ours has 3 MB
 
 
 def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) -> Path:
@@ -42,7 +43,7 @@ def read_ladder(path: Path) -> LadderRun:
         ArtifactError: The file is not a ladder of this schema.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_text(path, MOST_BYTES))
         if document["schema"] != SCHEMA:
             raise ArtifactError(f"{path.name} has schema {document['schema']!r}, not {SCHEMA!r}.")
         spec = LadderSpec.model_validate(document["spec"])
@@ -60,8 +61,8 @@ def read_ladder(path: Path) -> LadderRun:
                 for run in runs
             ),
         )
-    except (json.JSONDecodeError, KeyError, ValueError) as error:
-        raise ArtifactError(f"{path.name} is not a stored ladder: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{path.name} is not a stored ladder: {error!r:.200}.") from error
 
 
 def _numbers(values: np.ndarray) -> list[float | str]:

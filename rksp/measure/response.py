@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -28,14 +28,11 @@ _SMALL = 1e-4  # RMS update of the step for the linear response
 class ResponsePoint:
     """The effect of moving the model along its first update by `rate` times that update.
 
-    `same` and `fresh` are changes of the loss in nats, on the batch that gave the gradient and on
-    an unseen batch. `output` is ‖f(θ+δ) − f(θ)‖ / ‖f(θ)‖ over the logits of both batches.
+    `fresh` is the change of the loss, in nats, on a batch that the gradient has not seen.
     """
 
     rate: float
-    same: float
     fresh: float
-    output: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +49,8 @@ class ResponseProfile:
         critical_rate: Rate at which the fresh loss stops being lower than before the step; None if
             even the smallest step raises it or no step does. The idea is "critical sharpness"
             (arXiv 2601.16979), here on a batch that the gradient has not seen.
-        output_slope: Relative change of the output per unit rate, at an update RMS of 10⁻⁴.
+        output_slope: Relative change of the logits of both batches per unit rate,
+            ‖f(θ+δ) − f(θ)‖ / ‖f(θ)‖ over the rate, at an update RMS of 10⁻⁴.
         overshoot: Change of the fresh loss, in nats, at ten times the critical rate.
         points: Every evaluation, sorted by rate.
         forward_passes: Cost in forward passes over both batches together (a backward counts two).
@@ -97,8 +95,7 @@ def measure_response(
     with evaluating(model, params):
         first = run_pass(model, same)
         first.total.backward()
-        base_same, output = float(first.loss.detach()), first.output
-        output = None if output is None else output.detach().float().flatten()
+        before = [_kept(first.output)]
         del first
         present = [p for p in params if p.grad is not None]
         count = sum(p.numel() for p in present)
@@ -112,49 +109,54 @@ def measure_response(
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         with torch.no_grad():
             other = run_pass(model, fresh)
-            base_fresh, output = float(other.loss), _joined(output, other.output)
+        base, before = float(other.loss), [*before, _kept(other.output)]
         del other
-        scale = 1.0 if output is None else float(output.norm()) or 1.0
+        slopes: list[float] = []  # of the first point, which is the smallest step
 
         @torch.no_grad()
         def look(rates: Sequence[float]) -> list[ResponsePoint]:
             points = []
             for rate in rates:
                 steer(rate)
-                one, other = run_pass(model, same), run_pass(model, fresh)
-                here = _joined(one.output, other.output)
-                points.append(
-                    ResponsePoint(
-                        rate=rate,
-                        same=float(one.loss) - base_same,
-                        fresh=float(other.loss) - base_fresh,
-                        output=math.nan
-                        if here is None
-                        else float(here.sub_(output).norm()) / scale,
-                    )
-                )
+                moved = run_pass(model, fresh)
+                points.append(ResponsePoint(rate=rate, fresh=float(moved.loss) - base))
+                if not slopes:
+                    outputs = run_pass(model, same).output, moved.output
+                    change = _norm(map(_change, outputs, before))
+                    slopes.append(change / (_norm(before) or 1.0) / rate)
+                    before.clear()
             return points
 
         with moving(present, direction) as steer:
             found = search(look, update_rms)
     return ResponseProfile(
-        loss=base_fresh,
+        loss=base,
         grad_norm=norm,
         grad_rms=norm / math.sqrt(count),
         grad_max=grad_max,
         update_rms=update_rms,
         descent=descent,
-        # Half of the data forward and backward, the other half forward, then all of it per point.
-        forward_passes=1.5 + 0.5 + len(found.points),
+        output_slope=None if math.isnan(slopes[0]) else slopes[0],
+        # One half of the data forward, backward and for the slope; the other per point and before.
+        forward_passes=1.5 + 0.5 + 0.5 * (1 + len(found.points)),
         **found.fields(),
     )
 
 
-def _joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Return both outputs as one new vector; None if the model has no output."""
-    if one is None or other is None:
-        return None
-    return torch.cat([one.flatten().float(), other.flatten().float()])
+def _kept(output: Tensor | None) -> Tensor | None:
+    """Return a float32 copy of what a model shows; later passes may write over the original."""
+    return None if output is None else output.detach().to(torch.float32, copy=True)
+
+
+def _change(after: Tensor | None, before: Tensor | None) -> Tensor | None:
+    """Return the difference; None where a model shows nothing."""
+    return None if after is None or before is None else after.float() - before
+
+
+def _norm(tensors: Iterable[Tensor | None]) -> float:
+    """Return the Euclidean norm of all entries together; NaN where a model shows none."""
+    squares = (math.nan if part is None else float(part.norm()) ** 2 for part in tensors)
+    return math.sqrt(sum(squares))
 
 
 def without_cache(model: nn.Module, batch: Batch) -> Batch:
@@ -219,7 +221,6 @@ class Search:
 
     points: tuple[ResponsePoint, ...]
     critical_rate: float | None
-    output_slope: float | None
     overshoot: float | None
 
     def fields(self) -> dict[str, object]:
@@ -260,11 +261,9 @@ def search(
         critical = 10 ** ((low + high) / 2) / update_rms
         points += look([critical * factor for factor in _BEYOND])
         overshoot = points[-1].fresh
-    slope = points[0].output / points[0].rate
     return Search(
         points=tuple(sorted({p.rate: p for p in points}.values(), key=lambda p: p.rate)),
         critical_rate=critical,
-        output_slope=None if math.isnan(slope) else slope,
         overshoot=overshoot,
     )
 

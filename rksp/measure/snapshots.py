@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch, Pass, tensors
-from rksp.errors import InputError, NotCovered, RkspError
+from rksp.errors import InputError, NotCovered
 from rksp.measure.forward import (
     LOGITS_NOT_FINITE,
     BlockStats,
@@ -20,22 +19,11 @@ from rksp.measure.forward import (
     ForwardWatch,
     block_stats,
 )
+from rksp.measure.running import run_batch
 from rksp.models.anatomy.chains import Chain
 from rksp.models.streaming.streamed import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
-# Errors that a model may raise when its configuration and the probe do not match.
-_CANNOT_RUN = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    ImportError,
-    ZeroDivisionError,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +36,7 @@ class LayerTransition:
         x: States entering the block, `[states, width]`, any float dtype.
         y: States leaving it, same shape; row i of `x` and `y` belong to the same token.
         sequence: Index of the sequence of each state, `[states]` int64.
+        of: Number of blocks of all chains; 0 if nobody counted.
     """
 
     layer: int
@@ -55,6 +44,7 @@ class LayerTransition:
     x: Tensor
     y: Tensor
     sequence: Tensor
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +115,14 @@ def collect(
         tokens = max((t[0].numel() for t in tensors(batch.inputs) if t.dim()), default=0)
         states = min(count * tokens, num_states or count * tokens)
         try:
-            chains = locate_chains(model, lambda: _run(model, first, []), blocks, count, states)
+            chains = locate_chains(model, lambda: run_batch(model, first), blocks, count, states)
         except NotCovered:
             if needs_chain or blocks is not None:
                 raise
             chains = ()
         watch = ForwardWatch(statistics=statistics)
-        reader = _Reader(consume, watch, num_states, count)
+        blocks_in_all = sum(len(chain.blocks) for chain in chains)
+        reader = _Reader(consume, watch, num_states, count, blocks_in_all)
         with ExitStack() as stack:
             offset = 0
             for chain in chains:
@@ -140,7 +131,7 @@ def collect(
                 offset += len(chain.blocks)
             stack.enter_context(watch.watching(model))
             stack.enter_context(computing(model))
-            output = _run(model, batch, reader.failures)
+            output = run_batch(model, batch, reader.failures)
         forward = _forward_stats(watch, reader.blocks, output, batch)
     return Collected(
         chains=tuple((chain.path, len(chain.blocks)) for chain in chains),
@@ -161,8 +152,10 @@ class _Reader:
         watch: ForwardWatch,
         num_states: int | None,
         count: int,
+        of: int,
     ) -> None:
         self.consume, self.watch, self.num_states, self.count = consume, watch, num_states, count
+        self.of = of
         self.blocks: list[BlockStats] = []
         self.failures: list[BaseException] = []
         self.states = self.width = 0
@@ -217,7 +210,9 @@ class _Visit:
         reader.blocks.append(block_stats(name, x, y))
         reader.watch.block = None
         reader.hand_over(
-            LayerTransition(layer=self.offset + index, name=name, x=x, y=y, sequence=sequence)
+            LayerTransition(
+                layer=self.offset + index, name=name, x=x, y=y, sequence=sequence, of=reader.of
+            )
         )
 
     def _pick(self, tensor: Tensor) -> Tensor:
@@ -279,41 +274,6 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
     if any(len(set(map(id, chain.blocks))) < len(chain.blocks) for chain in chains):
         notes.append("Blocks share their weights; every pass through a block counts as a layer.")
     return tuple(notes)
-
-
-def _run(model: nn.Module, batch: Batch, failures: list[BaseException]) -> object:
-    inputs = batch.inputs
-    if batch.objective is not None:
-        return _judged(model, batch, failures)
-    args = (inputs,) if isinstance(inputs, Tensor) else inputs if isinstance(inputs, tuple) else ()
-    kwargs = dict(inputs) if isinstance(inputs, dict) else {}
-    parameters = inspect.signature(model.forward).parameters
-    if "use_cache" in parameters:
-        kwargs.setdefault("use_cache", False)
-    try:
-        return model(*args, **kwargs)
-    except _CANNOT_RUN as error:
-        if any(error is failure for failure in failures):
-            raise
-        text = " ".join(str(error).split())[:200] or "no message"
-        raise InputError(
-            f"The model cannot run on the probe ({type(error).__name__}: {text}); "
-            "check its configuration, or give it another probe."
-        ) from error
-
-
-def _judged(model: nn.Module, batch: Batch, failures: list[BaseException]) -> Pass:
-    """Run a batch that brings its own loss."""
-    try:
-        return batch.objective(model, batch)
-    except Exception as error:  # code of the user, which may raise anything
-        if isinstance(error, RkspError) or any(error is failure for failure in failures):
-            raise
-        text = " ".join(str(error).split())[:200] or "no message"
-        raise InputError(
-            f"The model cannot run on the batch ({type(error).__name__}: {text}); give it a batch "
-            "that its forward takes."
-        ) from error
 
 
 def _forward_stats(

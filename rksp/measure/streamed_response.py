@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from rksp.allocator import return_freed_memory
 from rksp.batch import Batch
 from rksp.errors import NotCovered
 from rksp.measure.first_update import FirstUpdate
@@ -34,7 +35,11 @@ from rksp.models.streaming.tape import taping
 from rksp.objective import cross_entropy, logits_of
 from rksp.recipe import Recipe
 
-_WORK = 3 + 2 * 13  # passes over one batch: forward, backward (twice as much), and the lanes
+_WORK = 3 + 13  # forward, backward (twice as much), and the lanes, in loadings of all weights
+_OUTSIDE = (
+    "the model reads a weight after the module that holds it has run, which a streamed response "
+    "cannot give it; use --stream never"
+)
 AHEAD = 2  # halvings per sweep: three lanes instead of two, but half as many sweeps
 
 
@@ -66,6 +71,10 @@ def respond(
             return measure_streamed_response(opened, same, fresh, recipe, progress)
     except NotCovered as error:
         return unmeasured(str(error), 0.0)
+    except RuntimeError as error:
+        if "meta" not in str(error):
+            raise
+        return unmeasured(_OUTSIDE, 0.0)
 
 
 def measure_streamed_response(
@@ -100,9 +109,10 @@ def measure_streamed_response(
     same, fresh = without_cache(model, same), without_cache(model, fresh)
     meter = Meter(progress, _WORK * _size(stream), plan_of(stream, same).describe())
     meter.add(0)
-    stream.buffers.limit *= 2  # room for updates and moved weights
+    stream.supply.buffers.limit *= 2  # room for updates and moved weights
     with evaluating(model, []):
         gradients = _gradients(stream, same, meter)
+        return_freed_memory()  # the activations, in pieces too small to go back by themselves
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
         if not math.isfinite(norm):
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)
@@ -115,7 +125,8 @@ def measure_streamed_response(
         found = search(sweeps.look, sums["update_rms"], ahead=AHEAD)
     meter.finish()
     return ResponseProfile(
-        loss=sweeps.base[1],
+        loss=sweeps.base,
+        output_slope=None if math.isnan(sweeps.output_slope) else sweeps.output_slope,
         grad_norm=norm,
         grad_rms=norm / math.sqrt(sums.pop("count")),
         # Half of the data forward and backward, then all of it for every lane.
@@ -138,7 +149,7 @@ def plan_of(stream: Stream, same: Batch) -> ResponsePlan:
     """
     config = getattr(stream.model, "config", None)
     classes = getattr(config, "vocab_size", None) or 0
-    plan = plan_response(stream, same.labels.numel(), classes)
+    plan = plan_response(stream, same.count, same.labels.numel(), classes)
     limit = free_memory() if stream.max_memory is None else stream.max_memory
     if plan.peak > limit:
         raise NotCovered(
@@ -185,7 +196,7 @@ def _sums(stream: Stream, update: FirstUpdate) -> dict[str, float]:
         for start, stop in chunks(shape):
             values = torch.empty(part_shape(shape, start, stop), device="meta")
             jobs.append(partial(_sums_of, update, key, start, stop, values))
-    parts = run_all(stream.products, jobs)
+    parts = run_all(stream.supply.products, jobs)
     for key in whole:
         parts += _sums_with_values(stream, update, key)
     count = sum(stream.empty[name].numel() for name in gradients.names)
@@ -215,9 +226,13 @@ def _sums_with_values(
     name, index = key
     slot = next(slot for slot in stream.slots if slot.name == name)
     if slot in stream.tall:
-        parts = Rows(slot.empty, stream.read(slot)).parts()
+        parts = Rows(slot.empty, stream.supply.read(slot)).parts()
     else:
-        wait = stream.begin(slot) if index is None else stream.read(slot)(index, index + 1)
+        wait = (
+            stream.supply.begin(slot)
+            if index is None
+            else stream.supply.read(slot)(index, index + 1)
+        )
         weight = wait() if index is None else wait()[0]
         parts = [(0, len(weight) if weight.dim() else 1, weight)]
     found = []
@@ -225,7 +240,7 @@ def _sums_with_values(
         shape = tuple(part.shape)
         edges = chunks(shape) if update.is_by_rows(name) else [(0, last)]
         found += run_all(
-            stream.products,
+            stream.supply.products,
             [
                 partial(_sums_of, update, key, first + a, first + b, part[a:b] if shape else part)
                 for a, b in edges
@@ -235,53 +250,51 @@ def _sums_with_values(
 
 
 class _Sweeps:
-    """Passes over both batches at several rates at once.
+    """Passes at several rates at once.
 
     Attributes:
-        base: Losses of the unmoved model on both batches.
-        passes: Number of lanes so far.
+        base: Loss of the unmoved model on the fresh batch.
+        output_slope: Relative change of the logits of both batches per unit rate, at the first
+            rate; NaN before.
+        passes: Cost so far, in forward passes over both batches.
     """
 
     def __init__(
         self, stream: Stream, update: FirstUpdate, same: Batch, fresh: Batch, meter: Meter
     ) -> None:
         self.stream, self.update, self.meter = stream, update, meter
-        self.labels = same.labels, fresh.labels
-        self.both = _joined(same, fresh)
-        self.base: tuple[float, float] = (math.nan, math.nan)
-        self.passes = 0
-        self._output: Tensor | None = None
-        self._scale = 1.0
+        self.fresh, self.both = fresh, _joined(same, fresh)
+        self.base = self.output_slope = math.nan
+        self.passes = 0.0
+        self._on_both: tuple[float, ...] = ()  # rates of the lanes that run both batches
+        self._output: Tensor | None = None  # of the unmoved model
 
     def look(self, rates: Sequence[float]) -> list[ResponsePoint]:
         """Return the point at each rate; the first call also measures the unmoved model."""
-        lanes = list(rates) if self._output is not None else [0.0, *rates]
-        served = lambda size: self.meter.add(2 * size)  # two batches; the gradient has one
-        found = Lanes(self.stream, self.update, lanes, served).run(self._pass)
-        self.passes += len(lanes)
+        is_first = math.isnan(self.output_slope) and not self.passes
+        lanes = [0.0, *rates] if is_first else list(rates)
+        self._on_both = (0.0, rates[0]) if is_first else ()
+        found = Lanes(self.stream, self.update, lanes, self.meter.add).run(self._pass)
+        self.passes += (len(lanes) + len(self._on_both)) / 2
+        self._output = None
         return [
-            ResponsePoint(
-                rate=rate,
-                same=same - self.base[0],
-                fresh=fresh - self.base[1],
-                output=distance / self._scale,
-            )
-            for rate, (same, fresh, distance) in list(zip(lanes, found, strict=True))[-len(rates) :]
+            ResponsePoint(rate=rate, fresh=loss - self.base)
+            for rate, loss in list(zip(lanes, found, strict=True))[-len(rates) :]
         ]
 
-    def _pass(self) -> tuple[float, float, float]:
-        """Return the losses on both batches and the distance from the unmoved model's output."""
+    def _pass(self, rate: float) -> float:
+        """Return the loss on the fresh batch at a rate."""
+        if rate not in self._on_both:
+            logits, _ = logits_of(self.stream.model, self.fresh)
+            return float(cross_entropy(logits.float(), self.fresh.labels))
         logits = logits_of(self.stream.model, self.both)[0].float()
-        size = len(logits) // 2
-        losses = [
-            float(cross_entropy(part, labels))
-            for part, labels in zip((logits[:size], logits[size:]), self.labels, strict=True)
-        ]
+        loss = float(cross_entropy(logits[len(logits) // 2 :], self.fresh.labels))
         if self._output is None:  # the first lane is the unmoved model and ends first
-            self._output, self.base = logits, (losses[0], losses[1])
-            self._scale = float(logits.norm()) or 1.0
-            return *losses, 0.0
-        return *losses, float(logits.sub_(self._output).norm())
+            self._output, self.base = logits, loss
+        else:
+            scale = float(self._output.norm()) or 1.0
+            self.output_slope = float(logits.sub_(self._output).norm()) / scale / rate
+        return loss
 
 
 def _joined(same: Batch, fresh: Batch) -> Batch:

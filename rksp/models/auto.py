@@ -57,16 +57,33 @@ class ChosenClass:
         auto: The auto class that builds it.
         config: The configuration, or the part of it that is built.
         task: What the model predicts.
-        attention: `sdpa`, which is faster and whose calls rksp can read; `eager` if the model has
-            no other implementation or caps its attention logits, which sdpa ignores.
         notes: What the user should know about the choice, a sentence each.
     """
 
     auto: type
     config: object
     task: Task
-    attention: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the class without loading its modeling file."""
+        names = self.auto._model_mapping._model_mapping.get(self.config.model_type)
+        names = names if isinstance(names, list | tuple) else (names,)
+        return names[0] or self.auto.__name__
+
+    @property
+    def attention(self) -> str:
+        """Return `sdpa`, which is faster and whose calls rksp can read, or `eager`.
+
+        A model gets `eager` if it has no other implementation or caps its attention logits, which
+        sdpa ignores.
+        """
+        kind = self.auto._model_mapping.get(type(self.config), None)
+        kind = kind[0] if isinstance(kind, list | tuple) else kind
+        parts = [self.config, getattr(self.config, "text_config", None)]
+        capped = any(getattr(part, "attn_logit_softcapping", None) for part in parts)
+        return "sdpa" if getattr(kind, "_supports_sdpa", True) and not capped else "eager"
 
     def make(self, *, trust_remote_code: bool = False) -> nn.Module:
         """Initialize the model randomly under the global generator."""
@@ -145,26 +162,26 @@ def choose_class(
     if chosen is not None and task is None and (head := _other_head(architectures)) is not None:
         if has_weights:
             notes = (f"Only the model below {head} is scored: rksp has no task for that head.",)
-            return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
+            return _chosen(getattr(transformers, _BASE[1]), config, "other", notes)
         notes = (f"{head} is scored with a head for {chosen}: rksp has no task for its own head.",)
     if chosen is not None:
         auto = getattr(transformers, _TABLES[chosen][1])
-        return _with_attention(auto, config, chosen, notes)
+        return _chosen(auto, config, chosen, notes)
     text = getattr(config, "text_config", None)
     text_type = getattr(text, "model_type", None)
     if text_type in tables["causal-lm"]:
         notes = (f"Only the text model ({text_type}) of {kind} is scored.",)
-        return _with_attention(transformers.AutoModelForCausalLM, text, "causal-lm", notes)
+        return _chosen(transformers.AutoModelForCausalLM, text, "causal-lm", notes)
     if kind in getattr(modeling_auto, _WHOLE[0], {}):
         notes = (f"{kind} is scored on text alone; its other inputs are not used.",)
         auto = getattr(transformers, _WHOLE[1])
-        return _with_attention(auto, config, "causal-lm", notes)
+        return _chosen(auto, config, "causal-lm", notes)
     if (tower := _text_tower(config)) is not None:
         return _of_two_towers(target, config, tower, known)
     if kind in getattr(modeling_auto, _BASE[0], {}):
-        return _with_attention(getattr(transformers, _BASE[1]), config, "other", notes)
+        return _chosen(getattr(transformers, _BASE[1]), config, "other", notes)
     if getattr(config, "auto_map", None):
-        return _with_attention(transformers.AutoModelForCausalLM, config, "causal-lm", notes)
+        return _chosen(transformers.AutoModelForCausalLM, config, "causal-lm", notes)
     raise InputError(f"{target} is of model type {kind}, for which transformers has no model.")
 
 
@@ -205,7 +222,7 @@ def _of_two_towers(target: str, config: object, text: object, known: Sequence[st
             f"transformers cannot build its text tower ({text.model_type}) alone{images}."
         )
     notes = (f"Only the text tower ({text.model_type}) of {config.model_type} is scored{images}.",)
-    return _with_attention(getattr(transformers, _BASE[1]), text, "other", notes)
+    return _chosen(getattr(transformers, _BASE[1]), text, "other", notes)
 
 
 def _is_base(architectures: object, kind: str) -> bool:
@@ -221,12 +238,7 @@ def _is_base(architectures: object, kind: str) -> bool:
     )
 
 
-def _with_attention(auto: type, config: object, task: Task, notes: tuple[str, ...]) -> ChosenClass:
-    kind = auto._model_mapping.get(type(config), None)
-    kind = kind[0] if isinstance(kind, list | tuple) else kind
+def _chosen(auto: type, config: object, task: Task, notes: tuple[str, ...]) -> ChosenClass:
     if getattr(config, "architectures", None) is None:
         config.architectures = []  # transformers iterates over it where a type has two classes
-    parts = [config, getattr(config, "text_config", None)]
-    capped = any(getattr(part, "attn_logit_softcapping", None) for part in parts)
-    attention = "sdpa" if getattr(kind, "_supports_sdpa", True) and not capped else "eager"
-    return ChosenClass(auto=auto, config=config, task=task, attention=attention, notes=notes)
+    return ChosenClass(auto=auto, config=config, task=task, notes=notes)

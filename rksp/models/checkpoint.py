@@ -77,6 +77,8 @@ def check_file(path: Path) -> None:
     Raises:
         InputError: The file is truncated or not in the safetensors format.
     """
+    if not path.is_file():  # opening a pipe that nobody writes to would wait without end
+        raise InputError(f"{path} is not a regular file.")
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)

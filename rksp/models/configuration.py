@@ -99,13 +99,13 @@ def known_type(
         settings = {renamed.get(k, k): v for k, v in settings.items() if v is not None}
         settings = settings | {"model_type": ALIASES[name]}
         if name == "phi-msft":
-            width, heads = (
-                settings.get("hidden_size", 2048),
-                settings.get("num_attention_heads", 32),
-            )
+            width = _whole(settings, "hidden_size", 2048)
+            heads = _whole(settings, "num_attention_heads", 32)
             settings.setdefault("intermediate_size", 4 * width)
             if "rotary_dim" in settings:
-                settings["partial_rotary_factor"] = settings.pop("rotary_dim") * heads / width
+                turned = _whole(settings, "rotary_dim", 32)
+                del settings["rotary_dim"]
+                settings["partial_rotary_factor"] = turned * heads / width
         notes.append(f"Model type {name} is read as {ALIASES[name]}.")
     elif name not in types:
         text = settings.get("text_config")
@@ -121,6 +121,20 @@ def known_type(
             f"{nearest(name, types) or '; a newer transformers may.'}"
         )
     return settings, notes
+
+
+def _whole(settings: Mapping[str, object], name: str, default: int) -> int:
+    """Return a setting that must be a positive whole number.
+
+    Raises:
+        InputError: It is something else.
+    """
+    value = settings.get(name, default)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise InputError(
+        f"The configuration sets {name} to {value!r:.80}; it must be a positive whole number."
+    )
 
 
 def make_config(

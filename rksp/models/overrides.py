@@ -108,7 +108,7 @@ def resized(per_layer: list, depth: int) -> list:
 
 def _unknown(name: str, known: Mapping[str, object], renamed: Mapping[str, str]) -> str:
     names = [*_dotted(known), *renamed]
-    close = nearest(name, names) or nearest(name.split(".")[-1], names)
+    close = nearest(name, names, same=renamed) or nearest(name.split(".")[-1], names, same=renamed)
     return f"--set {name}: this model has no such setting{close or '.'}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 from rksp.errors import InputError
@@ -18,6 +19,7 @@ _REFUSALS = (
     ZeroDivisionError,
     OSError,
 )
+_LIBRARY = re.compile(r"requires the (\w+) library")
 
 
 def refusals() -> tuple[type[Exception], ...]:
@@ -34,6 +36,10 @@ def refusals() -> tuple[type[Exception], ...]:
 def refused(target: str, error: BaseException) -> InputError:
     """Make one sentence from an error of transformers."""
     text = " ".join(str(error).split())[:300] or "no message"
+    if isinstance(error, ImportError) and (library := _LIBRARY.search(text)):
+        return InputError(
+            f"{target} is built with the library {library[1]}, which is not installed; install it."
+        )
     return InputError(
         f"{target} cannot be built ({type(error).__name__}: {text}); "
         "correct the configuration, or change it with --set."

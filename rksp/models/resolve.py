@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -46,6 +47,7 @@ def resolve(
     allow_hub: bool = False,
     max_params: float = MAX_PARAMS,
     task: Task | None = None,
+    counts: bool = True,
 ) -> ModelSource:
     """Resolve a target, in this order: a path, a factory, a model type, a Hub id.
 
@@ -59,6 +61,8 @@ def resolve(
         allow_hub: Fetch from the Hub what the local cache lacks.
         max_params: Larger models are not built in memory.
         task: Read the model as this; default what its configuration says.
+        counts: Build the skeleton. Without it the number of parameters is None, what the
+            constructor refuses is not seen, and no modeling file of transformers is loaded.
 
     Returns:
         The source.
@@ -67,7 +71,7 @@ def resolve(
         InputError: The target is unknown or cannot be used; the message says what to do.
     """
     path = _path_of(target)
-    common = {"seed": seed, "max_params": max_params}
+    common = {"seed": seed, "max_params": max_params, "counts": counts}
     overrides = dict(overrides or {})
     if path.exists():
         return _from_path(path, target, overrides, trust_remote_code, task, common)
@@ -147,7 +151,7 @@ def resolve_tiny(
         small.pop(name, None)
     if settings.get("architectures"):
         small["architectures"] = settings["architectures"]
-    common = {"seed": seed, "max_params": max_params}
+    common = {"seed": seed, "max_params": max_params, "counts": True}
     kind = "config" if path.suffix == ".json" else "model_type"
     return _from_settings(path.name, kind, small, {}, task, common)
 
@@ -232,31 +236,26 @@ def _from_settings(
     )
     notes += chosen.notes
 
+    make = partial(chosen.make, trust_remote_code=remote is not None)
+
     def construct() -> nn.Module:
-        if folder is not None:
-            return _load(chosen, folder)
-        return chosen.make(trust_remote_code=remote is not None)
+        return make() if folder is None else _load(chosen, folder)
 
     def construct_empty() -> nn.Module:
         own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
         return own.make(trust_remote_code=remote is not None)
 
-    try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            skeleton = chosen.make(trust_remote_code=remote is not None)
-    except refusals() as error:
-        raise refused(target, error) from error
-    _check_buffers(target, skeleton)
+    skeleton = _skeleton(target, make) if common["counts"] else None
     return ModelSource(
         target=target,
         kind=kind,
         config=chosen.config,
         task=chosen.task,
-        num_parameters=sum(p.numel() for p in skeleton.parameters()),
+        num_parameters=skeleton and sum(p.numel() for p in skeleton.parameters()),
         max_params=common["max_params"],
         config_hash=hash_config(chosen.config),
         is_pretrained=folder is not None,
-        model_class=type(skeleton).__name__,
+        model_class=chosen.name if skeleton is None else type(skeleton).__name__,
         notes=tuple(notes),
         seed=common["seed"],
         construct=construct,
@@ -265,14 +264,32 @@ def _from_settings(
     )
 
 
-def _check_buffers(target: str, skeleton: nn.Module) -> None:
-    """Refuse large tables beside a model's parameters, such as a mask of all positions."""
+def _skeleton(target: str, construct: Callable[[], nn.Module]) -> nn.Module:
+    """Build the model without memory.
+
+    Args:
+        target: What it is called in messages.
+        construct: Makes the model on the device that is set.
+
+    Returns:
+        A model on the meta device.
+
+    Raises:
+        InputError: The constructor refuses, or the model holds large tables beside its parameters,
+            such as a mask of all positions.
+    """
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            skeleton = construct()
+    except refusals() as error:
+        raise refused(target, error) from error
     held = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
     if held > _MOST_BUFFERS:
         raise InputError(
             f"{target} holds {held / 1e9:.1f} GB of tables beside its parameters; lower the number "
             "of positions with --set."
         )
+    return skeleton
 
 
 def _load(chosen: ChosenClass, folder: Path) -> nn.Module:
@@ -295,7 +312,7 @@ def _from_factory(
         raise InputError(
             "--set changes a configuration, but a factory has none; change the factory instead."
         )
-    return factory_source(target, task=task, **common)
+    return factory_source(target, task=task, seed=common["seed"], max_params=common["max_params"])
 
 
 def _snapshot(target: str, allow_hub: bool) -> Path:

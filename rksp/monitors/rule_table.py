@@ -27,8 +27,10 @@ class Rule:
         floor: Added to the measured spread, in transformed units.
         harmless: Values on the good side of this one never raise an alarm by their change.
         warn: Hard limit of a warning on the value itself, on the bad side (`up` if there is none).
-            It does not apply to a series that starts beyond it.
+            It does not apply to a series that starts beyond it, unless `from_start` is set.
         critical: Hard limit of a critical alarm, on the same side.
+        from_start: Whether `warn` also applies to a series that starts beyond it. Such a warning
+            does not become critical by lasting: back-off would lower a rate that is not at fault.
         patience: Number of samples in a row beyond a hard limit that raise its alarm.
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row, with `ratio_severity`.
@@ -42,6 +44,7 @@ class Rule:
     harmless: float | None = None
     warn: float | None = None
     critical: float | None = None
+    from_start: bool = False
     patience: int = 1
     ratio: float | None = None
     ratio_severity: Severity = Severity.WARN
@@ -62,7 +65,8 @@ class Rule:
             parts.append(f"{word} {self.ratio:g} times the median ({self.ratio_severity})")
         for limit, severity in ((self.warn, Severity.WARN), (self.critical, Severity.CRITICAL)):
             if limit is not None:
-                parts.append(f"{sign} {limit:g} ({severity})")
+                early = ", from the start" if self.from_start else ""
+                parts.append(f"{sign} {limit:g} ({severity}){early}")
         if self.patience > 1:
             parts.append(f"{self.patience} in a row")
         return "; ".join(parts) or "none"
@@ -114,6 +118,7 @@ RULES: dict[str, Rule] = {
     "rms_t": Rule(transform="log", floor=0.15, harmless=2.0, advice="zclip"),
     "update_rms": Rule(transform="log", floor=0.25, advice="zclip"),
     "epsilon_share": Rule(direction=None, warn=0.1),
+    "starved_share": Rule(direction=None, warn=0.5, from_start=True),
     # output-log-z
     "output_log_z": Rule(direction="both", floor=0.25, advice="z_loss"),
     # activation-range

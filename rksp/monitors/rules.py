@@ -154,7 +154,8 @@ class _Quantity:
         self.over, self.calm = self.over + 1, 0
         worst = max(verdicts, key=_rank)
         severity, rule = worst.severity, worst.rule
-        if self.raised is not None and self.over >= self.rules.critical_length:
+        lasts = self.over >= self.rules.critical_length and not self.rule.from_start
+        if self.raised is not None and lasts:
             severity, rule = Severity.CRITICAL, f"{rule}, {self.over} samples in a row"
         is_news = severity is not None and (
             self.raised is None or (self.raised is Severity.WARN and severity is Severity.CRITICAL)
@@ -224,7 +225,8 @@ class _Series:
             if limit is None or not rule.is_beyond(value, limit):
                 continue
             # A model that starts beyond a soft limit is of another kind, not in trouble.
-            if severity is Severity.WARN and not self.was_within:
+            is_judged = self.was_within or rule.from_start
+            if severity is Severity.WARN and not is_judged:
                 continue
             sign = "<=" if rule.direction == "down" else ">="
             yield _Verdict(

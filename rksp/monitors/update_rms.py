@@ -30,6 +30,9 @@ class UpdateRMS(Monitor):
     - `update_rms` = RMS(m̂ / (√v̂ + ε)), the step in units of the learning rate, before decay.
     - `epsilon_share`: share of coordinates with 0 < √v̂ < 10 ε, whose updates vanish (Wortsman et
       al., 2023b, arXiv 2309.14322); a coordinate that never had a gradient is not counted.
+    - `starved_share` of the whole model: the least of its blocks' shares of the coordinates with
+      √v̂ < 10 ε among those that ever had a gradient. Rare tokens starve rows of an embedding in
+      healthy runs; every block starves only if ε is too large.
 
     Tensors of more than `samples` entries are measured on that many, evenly spread. Of sharded
     tensors each rank measures its own part.
@@ -38,7 +41,7 @@ class UpdateRMS(Monitor):
     name = "update-rms"
     phase = Phase.UPDATE
     default_every = 4
-    quantities = ("rms_t", "update_rms", "epsilon_share")
+    quantities = ("rms_t", "update_rms", "epsilon_share", "starved_share")
     source = "StableAdamW, arXiv 2304.13013; arXiv 2309.14322"
 
     def __init__(self, *, every: PositiveInt | None = None, samples: PositiveInt = SAMPLES) -> None:
@@ -51,7 +54,7 @@ class UpdateRMS(Monitor):
         return None if self._groups else "no parameter is trained"
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the three quantities of every block.
+        """Return the quantities of every block, and `starved_share` of the model.
 
         Raises:
             NotCovered: The optimizer keeps no second moment.
@@ -69,7 +72,7 @@ class UpdateRMS(Monitor):
         if not tensors:
             return []
         found = self._measure(tensors)
-        readings = []
+        readings, shares = [], []
         for name in dict.fromkeys(owners):
             rows = [i for i, owner in enumerate(owners) if owner == name]
             for quantity in ("rms_t", "update_rms"):
@@ -79,17 +82,22 @@ class UpdateRMS(Monitor):
                     self.reading(quantity, moment.step, values[-1], layer=name, median=median)
                 )
             sizes = [tensors[i][0].numel() for i in rows]
-            share = sum(
-                found["epsilon_share"][i] * size for i, size in zip(rows, sizes, strict=True)
+            near, alive = (
+                sum(found[part][i] * size for i, size in zip(rows, sizes, strict=True))
+                for part in ("near", "alive")
             )
-            share = share / sum(sizes)
+            shares.append(near / max(alive, 1.0))
+            share = near / sum(sizes)
             readings.append(self.reading("epsilon_share", moment.step, share, layer=name))
-        return readings
+        return [*readings, self.reading("starved_share", moment.step, min(shares))]
 
     def _measure(
         self, tensors: Sequence[tuple[nn.Parameter, dict, tuple[float, float, float]]]
     ) -> dict[str, list[float]]:
-        """Return the three quantities of every tensor, in one pass over all samples."""
+        """Return `rms_t`, `update_rms` and shares of every tensor, in one pass over all samples.
+
+        `alive` is the share of coordinates that had a gradient, and `near` that of those near ε.
+        """
         g = [self._sample(p.grad) for p, _, _ in tensors]
         sizes = torch.tensor([len(part) for part in g])
         owner = torch.repeat_interleave(torch.arange(len(g)), sizes).to(g[0].device)
@@ -101,12 +109,13 @@ class UpdateRMS(Monitor):
         root = (v / second).sqrt()
         ratio = (g / root.clamp(min=eps.clamp(min=1e-30))).square()
         update = (m / first / (root + eps).clamp(min=1e-30)).square()
-        near = ((v > 0) & (root < NEAR_EPSILON * eps)).to(g.dtype)
-        sums = g.new_zeros(3, len(sizes))
-        sums.index_add_(1, owner, torch.stack([ratio, update, near]))
+        alive = (v > 0).to(g.dtype)
+        near = alive * (root < NEAR_EPSILON * eps)
+        sums = g.new_zeros(4, len(sizes))
+        sums.index_add_(1, owner, torch.stack([ratio, update, near, alive]))
         means = sums / sizes.to(sums).clamp(min=1)
         rows = torch.cat([means[:2].sqrt(), means[2:]]).tolist()
-        return dict(zip(("rms_t", "update_rms", "epsilon_share"), rows, strict=True))
+        return dict(zip(("rms_t", "update_rms", "near", "alive"), rows, strict=True))
 
     def _sample(self, tensor: Tensor) -> Tensor:
         flat = local(tensor).flatten()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from rksp.recipe_files.batch import batch
 from rksp.recipe_files.convert import (
     clip,
@@ -17,18 +15,36 @@ from rksp.recipe_files.convert import (
 )
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.duration import epochs
+from rksp.recipe_files.hugging_face import ignores_warmup
 from rksp.recipe_files.table import Marks, Reader, Row
 
 _OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "kto": "kto", "orpo": "orpo",
-               "grpo": "grpo", "reward": "reward"}  # fmt: skip
+               "grpo": "grpo", "gdpo": "grpo", "ebft": "other"}  # fmt: skip
 _ADAPTERS = {"rank": "lora_r", "alpha": "lora_alpha", "targets": "lora_target_modules"}
 
 
 def _warmup(draft: Draft) -> None:
+    """Set the warm-up, rounded down; one step becomes two (core/builders/base.py)."""
+    if ignores_warmup(draft, "lr_scheduler"):
+        return
     found = draft.number("warmup_steps")
     found = found if found is not None else draft.number("warmup_ratio")
     if found is not None:
-        put_warmup(draft, found, math.ceil)
+        put_warmup(draft, found, int)
+    if found is not None and draft.value("warmup_steps") == 1:
+        rests = ("max_steps",) if found.value < 1 else ()
+        draft.put("warmup_steps", 2, found, text="one step becomes two", after=rests)
+
+
+def _fall(draft: Draft) -> None:
+    """Set the decay; `cosine_constant_lr_ratio` ends it early (axolotl/utils/schedulers.py)."""
+    share = draft.number("cosine_constant_lr_ratio")
+    if share is None or draft.number("cosine_min_lr_ratio") is None:
+        return
+    total = int(draft.value("max_steps"))
+    span = max(1, int(share.value * total) - int(draft.value("warmup_steps")))
+    text = f"{share.value:g} of {total} steps less the warm-up"
+    draft.put("decay_steps", span, share, text=text, after=("max_steps",))
 
 
 def _precision(draft: Draft) -> None:
@@ -57,6 +73,9 @@ def _precision(draft: Draft) -> None:
 
 def _objective(draft: Draft) -> None:
     means("objective", "rl", _OBJECTIVES)(draft)
+    rewards = draft.true("reward_model", "process_reward_model")
+    if rewards is not None:
+        draft.put("objective", "reward", rewards)
     if draft.knows("objective"):
         loss = draft.value("objective")
         draft.note(
@@ -103,6 +122,7 @@ READER = Reader(
         _warmup,
         share_of_run("warmup_steps", 0.03, most=100),
         Row("min_lr_ratio", "cosine_min_lr_ratio", default=0.0),
+        _fall,
         _precision,
         Row("precision", "", default="fp32"),
         _objective,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from rksp.recipe_files.batch import devices, put_batch
 from rksp.recipe_files.convert import betas, clip, optimizer, put_schedule, switches
 from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
-from rksp.recipe_files.table import Marks, Reader, Row
+from rksp.recipe_files.table import NOTHING, Marks, Reader, Row
 
 _LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learning_rate", "min_lr")
 
@@ -38,6 +39,7 @@ def _fall(draft: Draft) -> None:
     power = draft.number("lr_scheduler.power", "power")
     if power is not None:
         draft.put("decay_power", power.value, power)
+    _stages(draft)
     stages = draft.get("lr_scheduler.phase_ratio")
     if stages is not None and isinstance(stages.value, list) and len(stages.value) == 3:
         warm_share, _, fall_share = (float(part) for part in stages.value)
@@ -66,6 +68,44 @@ def _fall(draft: Draft) -> None:
     draft.default("min_lr_ratio", 0.0)
 
 
+def _task(draft: Draft) -> Found | None:
+    """Return the task; `fairseq-train` translates unless told otherwise (fairseq/options.py)."""
+    found, program = draft.get("task._name", "task"), draft.document.program
+    if found is None and program.startswith("fairseq-train"):
+        return Found(key=f"{program} without --task", value="translation")
+    if found is not None and isinstance(found.value, list):  # the data folder stands behind it
+        found = dataclasses.replace(found, value=str(found.value[0]))
+    return found if found is not None and isinstance(found.value, str) else None
+
+
+def _stages(draft: Draft) -> None:
+    """Set three stages that are given in steps, without `phase_ratio`."""
+    warm = draft.number("lr_scheduler.warmup_steps", "warmup_steps")
+    fall = draft.number("lr_scheduler.decay_steps", "decay_steps")
+    kind = draft.text("lr_scheduler._name", "lr_scheduler")
+    if kind is None or kind.value != "tri_stage" or fall is None or fall.value < 1:
+        return
+    draft.put("schedule", "wsd", kind, text="three stages")
+    draft.put("decay_steps", int(fall.value), fall)
+    draft.put("decay_shape", "exponential", kind)
+    if warm is not None:
+        draft.put("warmup_steps", int(warm.value), warm)
+    last = draft.number("lr_scheduler.final_lr_scale", "final_lr_scale")
+    draft.put("min_lr_ratio", last.value if last is not None else 0.01, last)
+
+
+def _warmup(draft: Draft) -> int:
+    """Return the default warm-up; inverse_sqrt has 4000 steps of it, the others none."""
+    return 4000 if draft.value("schedule") == "inverse_sqrt" else 0
+
+
+def _length(draft: Draft) -> object:
+    """Return the default length; language models have 1024 tokens (fairseq/tasks)."""
+    task = _task(draft)
+    is_language = task is not None and task.value in ("language_modeling", "masked_lm")
+    return 1024 if is_language else NOTHING
+
+
 def _batch(draft: Draft) -> None:
     """Set the batch in sequences; `max_tokens` needs the sequence length."""
     steps = draft.number("optimization.update_freq", "update_freq")
@@ -77,7 +117,7 @@ def _batch(draft: Draft) -> None:
         return
     if tokens is None:
         return
-    task = draft.text("task._name", "task")
+    task = _task(draft)
     if task is not None and re.search(r"audio|speech|hubert|s2t", task.value):
         why = f"{tokens.key} counts audio samples, not tokens; give --batch-size"
         draft.assume("batch_size", why, tokens)
@@ -93,7 +133,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _objective(draft: Draft) -> None:
-    found = draft.text("task._name", "task")
+    found = _task(draft)
     if found is None:
         return
     known = {"masked_lm": "mlm", "translation": "seq2seq", "denoising": "seq2seq",
@@ -124,8 +164,9 @@ READER = Reader(
     name="fairseq",
     title="fairseq",
     version="0.12.2",
-    unverified="all defaults",
-    source="facebookresearch/fairseq, fairseq/dataclass/configs.py and fairseq/optim; and metaseq",
+    unverified="metaseq's own keys",
+    source="facebookresearch/fairseq, fairseq/dataclass/configs.py, fairseq/optim and "
+    "fairseq/tasks; and metaseq",
     marks=(
         Marks(
             some=(
@@ -161,7 +202,7 @@ READER = Reader(
     ),
     steps=(
         Row("optimizer", "optimizer._name optimizer", optimizer),
-        Row("learning_rate", "optimization.lr lr"),
+        Row("learning_rate", "optimization.lr lr", default=0.25),
         betas("optimizer.adam_betas", "adam_betas"),
         Row("adam_beta1", "", default=0.9),
         Row("adam_beta2", "", default=0.999),
@@ -171,18 +212,21 @@ READER = Reader(
         Row(
             "sequence_length",
             "task.tokens_per_sample tokens_per_sample max_source_positions",
+            default=_length,
         ),
         devices("distributed_training.distributed_world_size"),
         devices("distributed_world_size"),
         _batch,
         Row("max_steps", "optimization.max_update max_update"),
         _schedule,
-        Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=0),
+        Row("warmup_steps", "lr_scheduler.warmup_updates warmup_updates", default=_warmup),
         _fall,
         switches(
+            common__memory_efficient_bf16="bf16-pure",
             common__bf16="bf16",
             common__memory_efficient_fp16="fp16-pure",
             common__fp16="fp16",
+            memory_efficient_bf16="bf16-pure",
             bf16="bf16",
             memory_efficient_fp16="fp16-pure",
             fp16="fp16",

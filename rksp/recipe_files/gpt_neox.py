@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from rksp.recipe_files.batch import batch
@@ -9,6 +10,7 @@ from rksp.recipe_files.convert import (
     betas,
     clip,
     lowest_rate,
+    means,
     optimizer,
     put_precision,
     schedule,
@@ -32,9 +34,25 @@ def _precision(draft: Draft) -> None:
         switches(bf16__enabled="bf16", fp16__enabled="fp16")(draft)
 
 
+def _warmup(draft: Draft) -> None:
+    """Set the warm-up, a share of the decay's steps, by default 0.01 (megatron/training.py)."""
+    share, end = draft.number("warmup"), draft.number("lr_decay_iters")
+    if end is None or (share is not None and share.value >= 1):
+        warmup(draft, "warmup_steps", ["warmup"])
+        share_of_run("warmup_steps", 0.01)(draft)
+        return
+    part = share.value if share is not None else 0.01
+    text = f"{part:g} of {end.value} steps of the schedule"
+    draft.put("warmup_steps", round(part * end.value), end, share, text=text)
+
+
 def _decay(draft: Draft) -> None:
     """Set the end of the schedule: `lr_decay_iters`, by default the end of the run."""
     found = draft.number("lr_decay_iters")
+    share = draft.number("lr_decay_fraction")
+    if found is None and share is not None:
+        end = int(share.value * int(draft.value("max_steps")))
+        found = dataclasses.replace(share, value=end)
     if found is not None and found.value != draft.value("max_steps"):
         span = max(1, int(found.value) - int(draft.value("warmup_steps")))
         draft.put("decay_steps", span, found, text=f"{found.value} less the warm-up")
@@ -42,6 +60,11 @@ def _decay(draft: Draft) -> None:
         if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
             draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")
             return
+
+
+def _objective(draft: Draft) -> None:
+    words = {"dpo": "dpo", "kto": "kto", "rm": "reward", "reinforce": "other"}
+    means("objective", "train_impl", words)(draft)
 
 
 def _model(draft: Draft) -> None:
@@ -142,9 +165,9 @@ def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
 READER = Reader(
     name="gpt-neox",
     title="GPT-NeoX",
-    unverified="defaults except weight decay and initialization",
     version="ea7aefd8 (2024)",
-    source="EleutherAI/gpt-neox, megatron/neox_arguments/neox_args.py",
+    source="EleutherAI/gpt-neox, megatron/neox_arguments/{neox_args,deepspeed_args}.py, "
+    "megatron/learning_rates.py and megatron/training.py",
     marks=(
         Marks(
             some=(
@@ -190,11 +213,11 @@ READER = Reader(
         Row("max_steps", "train_iters"),
         Row("schedule", "lr_decay_style", schedule, "linear"),
         Row("min_lr_ratio", "min_lr", lowest_rate, 0.0),
-        Row("warmup_steps", "warmup", warmup),
-        share_of_run("warmup_steps", 0.01),
+        _warmup,
         _decay,
         _precision,
         Row("precision", "", default="fp32"),
+        _objective,
         _model,
     ),
 )

@@ -75,8 +75,23 @@ def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
     positive(draft, name, keys)
 
 
+# Schedules that get no warm-up at all (transformers/optimization.py, get_scheduler).
+WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
+
+
+def ignores_warmup(draft: Draft, key: str) -> bool:
+    """Set no warm-up if the schedule under `key` is one that ignores it."""
+    kind = draft.text(key)
+    if kind is None or kind.value not in WITHOUT_WARMUP:
+        return False
+    draft.put("warmup_steps", 0, kind, text=f"{kind.value} ignores the warm-up")
+    return True
+
+
 def _warmup(draft: Draft) -> None:
     """Set the warm-up; a positive `warmup_steps` wins, and both keys may be a share below one."""
+    if ignores_warmup(draft, "lr_scheduler_type"):
+        return
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
     if found is not None:

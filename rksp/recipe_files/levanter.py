@@ -44,6 +44,11 @@ def _batch(draft: Draft) -> None:
         draft.put("batch_size", ramp[-1][1], found, text="the last of its schedule")
 
 
+def _weight_decay(draft: Draft) -> float:
+    """Return the default; only Adam's is not zero (optim/config.py, optim/muon.py)."""
+    return 0.1 if draft.value("optimizer") == "adamw" else 0.0
+
+
 def _warmup(draft: Draft) -> None:
     """Set the warm-up: a share or steps; `warmup_ratio` is the older key (optim/config.py)."""
     found = draft.number("optimizer.warmup_ratio", "optimizer.warmup")
@@ -52,18 +57,32 @@ def _warmup(draft: Draft) -> None:
 
 
 def _steady(draft: Draft) -> None:
-    """Set the decay; `stable`, a share or steps, keeps the peak first and makes it wsd."""
-    found, total = draft.number("optimizer.stable"), int(draft.value("max_steps"))
+    """Set the decay; `stable` or `decay`, a share or steps, keeps the peak first: wsd.
+
+    `stable` is the older key, `decay` the newer. The shape `inv` (1 / (1 + step)) is read as the
+    exponential between the same rates, the nearest that rksp has.
+    """
+    total = int(draft.value("max_steps"))
     draft.default("warmup_steps", int(0.01 * total), f"0.01 of {total} steps", ("max_steps",))
-    if draft.value("schedule") == "inverse_sqrt":
+    if draft.number("optimizer.cooldown", "optimizer.cycles") is not None:
+        draft.note("optimizer.cooldown, optimizer.cycles: rksp reads one cycle without cooldown.")
+    kind = draft.text("optimizer.lr_schedule")
+    shape = "cosine" if kind is None else "exponential" if kind.value == "inv" else kind.value
+    if shape == "inv_sqrt":
         _inverse_sqrt(draft, total)
-    if found is None or found.value == 0 or draft.value("schedule") not in ("linear", "cosine"):
+    if kind is not None and kind.value == "inv":
+        draft.put("schedule", "exponential", kind, text="inv, the nearest shape")
+    rest = total - int(draft.value("warmup_steps"))
+    decay, stable = draft.number("optimizer.decay"), draft.number("optimizer.stable")
+    found = decay or stable
+    if found is None or shape not in ("linear", "cosine", "exponential"):
         return
-    steady = found.value if found.value >= 1 else found.value * total
-    span = max(1, round(total - int(draft.value("warmup_steps")) - steady))
-    draft.put("decay_steps", span, found, text=f"what {steady:g} stable steps leave")
-    draft.put("decay_shape", draft.value("schedule"), draft.get("optimizer.lr_schedule"))
-    draft.put("schedule", "wsd", found)
+    given = round(found.value if found.value >= 1 else found.value * total)
+    span = given if decay is not None else rest - given
+    if 0 < span < rest:
+        draft.put("decay_steps", span, found, text=f"{found.value:g} of {total} steps")
+        draft.put("decay_shape", shape, kind)
+        draft.put("schedule", "wsd", found, text="a plateau, then the decay")
 
 
 def _inverse_sqrt(draft: Draft, total: int) -> None:
@@ -143,7 +162,8 @@ READER = Reader(
     name="levanter",
     title="Levanter",
     version="00816d0f (2025)",
-    source="stanford-crfm/levanter, src/levanter/optim/config.py and src/levanter/trainer.py",
+    source="stanford-crfm/levanter, src/levanter/optim/{config,muon}.py and "
+    "src/levanter/trainer.py",
     marks=(
         Marks(some=_TRAINER, least=2, none=("trainer.precision", "trainer.max_steps")),
         Marks(
@@ -159,7 +179,7 @@ READER = Reader(
         Row("adam_beta1", "optimizer.beta1", default=0.9),
         Row("adam_beta2", "optimizer.beta2", default=0.95),
         Row("adam_epsilon", "optimizer.epsilon", default=1e-8),
-        Row("weight_decay", "optimizer.weight_decay", default=0.1),
+        Row("weight_decay", "optimizer.weight_decay", default=_weight_decay),
         Row("max_grad_norm", "optimizer.max_grad_norm", clip, 1.0),
         Row("sequence_length", "train_seq_len model.seq_len model.max_seq_len"),
         _length,

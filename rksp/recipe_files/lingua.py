@@ -63,8 +63,7 @@ READER = Reader(
     name="lingua",
     title="lingua",
     version="2024",
-    source="facebookresearch/lingua, lingua/optim.py (OptimArgs)",
-    unverified="defaults of steps, data and model_dtype",
+    source="facebookresearch/lingua, lingua/{optim,data,distributed}.py and apps/main/train.py",
     marks=(
         Marks(
             all=("steps", "optim.lr"),

@@ -28,6 +28,10 @@ def _steps(draft: Draft) -> None:
         put_steps(draft, "max_steps", steps)
     elif tokens is not None:
         put_steps(draft, "max_steps", tokens, "tok")
+    elif not _is_finetuning(draft) and not draft.document.has("train.epochs"):
+        size, length = int(draft.value("batch_size")), int(draft.value("sequence_length"))
+        steps = round(3e12 / (size * length))
+        draft.default("max_steps", steps, "3e12 tokens", ("batch_size", "sequence_length"))
     else:
         found = draft.number("train.epochs")
         count = f"{found.value:g}" if found is not None else "5 (the default)"
@@ -47,7 +51,16 @@ def _lowest(draft: Draft) -> None:
 
 def _warmup(draft: Draft) -> None:
     number(draft, "warmup_steps", ["train.lr_warmup_steps"])
+    share = draft.number("train.lr_warmup_fraction")
+    if share is not None and not draft.knows("warmup_steps"):
+        why = f"{share.key}: a share of one epoch needs the size of the data set"
+        draft.assume("warmup_steps", f"{why}; give --warmup-steps", share)
     draft.default("warmup_steps", 100 if _is_finetuning(draft) else 2000)
+
+
+def _clip(draft: Draft) -> float | None:
+    """Return the default clipping, which only pretraining has (litgpt/pretrain.py, setup)."""
+    return None if _is_finetuning(draft) else 1.0
 
 
 def _lora(draft: Draft) -> None:
@@ -112,7 +125,7 @@ READER = Reader(
     name="litgpt",
     title="litgpt",
     version="0.5.13",
-    source="Lightning-AI/litgpt, litgpt/args.py, litgpt/pretrain.py and litgpt/finetune",
+    source="Lightning-AI/litgpt, litgpt/{args,pretrain,utils}.py and litgpt/finetune",
     marks=(Marks(all=("train.global_batch_size", "train.micro_batch_size")),),
     steps=(
         _lora,
@@ -124,14 +137,14 @@ READER = Reader(
         Row("adam_beta2", "train.beta2", default=0.999),
         Row("adam_epsilon", "optimizer.init_args.eps", default=1e-8),
         Row("weight_decay", "optimizer.init_args.weight_decay train.weight_decay", default=0.01),
-        Row("max_grad_norm", "train.max_norm", clip, None),
+        Row("max_grad_norm", "train.max_norm", clip, _clip),
         Row("sequence_length", "train.max_seq_length"),
         batch("train.micro_batch_size", whole="train.global_batch_size"),
         _steps,
         _warmup,
         Row("schedule", "", default="cosine"),
         _lowest,
-        Row("precision", "precision", precision, "bf16-pure"),
+        Row("precision", "precision", precision, "bf16"),
         _model,
     ),
 )

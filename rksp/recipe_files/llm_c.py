@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rksp.recipe_files.convert import clip, positive, precision, schedule
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.known_models import shape_of
@@ -39,7 +41,18 @@ def _batch(draft: Draft) -> None:
     )
 
 
+def _is_python(draft: Draft) -> bool:
+    return draft.document.program.endswith(".py")
+
+
+def _either(python: object, cuda: object) -> Callable[[Draft], object]:
+    """Choose between the defaults of train_gpt2.py and those of train_gpt2.cu."""
+    return lambda draft: python if _is_python(draft) else cuda
+
+
 def _epoch(draft: Draft) -> None:
+    if _is_python(draft):
+        draft.default("max_steps", 10)
     if not draft.knows("max_steps"):
         draft.assume("max_steps", "one pass over data of unknown size; give --max-steps")
 
@@ -50,8 +63,7 @@ def _precision(draft: Draft) -> None:
     copies = draft.number("w")
     if copies is not None:
         draft.put("precision", "bf16" if copies.value else "bf16-pure", copies)
-    is_python = draft.document.program.endswith(".py")
-    draft.default("precision", "fp32" if is_python else "bf16", "as compiled")
+    draft.default("precision", "fp32" if _is_python(draft) else "bf16", "as compiled")
 
 
 def _warmdown(draft: Draft) -> None:
@@ -85,9 +97,8 @@ def _model(draft: Draft) -> None:
 READER = Reader(
     name="llm.c",
     title="llm.c",
-    unverified="defaults of train_gpt2.py, Adam's, and clipping",
     version="f1e2ace6 (2024)",
-    source="karpathy/llm.c, train_gpt2.cu (error_usage)",
+    source="karpathy/llm.c, train_gpt2.cu (error_usage) and the arguments of train_gpt2.py",
     marks=(
         Marks(program=r"^train_gpt2\w*cu$|^train_gpt2$|^train_gpt2_?fp32cu$"),
         Marks(
@@ -106,13 +117,13 @@ READER = Reader(
     ),
     steps=(
         Row("optimizer", "", default="adamw"),
-        Row("learning_rate", "l learning_rate", default=3e-4),
+        Row("learning_rate", "l learning_rate", default=_either(1e-4, 3e-4)),
         Row("adam_beta1", "", default=0.9),
         Row("adam_beta2", "", default=0.95),
         Row("adam_epsilon", "", default=1e-8),
         Row("weight_decay", "c weight_decay", default=0.0),
         Row("max_grad_norm", "grad_clip", clip, 1.0),
-        Row("sequence_length", "t sequence_length", default=1024),
+        Row("sequence_length", "t sequence_length", default=_either(64, 1024)),
         _batch,
         Row("max_steps", "x num_iterations", positive),
         _epoch,

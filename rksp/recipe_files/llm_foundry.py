@@ -8,14 +8,16 @@ from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.duration import duration, put_steps
 from rksp.recipe_files.table import Marks, Reader, Row
 
+_BETA2 = {"decoupled_adamw": 0.95}  # composer/optim/decoupled_weight_decay.py
+
 
 def _betas(draft: Draft) -> None:
-    """Set the defaults of `decoupled_*` (composer/optim), and torch's for the others."""
+    """Set the defaults of `decoupled_*` (composer/optim, llmfoundry/optim), else torch's."""
     betas("optimizer.betas")(draft)
-    name = draft.text("optimizer.name")
-    is_decoupled = name is not None and "decoupled" in name.value
+    found = draft.text("optimizer.name")
+    name = found.value if found is not None else ""
     draft.default("adam_beta1", 0.9)
-    draft.default("adam_beta2", 0.95 if is_decoupled else 0.999)
+    draft.default("adam_beta2", 0.99 if "lion" in name else _BETA2.get(name, 0.999))
 
 
 def _decay(draft: Draft) -> None:
@@ -26,7 +28,9 @@ def _decay(draft: Draft) -> None:
     found, name = draft.number("optimizer.weight_decay"), draft.text("optimizer.name")
     rate = draft.value("learning_rate")
     is_decoupled = name is not None and "decoupled" in name.value
-    if found is None:
+    if found is None and is_decoupled and "adam" not in name.value:
+        draft.default("weight_decay", 0.0)  # of DecoupledSGDW and of the Lions of llm-foundry
+    elif found is None:
         draft.default(
             "weight_decay", float(f"{1e-5 / rate:.6g}") if is_decoupled and rate else 0.01
         )
@@ -53,6 +57,8 @@ def _fall(draft: Draft) -> None:
     number(draft, "min_lr_ratio", ["scheduler.alpha_f"])
     draft.default("min_lr_ratio", 0.0)
     number(draft, "decay_power", ["scheduler.power"])
+    if draft.value("schedule") == "polynomial":
+        draft.default("decay_power", 2.0)
     end = draft.text("scheduler.t_max")
     if end is not None and end.value not in ("1dur", str(draft.value("max_steps"))):
         put_steps(draft, "decay_steps", end, "ba")
@@ -134,14 +140,14 @@ _STEPS = (
     Row("schedule", "scheduler.name", schedule, "constant"),
     Row("warmup_steps", "scheduler.t_warmup", duration(""), 0),
     _fall,
-    Row("precision", "precision", precision, "fp32"),
 )
 
 READER = Reader(
     name="llm-foundry",
     title="llm-foundry",
     version="0.22.0",
-    source="mosaicml/llm-foundry, llmfoundry/utils/builders.py; mosaicml/composer 0.32.1",
+    source="mosaicml/llm-foundry, llmfoundry/utils/{builders,config_utils}.py and "
+    "llmfoundry/optim; mosaicml/composer 0.32.1",
     marks=(
         Marks(
             all=("max_duration", "optimizer.lr", "model.name"),
@@ -156,8 +162,13 @@ READER = Reader(
             none=("model.use_pretrained", "model.pretrained_model_name"),
         ),
     ),
-    steps=(*_STEPS, _model),
+    steps=(*_STEPS, Row("precision", "precision", precision, "bf16"), _model),
 )
+
+
+def _composer_precision(draft: Draft) -> None:
+    precision(draft, "precision", ["precision"])
+    draft.default("precision", "fp16", "amp_fp16 on a GPU")
 
 
 def _composer_model(draft: Draft) -> None:
@@ -203,5 +214,5 @@ COMPOSER = Reader(
             none=("optimizer.learning_rate",),
         ),
     ),
-    steps=(*_STEPS, _composer_model),
+    steps=(*_STEPS, _composer_precision, _composer_model),
 )

@@ -210,9 +210,8 @@ READER = Reader(
     name="megatron",
     title="Megatron-LM",
     version="core 0.16.1",
-    source="NVIDIA/Megatron-LM, megatron/core/optimizer/optimizer_config.py and "
-    "megatron/core/optimizer_param_scheduler.py",
-    unverified="the default of lr_decay_style (megatron/training/arguments.py)",
+    source="NVIDIA/Megatron-LM, megatron/core/optimizer/optimizer_config.py, "
+    "megatron/core/optimizer_param_scheduler.py and megatron/training/arguments.py",
     marks=(
         Marks(
             some=(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from rksp.recipe_files.convert import number
+from rksp.recipe_files.document import Found
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.hugging_face import arguments, model, objective
 from rksp.recipe_files.names import precision_of
-from rksp.recipe_files.table import NOTHING, Marks, Reader
+from rksp.recipe_files.table import Marks, Reader
 
 
 def _swift_adapters(draft: Draft) -> None:
@@ -29,10 +32,29 @@ def _swift_adapters(draft: Draft) -> None:
         draft.put("lora_targets", tuple(str(part) for part in listed), modules)
 
 
-def _swift_rate(draft: Draft) -> None:
-    """Set the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
-    number(draft, "learning_rate", ["learning_rate"])
-    draft.default("learning_rate", 1e-4 if draft.value("peft") != "none" else 1e-5)
+def _rate(draft: Draft) -> float:
+    """Return the default rate: 1e-4 for adapters, else 1e-5 (swift/arguments/sft_args.py)."""
+    return 1e-4 if draft.value("peft") != "none" else 1e-5
+
+
+def _swift_batch(draft: Draft) -> None:
+    """Set the default accumulation, which fills the batch up to 16 (trainers/arguments.py)."""
+    if draft.number("gradient_accumulation_steps") is not None:
+        return
+    size = draft.number("per_device_train_batch_size")
+    micro, copies = int(size.value) if size is not None else 1, draft.devices or 1
+    is_grpo = draft.value("objective") == "grpo"
+    steps = 1 if is_grpo else max(1, math.ceil(16 / micro / copies))
+    text = f"{micro} × {steps} accumulated by default × {copies} replicas"
+    draft.put("batch_size", micro * steps * copies, size, text=text, after=("devices",))
+    draft.put("gradient_accumulation_steps", steps, size, text=text, after=("devices",))
+
+
+def _swift_objective(draft: Draft) -> None:
+    """Set the default of `swift rlhf`, which is DPO (swift/arguments/rlhf_args.py)."""
+    program = draft.document.program
+    if program.startswith("swift rlhf") and draft.get("rlhf_type") is None:
+        draft.put("objective", "dpo", Found(key=program, value="dpo"), text="dpo by default")
 
 
 def _swift_precision(draft: Draft) -> None:
@@ -60,10 +82,11 @@ READER = Reader(
     ),
     steps=(
         _swift_adapters,
-        _swift_rate,
         _swift_precision,
-        *arguments(rate=NOTHING, falls="cosine", beta2=0.95, decay=0.1, micro=1, precision="bf16"),
+        *arguments(rate=_rate, falls="cosine", beta2=0.95, decay=0.1, micro=1, precision="bf16"),
+        _swift_objective,
         objective,
+        _swift_batch,
         model,
     ),
 )

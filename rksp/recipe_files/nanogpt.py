@@ -50,7 +50,8 @@ def _model(draft: Draft) -> None:
         shape[key] = int(found.value) if found is not None else default
     start = draft.text("init_from")
     if start is not None and start.value not in ("scratch", "resume"):
-        draft.describe(start.value, {}, "init_from: it starts from that model's weights.")
+        name = f"openai-community/{start.value}"
+        draft.describe(name, {}, "init_from: it starts from that model's weights.")
         return
     if start is not None and start.value == "resume":
         draft.note("init_from: it resumes a checkpoint in out_dir, which rksp does not read.")
@@ -68,9 +69,8 @@ def _model(draft: Draft) -> None:
 READER = Reader(
     name="nanogpt",
     title="nanoGPT",
-    unverified="all defaults",
     version="3adf61e1 (2024)",
-    source="karpathy/nanoGPT, train.py",
+    source="karpathy/nanoGPT, train.py, read in copies of it",
     marks=(
         Marks(
             some=(

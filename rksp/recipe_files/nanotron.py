@@ -80,6 +80,7 @@ def _precision(draft: Draft) -> None:
     """Set the precision from `model.dtype`; float32 accumulation adds a float32 copy."""
     kind, copy = draft.text("model.dtype"), draft.true("optimizer.accumulate_grad_in_fp32")
     if kind is None:
+        draft.default("precision", "bf16" if copy is not None else "bf16-pure", "dtype bfloat16")
         return
     if copy is None and kind.value != "float32":
         kind = Found(
@@ -157,7 +158,6 @@ READER = Reader(
         _fall,
         _lowest,
         _precision,
-        Row("precision", "", default="fp32"),
         _model,
     ),
 )

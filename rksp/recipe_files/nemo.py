@@ -7,6 +7,7 @@ from rksp.recipe_files.convert import (
     betas,
     clip,
     lowest_rate,
+    number,
     optimizer,
     positive,
     put_precision,
@@ -40,6 +41,32 @@ def _fall(draft: Draft) -> None:
     power = draft.number(f"{_OPTIM}.sched.power")
     if power is not None:
         draft.put("decay_power", power.value, power)
+
+
+def _rate(draft: Draft) -> None:
+    """Set the peak; NoamAnnealing's rate is a factor of 1 / √(d_model × warm-up)."""
+    rate, kind = draft.number(f"{_OPTIM}.lr"), draft.text(f"{_OPTIM}.sched.name")
+    if rate is None or kind is None or kind.value != "NoamAnnealing":
+        number(draft, "learning_rate", [f"{_OPTIM}.lr"])
+        return
+    width = draft.number(f"{_OPTIM}.sched.d_model")
+    warm = draft.number(f"{_OPTIM}.sched.warmup_steps")
+    if width is None or warm is None or warm.value < 1 or width.value < 1:
+        draft.problem(
+            "learning_rate",
+            f"{rate.key} is a factor of NoamAnnealing, whose d_model or warmup_steps is not in "
+            "this file; give the peak with --lr.",
+        )
+        return
+    peak = float(f"{rate.value / (width.value * warm.value) ** 0.5:.6g}")
+    text = f"{rate.value:g} / √({width.value} × {warm.value}), the peak of NoamAnnealing"
+    draft.put("learning_rate", peak, rate, width, warm, text=text)
+
+
+def _decay(draft: Draft) -> float:
+    """Return the default weight decay, which is that of torch's or Apex's optimizer."""
+    name = draft.text(f"{_OPTIM}.name")
+    return 0.01 if name is not None and name.value == "adamw" else 0.0
 
 
 def _precision(draft: Draft) -> None:
@@ -137,12 +164,12 @@ READER = Reader(
     steps=(
         _adapters,
         Row("optimizer", f"{_OPTIM}.name", optimizer),
-        Row("learning_rate", f"{_OPTIM}.lr"),
+        _rate,
         betas(f"{_OPTIM}.betas"),
         Row("adam_beta1", "", default=0.9),
         Row("adam_beta2", "", default=0.999),
         Row("adam_epsilon", f"{_OPTIM}.eps", default=1e-8),
-        Row("weight_decay", f"{_OPTIM}.weight_decay", default=0.0),
+        Row("weight_decay", f"{_OPTIM}.weight_decay", default=_decay),
         Row("max_grad_norm", "trainer.gradient_clip_val", clip, None),
         Row(
             "sequence_length",

@@ -31,6 +31,11 @@ def _warmup(draft: Draft) -> None:
     found = draft.get("scheduler.t_warmup")
     if found is not None:
         put_steps(draft, "warmup_steps", found, _unit(draft))
+    kind = draft.text("scheduler.name")
+    if kind is not None and kind.value == "constant":
+        draft.put("warmup_steps", 0, kind, text="constant ignores the warm-up")
+    if kind is not None and kind.value == "cosine_linear_envelope":
+        draft.note("The cosine is multiplied by a straight line; rksp reads the cosine alone.")
     draft.default("warmup_steps", 100)
 
 
@@ -60,7 +65,7 @@ def _model(draft: Draft) -> None:
     width, heads = draft.number("model.d_model"), draft.number("model.n_heads")
     layers = draft.number("model.n_layers")
     settings = draft.mapping("model")
-    activation = settings.get("activation_type")
+    activation = settings.get("activation_type", "swiglu")
     if None in (width, heads, layers) or activation != "swiglu" or not settings.get("rope"):
         draft.no_target("only OLMo's models with rotary positions and SwiGLU have an equivalent.")
         return

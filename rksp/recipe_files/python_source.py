@@ -148,12 +148,33 @@ def read_python(text: str) -> tuple[dict[str, object], dict[str, int]]:
                 source.assign(inner, settings, f"{statement.name}.")
             if settings:
                 source.data[statement.name] = settings
-        if isinstance(statement, ast.FunctionDef):
-            source.function(statement)
+    for function in _callees_first(tree):
+        source.function(function)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             source.optimizer(node)
     return source.data, source.lines
+
+
+def _callees_first(tree: ast.Module) -> list[ast.FunctionDef]:
+    """Return the functions of a module, each after those it calls without arguments."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    ordered: dict[str, ast.FunctionDef] = {}
+    begun: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in begun:
+            return
+        begun.add(name)
+        for node in ast.walk(functions[name]):
+            called = node.func if isinstance(node, ast.Call) and not node.args else None
+            if isinstance(called, ast.Name) and called.id in functions:
+                visit(called.id)
+        ordered[name] = functions[name]
+
+    for name in functions:
+        visit(name)
+    return list(ordered.values())
 
 
 def literal(node: ast.expr, known: Mapping[str, object]) -> object:

@@ -21,7 +21,7 @@ class Row:
         field: Field of `rksp.recipe.Recipe`.
         keys: Dotted keys of the file, separated by blanks; the first that has a value counts.
         convert: Sets the field from the keys, if one of them is there.
-        default: The trainer's default; without one, nothing is set.
+        default: The trainer's default, or what finds it in the draft; `NOTHING` sets nothing.
     """
 
     field: str
@@ -101,5 +101,6 @@ class Reader:
             step.convert(draft, step.field, keys)
             if draft.stands_elsewhere(step.field, keys):
                 continue
-            if step.default is not NOTHING:
-                draft.default(step.field, step.default)
+            value = step.default(draft) if callable(step.default) else step.default
+            if value is not NOTHING:
+                draft.default(step.field, value)

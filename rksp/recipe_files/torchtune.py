@@ -15,6 +15,9 @@ _OBJECTIVES = {"dpo": "dpo", "ppo": "ppo", "forwardkl": "distillation", "grpo": 
 def _steps(draft: Draft) -> None:
     """Set steps per epoch times epochs; epochs alone need the size of the data set."""
     steps, rounds = draft.number("max_steps_per_epoch"), draft.number("epochs")
+    if draft.document.has("ppo_batch_size", "num_steps", "batch_size"):
+        _ppo_steps(draft)
+        return
     if steps is not None:
         count = int(rounds.value) if rounds is not None else 1
         text = f"{steps.value} a pass × {count} passes"
@@ -22,6 +25,19 @@ def _steps(draft: Draft) -> None:
     elif rounds is not None:
         why = f"epochs: {rounds.value} epochs need the size of the data set; give --max-steps"
         draft.assume("max_steps", why, rounds)
+
+
+def _ppo_steps(draft: Draft) -> None:
+    """Set PPO's steps: each of `num_steps // batch_size` rollouts is trained on in batches."""
+    found = [draft.number(key) for key in ("num_steps", "batch_size", "ppo_batch_size")]
+    if None in found:
+        return
+    count, size, micro = (max(1, int(one.value)) for one in found)
+    passes = draft.number("ppo_epochs")
+    rounds = int(passes.value) if passes is not None else 1
+    steps = max(1, (count // size) * rounds * (size // micro))
+    text = f"{count} // {size} rollouts × {rounds} passes × {size // micro} batches"
+    draft.put("max_steps", steps, *found, passes, text=text)
 
 
 def _own_defaults(draft: Draft) -> None:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.convert import number
 from rksp.recipe_files.draft import Draft
 from rksp.recipe_files.hugging_face import NOT_PLAIN, adapters, arguments, model, objective
 from rksp.recipe_files.table import Marks, Reader
 
 
-def _trl_rate(draft: Draft) -> None:
-    """Set the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
-    rates = {"reward": 1e-4, "dpo": 1e-6, "kto": 1e-6, "grpo": 1e-6, "ppo": 1e-6}
-    number(draft, "learning_rate", ["learning_rate"])
-    draft.default("learning_rate", rates.get(str(draft.value("objective")), 2e-5))
+def _rate(draft: Draft) -> float:
+    """Return the default rate; each of TRL's trainers has its own (trl/trainer/*_config.py)."""
+    rates = dict.fromkeys(("dpo", "kto", "orpo", "grpo", "ppo"), 1e-6) | {"reward": 1e-4}
+    return rates.get(str(draft.value("objective")), 2e-5)
+
+
+def _alpha(draft: Draft) -> None:
+    """Set the default scale of the adapters (trl/trainer/model_config.py)."""
+    if draft.value("peft") != "none":
+        draft.default("lora_alpha", 32.0)
+
+
+def _completions(draft: Draft) -> None:
+    """Leave the length assumed for GRPO, which limits completions but not prompts."""
+    if draft.value("objective") == "grpo" and not draft.document.has("max_length"):
+        found = draft.number("max_completion_length")
+        limit = found.value if found is not None else "512 (the default)"
+        why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
+        draft.assume("sequence_length", f"{why}; give --sequence-length", found)
 
 
 READER = Reader(
     name="trl",
     title="TRL",
     version="1.16.0",
-    source="huggingface/trl, trl/trainer/{sft,dpo,kto,reward,grpo,base,model}_config.py",
+    source="huggingface/trl, trl/trainer/{sft,dpo,kto,reward,grpo,rloo,base,model}_config.py and "
+    "trl/experimental/orpo/orpo_config.py",
     marks=(
         Marks(
             some=(
@@ -48,5 +62,12 @@ READER = Reader(
         ),
         Marks(program=r"^trl |^(sft|dpo|kto|grpo|reward_modeling|orpo)(_\w+)?\.py$"),
     ),
-    steps=(objective, _trl_rate, *adapters, *arguments(length=1024, precision="bf16"), model),
+    steps=(
+        objective,
+        *adapters,
+        _alpha,
+        _completions,
+        *arguments(rate=_rate, length=1024, precision="bf16"),
+        model,
+    ),
 )

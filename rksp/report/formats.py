@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = ("score", "confirm", "grid", "diff")
 LISTED = ("score", "confirm", "grid")  # the kinds that have issues; see rksp.report.listing
+PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,9 +185,9 @@ def render(document: Document, name: str) -> str:
 
 
 def plain(made: RenderableType) -> str:
-    """Return what rich prints without colors, 100 columns wide."""
+    """Return what rich prints without colors and without a terminal."""
     from rich.console import Console  # not for --help
 
     stream = io.StringIO()
-    Console(file=stream, width=100, highlight=False, color_system=None).print(made)
+    Console(file=stream, width=PLAIN_WIDTH, highlight=False, color_system=None).print(made)
     return stream.getvalue()

@@ -9,6 +9,7 @@ from rksp.report.svg import short
 
 _MOST_AXES = 8  # more are named in the table alone
 _NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")
+_ANSWERS = ("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess")
 
 
 class Settings:
@@ -63,4 +64,6 @@ def word(value: object) -> str:
 
 
 def _is_setting(name: str) -> bool:
-    return name not in _NOT_SETTINGS and not name.startswith(("probability_", "safe_", "likely_"))
+    return name not in (*_NOT_SETTINGS, *_ANSWERS) and not name.startswith(
+        ("probability_", "likely_")
+    )

@@ -9,9 +9,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rksp.documents.score import RiskAssessment, ScoreReport
+from rksp.recipe_files.table_text import shown
 from rksp.report import figures, words
 from rksp.report.issues import deciding
+from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.report.svg import short
+from rksp.sizes import count
 from rksp.spectra.spectrum import VARIANTS
 
 _SHOWN_CIRCLES = 24
@@ -73,6 +76,10 @@ def render(report: ScoreReport) -> str:
         circles=circles[::step],
         more_circles=circles if step > 1 else [],
         heat=figures.heat_map(layers),
+        columns=COLUMNS,
+        usual=usual,
+        measured=measured(seed),
+        range_note=RANGE_NOTE,
         reasons=_reasons(report, seed.risk),
         changes=Counter(c.state for c in report.baseline.changes) if report.baseline else None,
         notes=words.notes(report, seed),
@@ -98,7 +105,13 @@ def page(template: str, document: dict[str, object], **content: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"n": Numbers(document), "words": words, "short": short}
+    environment.globals |= {
+        "n": Numbers(document),
+        "words": words,
+        "short": short,
+        "shown": shown,
+        "count": count,
+    }
     environment.filters["likelihood"] = likelihood
     return environment.get_template(template).render(embedded=_embedded(document), **content)
 

@@ -16,20 +16,10 @@ from rksp.documents.score import (
 from rksp.report import words
 from rksp.report.issues import deciding, place
 from rksp.report.listing import from_root
+from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _MARKS = {"error": "🔴", "warning": "🟠", "note": "🔵"}
-_COLUMNS = (
-    ("M≈1", "near_unit_mass", ".2f"),
-    ("M>1", "expansive_mass", ".2f"),
-    ("ρ", "spectral_radius", ".2f"),
-    ("κ(V)", "eigenvector_condition", ".3g"),
-    ("η", "nonlinearity", ".2f"),
-    ("gain", "energy_gain", ".2f"),
-    ("update", "update_ratio", ".2f"),
-    ("rms in", "rms_in", ".3g"),
-    ("rms out", "rms_out", ".3g"),
-)
 
 
 def render(report: ScoreReport) -> str:
@@ -171,35 +161,23 @@ def _layers(layers: list[LayerReport]) -> str:
     rows = [
         (
             code(layer.name),
-            *(number(getattr(layer, field), form) for _, field, form in _COLUMNS),
+            *(number(getattr(layer, column.field), column.form) for column in COLUMNS),
             layer.status.replace("_", " "),
         )
         for layer in layers
     ]
-    return table(("Block", *(title for title, _, _ in _COLUMNS), "Status"), rows)
+    rows.append(("usual", *map(usual, COLUMNS), ""))
+    return table(("Block", *(column.title for column in COLUMNS), "Status"), rows)
 
 
 def _evidence(report: ScoreReport, seed: SeedReport) -> str:
-    forward, response = seed.forward, seed.response
-    rows = [
-        ("initial loss", number(forward.loss)),
-        ("loss of a uniform guess", number(forward.uniform_loss)),
-        ("logit std", number(forward.logit_std)),
-        ("attention logit std", number(forward.attention_logit_std)),
-        ("attention entropy", number(forward.attention_entropy)),
-        ("router entropy", number(forward.router_entropy)),
-        ("largest activation", number(forward.activation_absmax)),
-        ("near-unit mass", number(seed.spectra.published_score)),
-    ]
-    if response is not None:
-        rows += [
-            ("gradient norm", number(response.grad_norm)),
-            ("critical rate", number(response.critical_rate)),
-        ]
     about = f"{plain(words.stream(report))}; probe: {plain(report.target.probe)}"
-    measured = [row for row in rows if row[1] != "–"]
-    listed = "\n".join(f"- {plain(note)}" for note in words.notes(report, seed))
-    return "\n\n".join(filter(None, (about, table(("Measured", "Value"), measured), listed)))
+    rows = [(m.word, number(m.value), m.healthy, plain(m.note)) for m in measured(seed)]
+    parts = [about]
+    if rows:
+        parts += [table(("Measured", "Value", "Healthy", ""), rows), RANGE_NOTE]
+    parts.append("\n".join(f"- {plain(note)}" for note in words.notes(report, seed)))
+    return "\n\n".join(filter(None, parts))
 
 
 def _provenance(report: ScoreReport) -> str:

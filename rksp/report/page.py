@@ -1,71 +1,112 @@
-"""The default page of a score: what to do, in at most eight lines of 100 columns."""
+"""The default page of a score: what to do, in at most eight lines of the terminal's width."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from rksp.documents.finding import Level
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.terminal import LEVEL_STYLES, STYLES
+from rksp.sizes import count
+from rksp.text import one_line
 
-_WIDTH = 100
 _SCALE = 50  # characters of the drawn scale of rates
 _MARGIN = 0.5  # decades beyond the outermost mark
+_ALL = "-v prints every measurement"
 
 
-def render(report: ScoreReport) -> Group:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line in several lengths; the longest that fits is printed, else the last one cut.
+
+    Attributes:
+        forms: The same line, the longest first.
+    """
+
+    forms: Sequence[Text]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the form that the width holds."""
+        fits = (form for form in self.forms if cell_len(form.plain) <= options.max_width)
+        shown = next(fits, self.forms[-1]).copy()
+        shown.truncate(options.max_width, overflow="ellipsis")
+        yield shown
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The lines of a page; each takes one line of the terminal."""
+
+    lines: Sequence[Line]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Line]:
+        """Yield the lines."""
+        yield from self.lines
+
+
+def render(report: ScoreReport) -> Page:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
-    lines = [_verdict(report, seed)]
-    if seed.risk is not None and seed.risk.start_here is not None:
-        lines += [_rates(seed.risk), _scale(report, seed.risk)]
-    lines += _finding(report)
-    if report.assumed:
-        decisive = words.decisive(seed)
-        lines += [_cut(f"  {decisive}", "yellow")] if decisive else []
-        lines.append(_cut(f"  {report.assumed}", "dim"))
-    if report.baseline is None:
-        lines.append(_next(report, seed))
-    else:
-        states = Counter(change.state for change in report.baseline.changes)
-        lines.append(Text(f"  since the baseline: {words.states(states)}"))
-    return Group(*lines)
+    return Page([*_verdict(report, seed), *_rates(report, seed.risk), *_rest(report, seed)])
 
 
-def _verdict(report: ScoreReport, seed: SeedReport) -> Text:
+def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
+    """Yield the verdict with its probability, or with what is missing."""
     target, risk = report.target, seed.risk
-    size = "" if target.parameters is None else f" ({words.count(target.parameters)})"
-    if risk is None:
-        return _cut(f"NOT ASSESSED  {target.name}{size}: {seed.risk_missing}", "bold yellow")
-    title = (words.TITLES[risk.verdict], STYLES[risk.verdict])
-    if risk.verdict == "cannot tell":
-        return Text.assemble(title, f"  {target.name}{size}: {'; '.join(risk.reasons)}")
-    rate = report.recipe.learning_rate
+    size = "" if target.parameters is None else f" ({count(target.parameters)})"
+    style = STYLES.get(report.verdict, "bold yellow")
+    title = (words.TITLES[report.verdict], style)
+    if risk is None or risk.verdict == "cannot tell":
+        first, *others = [seed.risk_missing] if risk is None else risk.reasons
+        left = len(others) - 1
+        more = f" (and {left} more reason{'s' * (left > 1)}: -v)" if left > 0 else ""
+        yield _line(Text.assemble(title, f"  {target.name}{size}: {first}"))
+        if others:
+            yield _line(f"  {others[0]}{more}")
+        return
+    rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     if rate is None or risk.probability_failed is None:
-        said = f"{target.name}{size} over {risk.horizon_steps} steps; no learning rate was given"
+        said = (f"{target.name}{size} {steps}; no learning rate was given",)
     else:
+        low, high = risk.probability_failed_low, risk.probability_failed_high
+        odds = f"P(failed) {_percent(risk.probability_failed)} [{_percent(low)}, {_percent(high)}]"
+        at = f"at {rate:g} {steps}"
         said = (
-            f"P(failed) {risk.probability_failed:.0%} "
-            f"[{risk.probability_failed_low:.0%}, {risk.probability_failed_high:.0%}] for "
-            f"{target.name}{size} at {rate:g} over {risk.horizon_steps} steps"
+            f"{odds} for {target.name}{size} {at}",
+            f"{odds} for {target.name} {at}",
+            f"{odds} {at} for {target.name}",
         )
-    return Text.assemble(title, f"  {said}")
+    yield _line(*(Text.assemble(title, f"  {form}") for form in said))
 
 
-def _rates(risk: RiskAssessment) -> Text:
-    """Say the three rates with their letters on the scale."""
-    loss = "" if risk.start_excess is None else f" ({risk.start_excess:.2f} nats"
-    fails = "" if risk.start_failed is None else f", {risk.start_failed:.0%} fail)"
-    return Text(
-        f"  start here (S) {words.rate(risk.start_here)}{loss}{fails} · likely edge (E) "
-        f"{words.rate(risk.likely_edge)} · do not exceed (X) {words.rate(risk.do_not_exceed)}"
+def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
+    """Yield the three rates with their letters, and the scale; they are faint if unreliable."""
+    if risk is None or risk.start_here is None:
+        return
+    doubtful = risk.verdict == "cannot tell"
+    start, edge, most = map(words.rate, (risk.start_here, risk.likely_edge, risk.do_not_exceed))
+    excess = "" if risk.start_excess is None else f"{risk.start_excess:.2f} nats"
+    fails = "" if risk.start_failed is None else f"{_percent(risk.start_failed)} fail"
+    after = ", ".join(filter(None, (excess, fails)))
+    rest = f" · likely edge (E) {edge} · do not exceed (X) {most}"
+    head = "  not reliable here: start" if doubtful else "  start here"
+    forms = (
+        f"{head} (S) {start} ({after}){rest}",
+        f"{head} (S) {start}{rest}",
+        f"{head} {start} · edge {edge} · do not exceed {most}",
     )
+    yield _line(*(Text(form, style="dim" if doubtful else "") for form in forms))
+    if not doubtful:
+        yield _line(_scale(report, risk))
 
 
 def _scale(report: ScoreReport, risk: RiskAssessment) -> Text:
@@ -83,33 +124,61 @@ def _scale(report: ScoreReport, risk: RiskAssessment) -> Text:
     )
 
 
-def _finding(report: ScoreReport) -> Iterator[Text]:
+def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
+    """Yield the main finding, the assumptions, and what to do next."""
+    yield from _finding(report)
+    if report.assumed:
+        decisive = words.decisive(seed)
+        if decisive:
+            yield _line(Text(f"  {decisive}", style="yellow"))
+        yield _line(Text(f"  {report.assumed}", style="dim"))
+    if report.baseline is None:
+        yield _next(report, seed)
+    else:
+        states = Counter(change.state for change in report.baseline.changes)
+        yield _line(f"  since the baseline: {words.states(states)}")
+
+
+def _finding(report: ScoreReport) -> Iterator[Line]:
     """Yield the finding that matters most, its fix, and how many more there are."""
     if not report.findings:
         return
     first, *others = report.findings
-    style = LEVEL_STYLES[first.level]
-    yield _cut(f"  {first.level} {first.code} {first.message}", style)
+    where = f" [{first.layer}]" if first.layer and first.layer not in first.message else ""
+    said = f"  {first.level} {first.code} {first.message}"
+    yield _line(*(Text(form, style=LEVEL_STYLES[first.level]) for form in (said + where, said)))
     counted = Counter(finding.level.value for finding in others)
     more = ", ".join(f"{number} {level}{'s' * (number > 1)}" for level, number in counted.items())
-    yield _cut(f"    {first.fix}{f' (also {more}: -v)' if more else ''}", "italic")
+    forms = [f"    {first.fix} (also {more}: -v)"] if more else []
+    yield _line(*(Text(form, style="italic") for form in (*forms, f"    {first.fix}")))
 
 
-def _next(report: ScoreReport, seed: SeedReport) -> Text:
-    target, rate = report.target, report.recipe.learning_rate
-    if target.kind in ("factory", "module") or seed.risk is None:
-        return Text("  next: rksp score -v prints every measurement", style="dim")
-    start = seed.risk.start_here
-    if rate is None:
-        command = f"rksp score {target.name} --lr {words.rate(start)}" if start else "-v"
-    elif seed.risk.verdict == "risk" and start is not None:
+def _next(report: ScoreReport, seed: SeedReport) -> Line:
+    """Return the next command: another rate, a short run, or the explanation of an error."""
+    target, rate, risk = report.target, report.recipe.learning_rate, seed.risk
+    if target.kind in ("factory", "module") or risk is None:
+        return _line(Text(f"  next: rksp score {_ALL}", style="dim"))
+    start = risk.start_here
+    first = report.findings[0] if report.findings else None
+    command = f"rksp confirm {target.name} --shrink --lr {rate:g}" if rate else "rksp score --help"
+    if start is not None and (rate is None or risk.verdict == "risk"):
         command = f"rksp score {target.name} --lr {words.rate(start)}"
-    else:
-        command = f"rksp confirm {target.name} --shrink --lr {rate:g}"
-    return _cut(f"  next: {command}   (-v prints every measurement)", "dim")
+    elif start is None and first is not None and first.level == Level.ERROR:
+        command = f"rksp explain {first.code}"
+    forms = (f"  next: {command}   ({_ALL})", f"  next: {command}   (-v: all)")
+    return _line(*(Text(form, style="dim") for form in forms))
 
 
-def _cut(text: str, style: str) -> Text:
-    """Return one line that a hundred columns hold."""
-    line = text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1].rstrip()}…"
-    return Text(line, style=style, no_wrap=True, overflow="ellipsis")
+def _percent(share: float) -> str:
+    """Format a probability without decimals; what is neither 0 nor 1 is not rounded to them."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
+
+
+def _line(*forms: Text | str) -> Line:
+    """Return a line of these forms; line ends in names from outside do not break it."""
+    texts = [form if isinstance(form, Text) else Text(form) for form in forms]
+    for text in texts:
+        text.plain = one_line(text.plain)
+    return Line(texts)

@@ -21,6 +21,7 @@ from rksp.documents.score import (
 from rksp.recipe_files.table_text import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
+from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -45,7 +46,7 @@ def render(report: ScoreReport) -> Group:
         parts.append(_changes(report.baseline))
     if seed.spectra.layers:
         parts += [Text(), _spectra(seed)]
-    parts += [Text(), _forward(seed)]
+    parts += [Text(), _measured(seed)]
     if report.recipe_origins:
         parts += [Text(), *_recipe(report, seed)]
     notes = words.notes(report, seed)
@@ -141,19 +142,20 @@ def _changes(changed: ComparisonReport) -> Group:
 
 
 def _spectra(seed: SeedReport) -> Group:
-    spectra = seed.spectra
-    score = "not measured" if spectra.published_score is None else f"{spectra.published_score:.3f}"
+    spectra, shown = seed.spectra, [column for column in COLUMNS if column.is_brief]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    for title in ("block", "M≈1", "M>1", "ρ", "κ(V)", "η", "update", "status"):
-        table.add_column(title, justify="left" if title in ("block", "status") else "right")
-    for layer in _shown(spectra.layers):
-        table.add_row(*layer)
+    table.add_column("block")
+    for column in shown:
+        table.add_column(column.title, justify="right")
+    table.add_column("status")
+    for row in _shown(spectra.layers):
+        table.add_row(*row)
+    table.add_row("usual", *map(usual, shown), style="dim")
     masses = [layer.near_unit_mass for layer in spectra.layers]
     return Group(
         Text.assemble(
             ("Residual-stream spectra", "bold"),
-            f"  near-unit mass {score} ({spectra.variant}), over {spectra.coverage:.0%} of the "
-            f"blocks  {_sparkline(masses)}",
+            f" ({spectra.variant}), coverage {spectra.coverage:.0%}  {_sparkline(masses)}",
         ),
         table,
     )
@@ -171,7 +173,7 @@ def _shown(layers: list[LayerReport]) -> list[tuple[str, ...]]:
     last = -1
     for i in kept:
         if i > last + 1:
-            rows.append((f"  … {i - last - 1} more", *[""] * 7))
+            rows.append((f"  … {i - last - 1} more",))
         rows.append(_row(layers[i]))
         last = i
     return rows
@@ -179,52 +181,22 @@ def _shown(layers: list[LayerReport]) -> list[tuple[str, ...]]:
 
 def _row(layer: LayerReport) -> tuple[str, ...]:
     status = "" if layer.status == Status.OK.value else layer.status.replace("_", " ")
-    return (
-        layer.name,
-        _number(layer.near_unit_mass),
-        _number(layer.expansive_mass),
-        _number(layer.spectral_radius),
-        _number(layer.eigenvector_condition, "{:.3g}"),
-        _number(layer.nonlinearity),
-        _number(layer.update_ratio),
-        status,
-    )
+    numbers = [
+        _number(getattr(layer, column.field), f"{{:{column.form}}}")
+        for column in COLUMNS
+        if column.is_brief
+    ]
+    return (layer.name, *numbers, status)
 
 
-def _forward(seed: SeedReport) -> Table:
-    forward, response = seed.forward, seed.response
-    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-
-    def add(name: str, value: float | None, meaning: str, form: str = "{:.3g}") -> None:
-        if value is not None:
-            table.add_row(name, form.format(value), meaning)
-
-    guess = (
-        ""
-        if forward.uniform_loss is None
-        else f"the loss of a uniform guess is {forward.uniform_loss:.3g}"
-    )
-    add("initial loss", forward.loss, guess)
-    add("logit std", forward.logit_std, "over the classes")
-    add("attention logit std", forward.attention_logit_std, "in the layer where it is largest")
-    add(
-        "attention entropy",
-        forward.attention_entropy,
-        "in the layer where it is lowest; 1 is uniform",
-    )
-    add("router entropy", forward.router_entropy, "in the layer where it is lowest; 1 is uniform")
-    add(
-        "largest activation",
-        forward.activation_absmax,
-        f"{forward.activation_name}; fp16 overflows at 65504",
-    )
-    if response is not None:
-        add("gradient norm", response.grad_norm, "of the first batch")
-        add("critical rate", response.critical_rate, "a larger first step raises the loss")
-    return table
+def _measured(seed: SeedReport) -> Group:
+    """Render every measured number beside its healthy range."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for title in ("measured", "value", "healthy", ""):
+        table.add_column(title, justify="right" if title == "value" else "left")
+    for row in measured(seed):
+        table.add_row(row.word, f"{row.value:.3g}", row.healthy, Text(row.note))
+    return Group(table, Text(RANGE_NOTE, style="dim"))
 
 
 def _sparkline(values: list[float | None]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.recipe_files import table_text
+from rksp.sizes import count
 from rksp.spectra.status import Status
 
 TITLES = {
@@ -20,14 +21,6 @@ TITLES = {
 
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 STATES = ("new", "worse", "unchanged", "better", "fixed")
-
-
-def count(number: int) -> str:
-    """Format a count with three digits and a letter: `124 M`."""
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {letter}"
-    return str(number)
 
 
 def size_and_weights(report: ScoreReport) -> str:
@@ -75,7 +68,7 @@ def rates(risk: RiskAssessment) -> str:
     if risk.start_here is None:
         return "no learning rate trains this model"
     return (
-        f"start here {rate(risk.start_here)} (expected loss {risk.start_excess:.2f} nats, "
+        f"start here {rate(risk.start_here)} (expected excess {risk.start_excess:.2f} nats, "
         f"P(failed) {risk.start_failed:.1%}); likely edge {rate(risk.likely_edge)}; "
         f"do not exceed {rate(risk.do_not_exceed)}"
     )

@@ -11,8 +11,9 @@ from torch import nn
 from rksp.batch import Batch
 from rksp.errors import InputError
 from rksp.measure.forward import ForwardStats
-from rksp.measure.snapshots import Collected, collect
+from rksp.measure.snapshots import Collected, LayerTransition, collect
 from rksp.models.anatomy.equivalent import equivalent_shape
+from rksp.models.streaming.meter import Progress
 from rksp.spectra.dmd import VARIANTS
 from rksp.spectra.profile import SpectralAccumulator, SpectralProfile
 
@@ -100,6 +101,7 @@ def profile(
     blocks: str | None = None,
     workers: int = 1,
     needs_chain: bool = True,
+    progress: Progress | None = None,
 ) -> Profile:
     """Profile a given model: one forward pass, every block's spectrum.
 
@@ -115,6 +117,7 @@ def profile(
         workers: Threads for the eigenproblems; the result does not depend on their number.
         needs_chain: Whether to refuse a model without a chain of blocks; if false, its spectra are
             not measured.
+        progress: Called after every block; see `Progress`.
 
     Returns:
         The profile.
@@ -129,10 +132,16 @@ def profile(
     with SpectralAccumulator(
         variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
     ) as spectra:
+
+        def consume(transition: LayerTransition) -> None:
+            spectra.consume(transition)
+            if progress is not None:
+                progress(transition.layer + 1, transition.of, "forward and spectra")
+
         seen: Collected = collect(
             model,
             batch,
-            consume=spectra.consume,
+            consume=consume,
             num_states=num_states,
             blocks=blocks,
             needs_chain=needs_chain,

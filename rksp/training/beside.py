@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +94,16 @@ class Beside(Companion):
         for fault in self.faults:
             fault.after_backward(moment)
         self._alarms = self.heard = self._agreed(self.watch.after_backward(moment))
+
+    @contextmanager
+    def repeating(self, moment: Moment) -> Iterator[None]:
+        """Hang the hooks of the step again for a repetition of its passes."""
+        for part in (*self.faults, *self.interventions):
+            self._handles += part.arm(moment)
+        yield
+        self._disarm()
+        for fault in self.faults:  # one that strikes for long strikes again
+            fault.after_backward(moment)
 
     def before_update(self, moment: Moment) -> bool:
         """Let the interventions change the gradients; return whether there are any."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from rksp.batch import Batch
 from rksp.errors import InputError
-from rksp.moment import Moment
+from rksp.moment import Moment, Repeat
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.outcome import Curves
@@ -52,6 +53,10 @@ class Companion:
 
     def after_backward(self, moment: Moment) -> None:
         """Look at the gradients, unscaled and unclipped; called even if the loss is not finite."""
+
+    def repeating(self, moment: Moment) -> AbstractContextManager[None]:
+        """Surround a repetition of the step's forward and backward passes."""
+        return contextlib.nullcontext()
 
     def before_update(self, moment: Moment) -> bool:
         """Change the gradients after they were recorded; return whether they may have changed."""
@@ -108,17 +113,12 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         moment = Moment(step=step, model=model, optimizer=optimizer, learning_rate=rate)
+        micro_batches = batches[step * micro_steps : (step + 1) * micro_steps]
+        passes = _Passes(moment, micro_batches, beside, cast, scaler)
+        moment.repeat = passes.again
         beside.begin(moment)
         while True:
-            loss = 0.0
-            for batch in batches[step * micro_steps : (step + 1) * micro_steps]:
-                with cast:
-                    part = task_loss(model, batch) / micro_steps
-                    penalty = beside.penalty(moment)
-                whole = part if penalty is None else part + penalty / micro_steps
-                scaler.scale(whole).backward()
-                loss += part.item()
-            moment.loss = loss = mean_over_ranks(loss)
+            moment.loss = loss = mean_over_ranks(passes.run())
             if not math.isfinite(loss):
                 break
             scaler.unscale_(optimizer)
@@ -148,12 +148,61 @@ def train(
         )
 
 
+class _Passes:
+    """The forward and backward passes of one step, as often as they are asked for."""
+
+    def __init__(
+        self,
+        moment: Moment,
+        micro_batches: Sequence[Batch],
+        beside: Companion,
+        cast: AbstractContextManager,
+        scaler: torch.amp.GradScaler,
+    ) -> None:
+        self.moment, self.micro_batches, self.beside = moment, micro_batches, beside
+        self.cast, self.scaler = cast, scaler
+        self._randomness = torch.get_rng_state()
+        self._loss = math.nan
+
+    def run(self) -> float:
+        """Add the step's gradients, scaled, to those that stand; return the loss of this rank."""
+        loss, count = 0.0, len(self.micro_batches)
+        for batch in self.micro_batches:
+            with self.cast:
+                part = task_loss(self.moment.model, batch) / count
+                penalty = self.beside.penalty(self.moment)
+            whole = part if penalty is None else part + penalty / count
+            self.scaler.scale(whole).backward()
+            loss += part.item()
+        self._loss = loss
+        return loss
+
+    def again(self) -> Repeat:
+        """Repeat the step beside its own gradients; only the CPU's generator is put back."""
+        model, own = self.moment.model, self._loss
+        held = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+        for p, _ in held:
+            p.grad = None
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._randomness)
+            with self.beside.repeating(self.moment):
+                loss = self.run()
+                for p, _ in held:
+                    p.grad /= self.scaler.get_scale()
+        gradients = [p.grad for p, _ in held]
+        for p, grad in held:
+            p.grad = grad
+        return Repeat(gradients=gradients, moved=abs(loss - own) / max(abs(own), 1e-30))
+
+
 def gradient_norm(params: Sequence[Tensor]) -> float:
     """Return the Euclidean norm of all gradients together, over all shards, in one reduction.
 
     It is infinite only if a gradient is: where squares overflow float32, it is computed in float64.
     """
     grads = [p.grad for p in params if p.grad is not None]
+    if not grads:  # an intervention dropped the step
+        return 0.0
     norm = _total(torch._foreach_norm(grads))
     return norm if math.isfinite(norm) else _total([grad.double().norm() for grad in grads])
 

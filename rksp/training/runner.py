@@ -95,6 +95,8 @@ def run(
     """
     for fault in faults:
         recipe = fault.recipe(recipe)
+        per_step = recipe.gradient_accumulation_steps
+        batches = fault.batches(batches, per_step=per_step, seed=seed)
     for fault in faults:
         fault.bind(model, seed=seed)
     beside = Beside(watch or Watch([]), interventions, faults, checkpoints)

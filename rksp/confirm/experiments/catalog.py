@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments import tables
+from rksp.confirm.experiments.failures import FAILURES, Failures
 from rksp.confirm.experiments.rows import TrialRow
-from rksp.confirm.experiments.trials import Trial
-from rksp.monitors.registry import MONITORS
-from rksp.recipe import Recipe
+from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
+from rksp.datasets.tasks import make_task
 
 Paper = Mapping[str, float | str]
 Table = Callable[[Sequence[TrialRow], Paper], str]
@@ -61,51 +61,16 @@ class Experiment:
         ]
 
     def table(self, rows: Sequence[TrialRow]) -> str:
-        """Return the tables of rows, as Markdown."""
-        return "\n".join(table(rows, self.paper) for table in self.tables)
+        """Return the tables of rows, as Markdown, and the loss of a trivial answer."""
+        task = make_task(self.setting.task, **self.setting.task_options)
+        chance = f"Answering with the label frequencies costs {task.trivial_loss:.3f} nats.\n"
+        return "\n".join([*(table(rows, self.paper) for table in self.tables), chance])
 
     def _trial(self, arm: str, rate: float, seed: int, faults: tuple[str, ...]) -> Trial:
         recipe = self.setting.recipe.model_copy(update={"learning_rate": rate})
         fault_step = self.setting.fault_step if faults else 0
         varied = {"arm": arm, "recipe": recipe, "seed": seed, "faults": faults}
         return self.setting.model_copy(update=varied | {"fault_step": fault_step})
-
-
-def _setting(
-    family: str,
-    task: str,
-    *,
-    width: int,
-    depth: int,
-    length: int,
-    batch: int,
-    rate: float,
-    warmup: int = 100,
-    clip: float | None = None,
-    task_length: int | None = None,
-    **more: object,
-) -> Trial:
-    """Return a trial of 300 steps at a constant rate on a model with 4 heads and 256 tokens."""
-    shape = {
-        "hidden_size": width,
-        "num_hidden_layers": depth,
-        "num_attention_heads": 4,
-        "vocab_size": 256,
-        "max_position_embeddings": length,
-    }
-    recipe = Recipe(
-        learning_rate=rate,
-        warmup_steps=warmup,
-        max_steps=300,
-        schedule="constant",
-        max_grad_norm=clip,
-        batch_size=batch,
-        sequence_length=length,
-    )
-    shape |= more.pop("shape", {})
-    options = {} if task_length is None else {"length": task_length}
-    given = {"family": family, "shape": shape, "task": task, "task_options": options}
-    return Trial(**given, recipe=recipe, seed=0, **more)
 
 
 # KSS against its alternatives. Setting of arXiv 2602.22988 §5.3 as far as it is published: No-Norm,
@@ -115,33 +80,30 @@ KSS_RATES = (0.005, 0.0075, 0.01)
 ENERGY, PUBLISHED = tables.ENERGY, "kss:form=published"
 RANDOM = "kss:form=random,weight=3"  # a penalty of the same cost and size
 MAIN_ARMS = (BASELINE, ENERGY, PUBLISHED, "clip=1.0", RANDOM)
-_KSS = _setting("zoo_no_norm", "recall", width=64, depth=4, length=64, batch=32, rate=0.005)
+_KSS = small_trial("zoo_no_norm", "recall", width=64, depth=4, length=64, batch=32, rate=0.005)
 
 # MSign where the baseline diverges: the question of arXiv 2602.01734, Table 5, at small size. These
 # runs fail within 300 steps, so MSign acts every 20 steps as well as every 100.
-_MSIGN = _setting(
+_MSIGN = small_trial(
     *("zoo_no_norm", "recall"), width=64, depth=4, length=16, batch=32, rate=0.005, task_length=16
 )
 # MSign where training stalls: deep and narrow, at a rate that is too high. The loss stays finite
 # and ends far above that of a tenth of the rate.
-_MSIGN_DEEP = _setting(
+_MSIGN_DEEP = small_trial(
     *("zoo_pre_ln", "bytes"), width=48, depth=12, length=32, batch=16, rate=0.03,
     warmup=50, task_length=32,
 )  # fmt: skip
 
-# Which monitor sees which fault, how early, and how often it alarms without a fault. Monitors with
-# a sparser default cadence read every 5 steps; every 100 they would have one or two samples before
-# the fault. The cadences are written out because a trial must not change with the defaults.
-EVERY = {"loss": 1, "gradient-norm": 1, "non-finite": 1, "update-rms": 4, "jacobian-alignment": 15}
-_CROSS_TALK = _setting(
+# Which monitor sees which fault, how early, and how often it alarms without a fault.
+_CROSS_TALK = small_trial(
     *("zoo_moe", "bytes"), width=32, depth=3, length=32, batch=8, rate=1e-3,
     warmup=tables.WARMUP, clip=1.0, task_length=32,
     shape={"num_experts": 4, "num_experts_per_tok": 2},
-    monitors=tuple(f"{name}:every={EVERY.get(name, 5)}" for name in MONITORS),
+    monitors=DENSE,
     fault_step=tables.FAULT_STEP,
 )  # fmt: skip
 
-EXPERIMENTS: Mapping[str, Experiment] = {
+EXPERIMENTS: Mapping[str, Experiment | Failures] = {
     "kss": Experiment(
         setting=_KSS,
         blocks=(
@@ -220,4 +182,5 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         tables=(tables.cross_talk,),
     ),
+    "failures": Failures(failures=FAILURES, seeds=range(2)),
 }

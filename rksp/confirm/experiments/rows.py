@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from rksp.confirm.experiments.trials import Stored
+from rksp.confirm.onset import departure
 from rksp.errors import ArtifactError
 from rksp.files import atomic_write
 from rksp.outcome import Outcome
@@ -38,6 +39,8 @@ class TrialRow(BaseModel):
     seconds: float
     action_seconds: float
     monitor_seconds: float
+    case: str = ""
+    is_twin: bool = False
 
     @property
     def has_diverged(self) -> bool:
@@ -71,17 +74,19 @@ class Cost(BaseModel):
 
 
 def to_rows(stored: Sequence[Stored]) -> list[TrialRow]:
-    """Return the rows of stored trials."""
-    shared = set(TrialRow.model_fields) - {"rate", "faults", "fault_step"}
-    return [
-        TrialRow(
-            rate=s.trial.recipe.learning_rate,
-            faults=s.trial.faults,
-            fault_step=s.trial.fault_step,
-            **s.result.model_dump(include=shared),
-        )
-        for s in stored
-    ]
+    """Return the rows of stored trials; a twin of the same case and seed gives an onset too."""
+    twins = {(s.trial.case, s.trial.seed): s for s in stored if s.trial.is_twin}
+    return [_row(s, twins.get((s.trial.case, s.trial.seed))) for s in stored]
+
+
+def _row(stored: Stored, twin: Stored | None) -> TrialRow:
+    trial, result = stored.trial, stored.result
+    own = {"faults", "fault_step", "case", "is_twin"}
+    fields = result.model_dump(include=set(TrialRow.model_fields) - {"rate", *own})
+    if twin is not None and fields["onset"] is None:
+        curves = [[value for _, value in s.result.loss] for s in (stored, twin)]
+        fields["onset"] = departure(*curves, planned_steps=trial.recipe.max_steps)
+    return TrialRow(rate=trial.recipe.learning_rate, **trial.model_dump(include=own), **fields)
 
 
 def write_rows(path: Path, rows: Sequence[BaseModel]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rksp.confirm.experiments import cost, table_1, tables
 from rksp.confirm.experiments.catalog import EXPERIMENTS, Experiment
+from rksp.confirm.experiments.failures import Failures
 from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
 from rksp.confirm.experiments.trials import read_trials, run_trials
 from rksp.errors import InputError
@@ -59,7 +60,7 @@ def reproduce(
 
 
 def _rows(
-    name: str, experiment: Experiment, folder: Path, workers: int, progress: Progress
+    name: str, experiment: Experiment | Failures, folder: Path, workers: int, progress: Progress
 ) -> Sequence[TrialRow]:
     """Return the rows of a folder; with workers, train the missing trials first."""
     plan = experiment.plan()

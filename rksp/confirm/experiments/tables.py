@@ -42,9 +42,12 @@ def divergence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> st
     """Compare the share of diverged trials of every arm with the baseline's.
 
     Fisher's test takes the baseline on the arm's own trials; the loss is the median over the trials
-    that ended.
+    that ended. A trial that diverged by the published label did not fail if it ended within the
+    margin of the best: its gradient norm spiked and did no harm.
     """
     by_arm = {arm: {(r.rate, r.seed): r for r in rows if r.arm == arm} for arm in _arms(rows)}
+    ended = [row.final_loss for row in rows if row.final_loss is not None]
+    bar = min(ended, default=0.0) + OutcomePolicy().margin
     cells = []
     for arm, own in by_arm.items():
         paired = [by_arm[BASELINE][key] for key in own if key in by_arm[BASELINE]]
@@ -57,9 +60,12 @@ def divergence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> st
         final = f"{statistics.median(finals):.3f}" if finals else _NONE
         theirs = paper.get(arm, _NONE)
         theirs = f"{theirs:.1f} %" if isinstance(theirs, float) else theirs
-        counts = (f"{bad}/{len(own)}", f"{bad / len(own):.0%}")
+        failed = len(own) - sum(final <= bar for final in finals)
+        counts = (f"{bad}/{len(own)}", f"{bad / len(own):.0%}", f"{failed}/{len(own)}")
         cells.append((f"`{arm}`", *counts, p, relative, final, theirs))
-    header = ("arm", "diverged", "share", "Fisher p", "relative", "final loss", "paper")
+    header = (
+        *("arm", "diverged", "share", "failed", "Fisher p", "relative", "final loss", "paper"),
+    )
     return markdown(header, cells)
 
 

@@ -16,17 +16,23 @@ from rksp.documents.confirm import TrialReport
 from rksp.files import ResultFolder, digest
 from rksp.lab.run import Progress, work_through
 from rksp.models.zoo import build_member
+from rksp.monitors.registry import MONITORS
 from rksp.monitors.rules import replay
 from rksp.recipe import Recipe
 from rksp.training.runner import RunRecord
 
 _READINGS = ".readings.gz"
+# Monitors whose default cadence is sparser read every 5 steps: at 100 they would have a sample or
+# two before a fault. Not the defaults: a trial must not change with them.
+_EVERY = {"loss": 1, "gradient-norm": 1, "non-finite": 1, "update-rms": 4, "jacobian-alignment": 15}
+DENSE = tuple(f"{name}:every={_EVERY.get(name, 5)}" for name in MONITORS)
 
 
 class Trial(BaseModel):
     """Everything that one trial depends on.
 
-    `fault_step` is the step from which on an alarm counts as having seen the fault.
+    `fault_step` is the step from which on an alarm counts as having seen the fault. `case` names
+    the failure that it replays, or whose healthy twin it is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,12 +47,51 @@ class Trial(BaseModel):
     faults: tuple[str, ...] = ()
     monitors: tuple[str, ...] = ()
     fault_step: int = 0
+    case: str = ""
+    is_twin: bool = False
 
     @property
     def id(self) -> str:
         """The hash of the content, under which the result is stored."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return digest(text)
+
+
+def small_trial(
+    family: str,
+    task: str,
+    *,
+    width: int,
+    depth: int,
+    length: int,
+    batch: int,
+    rate: float,
+    warmup: int = 100,
+    clip: float | None = None,
+    task_length: int | None = None,
+    **more: object,
+) -> Trial:
+    """Return a trial of 300 steps at a constant rate on a model with 4 heads and 256 tokens."""
+    shape = {
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": 4,
+        "vocab_size": 256,
+        "max_position_embeddings": length,
+    }
+    recipe = Recipe(
+        learning_rate=rate,
+        warmup_steps=warmup,
+        max_steps=300,
+        schedule="constant",
+        max_grad_norm=clip,
+        batch_size=batch,
+        sequence_length=length,
+    )
+    shape |= more.pop("shape", {})
+    options = {} if task_length is None else {"length": task_length}
+    given = {"family": family, "shape": shape, "task": task, "task_options": options}
+    return Trial(**given, recipe=recipe, seed=0, **more)
 
 
 class Stored(BaseModel):

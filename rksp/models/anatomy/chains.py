@@ -154,8 +154,9 @@ def find_chains(
     chains = chains if path is not None else _outermost(chains)
     if not chains and changing is not None:
         raise NotCovered(
-            f"The blocks of {changing} change the shape of their states, so there is no residual "
-            "stream of constant width; rksp covers constant-width models only."
+            f"The blocks of {changing} change the shape of their states, or the states have width "
+            "1, so there is no residual stream of constant width; rksp covers only models that "
+            "have one."
         )
     if not chains:
         raise NotCovered(

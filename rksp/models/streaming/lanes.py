@@ -59,7 +59,7 @@ class _Stopped(BaseException):
 class _Lane(threading.Thread):
     """One pass with its weights moved by `rate` times the update."""
 
-    def __init__(self, lanes: Lanes, rate: float, run: Callable[[], object]) -> None:
+    def __init__(self, lanes: Lanes, rate: float, run: Callable[[float], object]) -> None:
         super().__init__(name="rksp-lane", daemon=True)
         self.lanes, self.rate, self.run_pass = lanes, rate, run
         self.want: _Want | None = None
@@ -75,7 +75,7 @@ class _Lane(threading.Thread):
         """Run the pass and keep its result or its error."""
         try:
             with torch.no_grad(), _LaneProducts(self):
-                self.result = self.run_pass()
+                self.result = self.run_pass(self.rate)
         except BaseException as error:  # raised again in the thread that waits
             self.error = error
         finally:
@@ -116,11 +116,11 @@ class Lanes:
         self.stream, self.direction, self.rates, self.served = stream, direction, rates, served
         self.back = threading.Event()
         self._places: dict[Unit, list[int]] = {}
-        for place, unit in enumerate(stream.order):
+        for place, unit in enumerate(stream.supply.order):
             self._places.setdefault(unit, []).append(place)
         self._next: tuple[Key, Callable[[], Tensor]] | None = None
 
-    def run(self, run: Callable[[], object]) -> list[object]:
+    def run(self, run: Callable[[float], object]) -> list[object]:
         """Return the results of `run` at each rate; raise the first error of any lane."""
         lanes = [_Lane(self, rate, run) for rate in self.rates]
         with self.stream.visited_by(self):
@@ -186,7 +186,7 @@ class Lanes:
             self._serve_rows(want.slot, lanes)
 
     def _serve_unit(self, unit: Unit, lanes: list[_Lane]) -> None:
-        weights = self.stream.fetch(unit)
+        weights = self.stream.supply.fetch(unit)
         updates = {name: self._update((name, None), weight) for name, weight in weights.items()}
         for lane in lanes:
             moved = {
@@ -202,8 +202,8 @@ class Lanes:
         wait = self._next[1] if self._next is not None and self._next[0] == key else begin()
         self._next = None
         weight = wait()
-        if index + 1 < len(slot.empty) and self.stream.ahead:
-            read = self.stream.read(slot)
+        if index + 1 < len(slot.empty) and self.stream.supply.ahead:
+            read = self.stream.supply.read(slot)
             following = read(index + 1, index + 2)
             self._next = (slot.name, index + 1), lambda: following()[0]
         update = self._update(key, weight)
@@ -214,14 +214,14 @@ class Lanes:
     def _serve_rows(self, slot: Slot, lanes: list[_Lane]) -> None:
         """Serve products with a weight that is never whole."""
         outs = [torch.empty(*lane.asked[0].shape[:-1], len(slot.empty)) for lane in lanes]
-        for start, stop, part in Rows(slot.empty, self.stream.read(slot)).parts():
+        for start, stop, part in Rows(slot.empty, self.stream.supply.read(slot)).parts():
             update = self._update((slot.name, None), part, start)
             for lane, out in zip(lanes, outs, strict=True):
                 x, bias = lane.asked
                 weight = self._moved(part, update, lane.rate)
                 flat = out.view(-1, out.shape[-1])[:, start:stop]
                 own = None if bias is None else bias[start:stop]
-                SplitProducts(self.stream.products).multiply(
+                SplitProducts(self.stream.supply.products).multiply(
                     x.reshape(-1, x.shape[-1]), weight, own, flat
                 )
                 del weight
@@ -235,7 +235,7 @@ class Lanes:
             return None
         if not self.direction.is_by_rows(key[0]) or weight.dim() == 0:
             return self.direction.rows(key, 0, len(weight) if weight.dim() else 1, weight)
-        out = self.stream.buffers.empty(weight)
+        out = self.stream.supply.buffers.empty(weight)
 
         def fill(start: int, stop: int) -> None:
             out[start:stop] = self.direction.rows(
@@ -243,7 +243,7 @@ class Lanes:
             )
 
         jobs = [partial(fill, *edges) for edges in chunks(tuple(weight.shape))]
-        run_all(self.stream.products, jobs)
+        run_all(self.stream.supply.products, jobs)
         return out
 
     def _moved(self, weight: Tensor, update: Tensor | None, rate: float) -> Tensor:
@@ -252,14 +252,15 @@ class Lanes:
             return weight
         if weight.dim() == 0:
             return weight + rate * update
-        out = self.stream.buffers.empty(weight)
+        out = self.stream.supply.buffers.empty(weight)
 
         @torch.no_grad()
         def move(start: int, stop: int) -> None:
             torch.add(weight[start:stop], update[start:stop], alpha=rate, out=out[start:stop])
 
         run_all(
-            self.stream.products, [partial(move, *edges) for edges in chunks(tuple(weight.shape))]
+            self.stream.supply.products,
+            [partial(move, *edges) for edges in chunks(tuple(weight.shape))],
         )
         return out
 
@@ -279,7 +280,7 @@ class _LaneRows:
     def look_up(self, ids: Tensor) -> Tensor:
         """Return `weight[ids]`."""
         lanes, key = self.lane.lanes, (self.slot.name, None)
-        found = Rows(self.slot.empty, lanes.stream.read(self.slot)).look_up(ids)
+        found = Rows(self.slot.empty, lanes.stream.supply.read(self.slot)).look_up(ids)
         if self.lane.rate == 0 or not lanes.direction.moves(key):
             return found
         flat, rows = ids.flatten(), found.view(-1, found.shape[-1])
@@ -298,7 +299,7 @@ class _LaneProducts(SplitProducts):
     def __init__(self, lane: _Lane) -> None:
         stream = lane.lanes.stream
         tall: Mapping[int, _LaneRows] = {id(s.empty): _LaneRows(lane, s) for s in stream.tall}
-        super().__init__(stream.products, tall)
+        super().__init__(stream.supply.products, tall)
 
     def _by_rows(self, weight, x: Tensor, like: nn.Parameter, bias: Tensor | None = None) -> Tensor:
         return weight.product(x, bias)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# Called with the work done, the total work in the same unit, and a label.
+# Called with the work done, the total work in the same unit (0: unknown), and a label.
 Progress = Callable[[float, float, str], None]
 
 

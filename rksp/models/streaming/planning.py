@@ -42,7 +42,7 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
     limit = free_memory() if stream.max_memory is None else stream.max_memory
     for ahead in (wished, inner, wished // 4, 0):
         plan = plan_memory(
-            stream.order,
+            stream.supply.order,
             ahead=ahead,
             slice_size=_slice_size(stream),
             widest=stream.widest * sequences,
@@ -60,7 +60,10 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
 # replaced yet, at the worst moment of the backward pass.
 _KEPT = 1.35
 _LANES = 5  # most lanes of a sweep
-_PASSES, _LOADS = 3.7, 7  # multiples of the whole pass: its arithmetic, and its loading of weights
+# Multiples of what a pass takes. Arithmetic over one batch: forward and backward (3), two passes
+# over both batches (4), 11 over one, and gradients multiplied out five times (2). Loading of
+# weights: forward, backward, sums and four sweeps.
+_BATCHES, _LOADS = 3 + 4 + 11 + 2, 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,23 +72,31 @@ class ResponsePlan:
 
     Attributes:
         peak: Peak memory in bytes.
-        seconds: Time estimated from the preceding pass; None if there was none.
+        processor_seconds: Estimated from the preceding pass; None if there was none.
+        seconds: The same on the clock, if the machine stays as busy as it was.
     """
 
     peak: int
-    seconds: float | None
+    processor_seconds: float | None = None
+    seconds: float | None = None
 
     def describe(self) -> str:
         """Return the plan as one line."""
-        time = "" if self.seconds is None else f", about {self.seconds / 60:.1f} minutes"
+        time = ""
+        if self.seconds is not None:
+            time = (
+                f", about {self.seconds / 60:.1f} minutes, "
+                f"{self.processor_seconds / 60:.1f} of processor time"
+            )
         return f"response: {readable(self.peak)}{time}"
 
 
-def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
+def plan_response(stream: Stream, sequences: int, tokens: int, classes: int) -> ResponsePlan:
     """Predict a streamed response, which keeps every weight's inputs and outputs.
 
     Args:
         stream: A rehearsed stream.
+        sequences: Sequences of one of its two batches.
         tokens: Tokens of one of its two batches.
         classes: Number of classes of the logits.
 
@@ -108,12 +119,14 @@ def plan_response(stream: Stream, tokens: int, classes: int) -> ResponsePlan:
     weights = 2 * largest + (0 if stream.plan is None else stream.plan.weights)
     lanes = _LANES * 4 * 2 * stream.widest + 3 * 4 * logits
     inside = _KEPT * 4 * kept + weights + lanes
-    seconds = None
-    if stream.pass_seconds is not None:
-        waited = min(stream.waited, stream.pass_seconds)
-        seconds = _PASSES * (stream.pass_seconds - waited) + _LOADS * waited
-    base = resident_memory() + OVERHEAD
-    return ResponsePlan(peak=base + int(1.1 * inside), seconds=seconds)
+    peak = resident_memory() + OVERHEAD + int(1.1 * inside)
+    cost = stream.cost
+    if cost is None:
+        return ResponsePlan(peak=peak)
+    share = sequences / cost.sequences
+    worked = _BATCHES * share * cost.computing + _LOADS * cost.loading
+    busy = max(cost.computing + cost.loading, 1e-9) / max(cost.seconds, 1e-9)
+    return ResponsePlan(peak=peak, processor_seconds=worked, seconds=worked / busy)
 
 
 def _slice_size(stream: Stream) -> int:

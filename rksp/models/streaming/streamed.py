@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 
 from rksp.models.anatomy.chains import Chain, find_chains
+from rksp.models.streaming.rehearsal import rehearse
 from rksp.models.streaming.stream import Stream
 
 
@@ -36,7 +37,7 @@ def locate_chains(
     if stream is None:
         return find()
     width = getattr(getattr(model, "config", None), "hidden_size", 0)
-    return stream.rehearse(find, sequences=sequences, entries=states * int(width or 0))
+    return rehearse(stream, find, sequences=sequences, entries=states * int(width or 0))
 
 
 def computing(model: nn.Module) -> AbstractContextManager[object]:

@@ -67,11 +67,11 @@ class Tape(TorchFunctionMode):
 
     def enter(self, unit: Unit) -> None:
         """Place the weights of a unit."""
-        tensors = self.stream.fetch(unit)
+        tensors = self.stream.supply.fetch(unit)
         self.served(unit.size)
         lent = {
             slot.name: self._lend(
-                slot, None, tensors[slot.name], lambda slot=slot: self.stream.begin(slot)
+                slot, None, tensors[slot.name], lambda slot=slot: self.stream.supply.begin(slot)
             )
             for slot in unit.slots
         }
@@ -149,7 +149,7 @@ class Tape(TorchFunctionMode):
         """Load the weight of a product again; start loading that of the product before it."""
         wait = self._coming.pop(number, None) or self._products[number]()
         earlier = number - 1
-        if earlier >= 0 and self._products[earlier] is not None and self.stream.ahead:
+        if earlier >= 0 and self._products[earlier] is not None and self.stream.supply.ahead:
             self._coming[earlier] = self._products[earlier]()
         return wait()
 
@@ -195,7 +195,7 @@ class _Product(torch.autograd.Function):
         elif ctx.needs_input_grad[0]:
             weight = ctx.tape.load(ctx.number)
             weight = weight.T if ctx.is_transposed else weight
-            grad_x = multiply_back(stream.products, outer, weight).view(x.shape)
+            grad_x = multiply_back(stream.supply.products, outer, weight).view(x.shape)
             ctx.tape.served(2 * weight.numel() * weight.element_size())
         if ctx.needs_input_grad[2]:
             grad_bias = outer.sum(0)
@@ -224,8 +224,8 @@ def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
     """Compute `x @ weight` for a weight that is loaded by ranges of rows, given its placeholder."""
     slot = next(slot for slot in stream.tall if slot.empty is empty)
     total = torch.zeros(len(x), empty.shape[1])
-    for start, stop, part in Rows(slot.empty, stream.read(slot)).parts():
-        total += multiply_back(stream.products, x[:, start:stop], part)
+    for start, stop, part in Rows(slot.empty, stream.supply.read(slot)).parts():
+        total += multiply_back(stream.supply.products, x[:, start:stop], part)
     return total
 
 

@@ -1,0 +1,113 @@
+"""`python benchmarks/faults COMMAND`: what rksp must survive, tried and counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+_FOLDER = Path(tempfile.gettempdir())
+Results = Annotated[Path, typer.Option(help="File of results; the same command goes on from it.")]
+
+
+@app.callback()
+def faults() -> None:
+    """Keep the name of a command needed."""
+
+
+@app.command()
+def inputs(
+    results: Results = _FOLDER / "rksp-inputs.jsonl",
+    share: Annotated[float, typer.Option(help="Of the 12,000 inputs.")] = 1.0,
+    kind: Annotated[str, typer.Option(help="Only kinds whose name holds this.")] = "",
+    workers: Annotated[int, typer.Option(help="Processes at a time.")] = 2,
+) -> None:
+    """Feed damaged files and words to every command."""
+    from faults.originals import environment
+
+    environment()
+    from faults.inputs import fuzz, timed
+    from faults.kinds import kinds
+
+    chosen = kinds(kind)
+    _warm(chosen)
+    print(f"{len(chosen)} kinds", file=sys.stderr)
+    typer.echo(timed(lambda: fuzz(chosen, results, share=share, workers=workers)))
+
+
+@app.command()
+def kills(
+    count: Annotated[int, typer.Option(help="Kills in all, with results in flight.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
+    job: Annotated[str, typer.Option(help="Only jobs whose name holds this.")] = "",
+) -> None:
+    """Kill grids, labs, confirmations and streamed scores, and take them up again."""
+    from faults.originals import environment
+
+    environment()
+    from faults.kills import kill, table
+    from faults.scenes import shares
+
+    tolls = []
+    for scene, share in shares():
+        if job in scene.name:
+            tolls.append(kill(scene, max(1, round(share * count)), seed=seed))
+            print(table(tolls[-1:]), file=sys.stderr)
+    typer.echo(table(tolls))
+
+
+@app.command()
+def writes(
+    count: Annotated[int, typer.Option(help="Kills in all.")] = 108,
+    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
+) -> None:
+    """Kill whoever writes a file; write on full disks and into closed pipes."""
+    from faults.originals import environment
+
+    environment()
+    from faults.writes import closed_pipes, kill_writers, table
+
+    typer.echo(table(kill_writers(count, seed=seed), closed_pipes()))
+
+
+@app.command()
+def same(
+    limit: Annotated[int, typer.Option(help="Only so many cells of the matrix.")] = 99,
+) -> None:
+    """Run every command over runs, threads, hash seeds, locales and folders; compare the bytes."""
+    from faults.matrix import cells, outcome, table
+
+    found = {}
+    for cell in cells()[:limit]:
+        found[cell] = outcome(cell)
+        print(cell.name, file=sys.stderr)
+    typer.echo(table(found))
+
+
+def _warm(chosen: list) -> None:
+    """Import what the commands need, once and not in every process."""
+    import contextlib
+    import json
+
+    from faults.answers import Case, answer
+    from faults.originals import configurations
+
+    if all(kind.name.startswith("recipe") for kind in chosen):
+        return
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for config in configurations():
+            files = {"config.json": json.dumps(config).encode()}
+            command = ("score", "config.json", "--lr", "1e-4", "--evidence", "config")
+            answer(Case(command=command, files=files))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    app()

@@ -1,0 +1,174 @@
+"""Kills with results in flight: nothing lost, nothing computed twice, no orphan."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults import cheap
+from faults.processes import descendants, exit_code, forked, has_ended, seconds_until_gone
+from faults.scenes import Scene
+
+ORPHANED = 10.0  # seconds after which a worker without a coordinator counts as an orphan
+_AT_MOST = 6  # kills of one job, before it is left to finish
+
+
+@dataclass(slots=True, kw_only=True)
+class Toll:
+    """What kills of one scene did.
+
+    Attributes:
+        kills: That met a job with some results stored and others open.
+        early: That met a job before its first result, or in its last step.
+        workers: Kills of a worker instead of the coordinator.
+        lost: Results that were stored before a kill and not afterwards.
+        doubled: Results that were stored and then computed again.
+        different: Jobs whose rows differ from the undisturbed run's.
+        orphans: Workers that outlived their coordinator by ten seconds.
+        slowest: Seconds that the slowest worker lived on.
+    """
+
+    name: str
+    kills: int = 0
+    early: int = 0
+    workers: int = 0
+    jobs: int = 0
+    lost: int = 0
+    doubled: int = 0
+    different: int = 0
+    orphans: int = 0
+    slowest: float = 0.0
+
+    @property
+    def faults(self) -> int:
+        """Return the number of broken promises."""
+        return self.lost + self.doubled + self.different + self.orphans
+
+
+def kill(scene: Scene, kills: int, *, seed: int = 0) -> Toll:
+    """Kill a scene's job at random moments, take it up again, and compare with an undisturbed run.
+
+    Args:
+        scene: The job.
+        kills: How many with results in flight.
+        seed: Of the moments and of whom they meet.
+    """
+    source = random.Random(seed)
+    toll = Toll(name=scene.name)
+    with tempfile.TemporaryDirectory() as place:
+        whole = Path(place) / "whole"
+        whole.mkdir()
+        started = time.monotonic()
+        assert exit_code(forked(lambda: scene.work(whole))) == 0, scene.name
+        seconds = time.monotonic() - started
+        expected = scene.rows(whole)
+        while toll.kills + toll.early < kills * 2 and toll.kills < kills:
+            folder = Path(place) / f"job-{toll.jobs}"
+            folder.mkdir()
+            _one_job(scene, folder, toll, source, seconds, kills)
+            toll.jobs += 1
+            if scene.rows(folder) != expected:
+                toll.different += 1
+            shutil.rmtree(folder)
+    return toll
+
+
+def _one_job(
+    scene: Scene, folder: Path, toll: Toll, source: random.Random, seconds: float, kills: int
+) -> None:
+    """Kill one job up to six times, then let it end."""
+    workers_met = 0
+    for _ in range(_AT_MOST):
+        if toll.kills >= kills:
+            break
+        pid = forked(lambda: scene.work(folder))
+        before = scene.done(folder)
+        judged = len(cheap.judged(folder / "judged"))
+        _wait_for_a_moment(scene, folder, pid, before, source, seconds)
+        if has_ended(pid):
+            exit_code(pid)
+            break
+        below = descendants(pid)
+        is_worker = bool(below) and workers_met < 1 and source.random() < 0.2
+        workers_met += is_worker
+        _strike(source.choice(sorted(below)) if is_worker else pid, source)
+        if is_worker:  # the coordinator goes on, or says that a worker died
+            time.sleep(0.05)
+            _strike(pid, source)
+            toll.workers += 1
+        code = exit_code(pid)
+        lived = seconds_until_gone(below)
+        after = scene.done(folder)
+        toll.slowest = max(toll.slowest, lived)
+        toll.orphans += lived > ORPHANED
+        toll.lost += len(before - after)
+        toll.doubled += scene.doubled(folder, before, judged)
+        is_in_flight = code != 0 and (scene.size == 1 or 0 < len(after) < scene.size)
+        toll.kills += is_in_flight
+        toll.early += not is_in_flight
+    kept, judged = scene.done(folder), len(cheap.judged(folder / "judged"))
+    pid = forked(lambda: scene.work(folder))
+    if exit_code(pid) != 0:
+        toll.different += 1
+    toll.doubled += scene.doubled(folder, kept, judged)
+
+
+def _wait_for_a_moment(
+    scene: Scene,
+    folder: Path,
+    pid: int,
+    before: set[str],
+    source: random.Random,
+    seconds: float,
+) -> None:
+    """Wait until a random number of new results is stored, and a random moment more."""
+    if scene.size == 1:
+        time.sleep(source.uniform(0.05, 0.95) * seconds)
+        return
+    left = scene.size - len(before)
+    wanted = source.randint(1, max(1, min(left - 2, scene.size // 5)))
+    end = time.monotonic() + 120
+    while len(scene.done(folder) - before) < wanted:
+        if has_ended(pid) or time.monotonic() > end:
+            return
+        time.sleep(0.003)
+    time.sleep(source.uniform(0, 0.03))
+
+
+def _strike(pid: int, source: random.Random) -> None:
+    chosen = source.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (8, 1, 1))[0]
+    os.kill(pid, chosen)
+    if chosen == signal.SIGINT:  # which Python may have met in a place where it is ignored
+        time.sleep(0.2)
+        if not has_ended_if_child(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def has_ended_if_child(pid: int) -> bool:
+    """Say whether a process has ended, where this process may know."""
+    try:
+        return has_ended(pid)
+    except ChildProcessError:
+        return True
+
+
+def table(tolls: Sequence[Toll]) -> str:
+    """Return the tolls as text, with their sum."""
+    columns = ("kills", "early", "workers", "jobs", "lost", "doubled", "different", "orphans")
+    lines = [f"{'job':<18}" + "".join(f"{name:>10}" for name in columns) + "   slowest end"]
+    whole = Toll(name="all")
+    for toll in tolls:
+        for name in columns:
+            setattr(whole, name, getattr(whole, name) + getattr(toll, name))
+        whole.slowest = max(whole.slowest, toll.slowest)
+    for toll in [*tolls, whole]:
+        counts = "".join(f"{getattr(toll, name):>10}" for name in columns)
+        lines.append(f"{toll.name:<18}{counts}{toll.slowest:>12.1f} s")
+    return "\n".join(lines)

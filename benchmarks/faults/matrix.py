@@ -1,0 +1,221 @@
+"""Equal commands give equal bytes: over runs, threads, hash seeds, locales and working folders."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+RUNS, THREADS, HASH_SEEDS = 3, (1, 2), (0, 4711)
+_SHAPE = ("n_layer=2", "n_embd=32", "n_head=2", "vocab_size=300")
+_SET = tuple(word for setting in _SHAPE for word in ("--set", setting))
+_SCORE = ("score", "gpt2", *_SET, "--lr", "1e-3", "--snapshots", "256")
+_RUN_FILE = """\
+base_model: gpt2
+learning_rate: 1e-4
+micro_batch_size: 2
+gradient_accumulation_steps: 1
+max_steps: 10
+sequence_len: 64
+"""
+_PLAN = """\
+name: tiny
+seed: 3
+ladders: 2
+families: {zoo_pre_ln: 1.0, zoo_no_norm: 1.0}
+tasks: {recall: 1.0}
+widths: [32]
+depths: [2]
+batch_sizes: [4]
+sequence_lengths: [16]
+steps: [4]
+"""
+# What differs between equal runs and says so: times, and what names the machine's state.
+_VARIES = ("seconds", "timings", "overhead", "threads", "created", "command", "progress")
+
+
+def commands() -> tuple[tuple[str, Sequence[str]], ...]:
+    """Return every command of the matrix, in an order in which each finds its files."""
+    short = ("--steps", "4", "--seeds", "1", "--batch-size", "2", "--sequence-length", "16")
+    return (
+        ("score", (*_SCORE, "-o", "a.json", "-o", "a.html", "-o", "a.sarif", "-o", "a.xml")),
+        ("score as text", (*_SCORE, "--lr", "10", "-o", "b.json", "-o", "b.md")),
+        ("score of a configuration", ("score", "gpt2", "--lr", "1e-3", "--evidence", "config")),
+        ("streamed score", (*_SCORE, "--stream", "always", "--format", "json")),
+        ("checks", ("checks",)),
+        ("explain", ("explain", "RKSP201")),
+        ("explain-config", ("explain-config", "run.yaml", "--devices", "8", "--format", "json")),
+        ("transfer", ("transfer", "gpt2", "gpt2", "--lr", "1e-3", "--format", "json")),
+        ("diff", ("diff", "a.json", "b.json", "--format", "json")),
+        ("report", ("report", "b.json", "--format", "markdown")),
+        ("schema", ("schema", "grid")),
+        (
+            "grid",
+            (
+                *("grid", "gpt2", *_SHAPE, "lr=1e-4,1e-3,1e-2", "seed=0,1", "--snapshots", "256"),
+                *("-o", "g.db", "--workers", "1", "--format", "json", "--export", "g.csv"),
+            ),
+        ),
+        (
+            "confirm",
+            (
+                *("confirm", "gpt2", *_SET, "--lr", "1e-3", *short, "--evidence", "forward"),
+                *("-o", "c.json", "--keep", "kept", "--format", "json"),
+            ),
+        ),
+        ("lab run", ("lab", "run", "plan.yaml", "-o", "ladders", "--workers", "1")),
+        ("lab pack", ("lab", "pack", "ladders", "-o", "all.parquet")),
+        ("lab card", ("lab", "card", "all.parquet")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One process that runs all commands.
+
+    Attributes:
+        run: Number of the repetition.
+        threads: Threads of torch, and of workers.
+        hash_seed: PYTHONHASHSEED.
+        locale: LC_ALL.
+        folder: Name of the working folder.
+    """
+
+    run: int
+    threads: int
+    hash_seed: int
+    locale: str = "C.UTF-8"
+    folder: str = "work"
+
+    @property
+    def name(self) -> str:
+        """Return the cell in a line."""
+        more = f" {self.locale}" if self.locale != "C.UTF-8" else ""
+        more += f" in {self.folder!r}" if self.folder != "work" else ""
+        return f"run {self.run}, {self.threads} threads, hash seed {self.hash_seed}{more}"
+
+
+def cells() -> list[Cell]:
+    """Return the full matrix, and two cells with another locale and another folder."""
+    whole = itertools.product(range(RUNS), THREADS, HASH_SEEDS)
+    found = [Cell(run=run, threads=threads, hash_seed=seed) for run, threads, seed in whole]
+    return [
+        *found,
+        Cell(run=0, threads=1, hash_seed=0, locale="C"),
+        Cell(run=0, threads=1, hash_seed=0, folder="wörk folder"),
+    ]
+
+
+def outcome(cell: Cell) -> dict[str, str]:
+    """Run all commands in a process of their own; return a digest of each command's answers."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(cell.threads),
+        "MKL_NUM_THREADS": str(cell.threads),
+        "PYTHONHASHSEED": str(cell.hash_seed),
+        "LC_ALL": cell.locale,
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "100",
+    }
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / cell.folder
+        folder.mkdir()
+        code = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r})\n"
+        code += f"from faults.matrix import run_all; run_all({cell.threads})"
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(f"{cell.name}: {done.stderr[-1000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_all(threads: int) -> None:
+    """Run all commands in this process and folder; print a digest of each one's answers."""
+    from rksp.cli import main
+
+    Path("run.yaml").write_text(_RUN_FILE, encoding="utf-8")
+    Path("plan.yaml").write_text(_PLAN, encoding="utf-8")
+    digests = {}
+    for name, words in commands():
+        before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
+        out = io.StringIO()
+        more = ("--threads", str(threads)) if words[0] == "score" else ()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:
+            try:
+                main([*words, *more])
+            except SystemExit as left:
+                code = left.code
+        if code not in (0, 1):
+            raise RuntimeError(f"{name} left with {code}: {err.getvalue()[-500:]}")
+        new = sorted(
+            path
+            for path in Path().rglob("*")
+            if path.is_file() and before.get(path) != path.stat().st_mtime_ns
+        )
+        parts = {"exit": str(code).encode(), "stdout": out.getvalue().encode()}
+        parts |= {str(path): path.read_bytes() for path in new if _counts(path)}
+        for part, content in parts.items():
+            digests[f"{name}: {part}"] = hashlib.sha256(steady(part, content)).hexdigest()[:12]
+    print(json.dumps(digests))
+
+
+def _counts(path: Path) -> bool:
+    """Say whether a file is an answer: a store of SQLite has leases and pages of its own."""
+    return not path.name.startswith((".", "g.db")) and path.suffix not in (".lock", ".db")
+
+
+def steady(name: str, content: bytes) -> bytes:
+    """Return an answer without its timings."""
+    if name.endswith(".parquet"):
+        return _without_times_parquet(content)
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return b"\n".join(
+            line
+            for line in content.splitlines()
+            if not any(word in line for word in (b"seconds", b"overhead", b" s/step", b"took "))
+        )
+    return json.dumps(_steady(document), sort_keys=True).encode()
+
+
+def _steady(value: object) -> object:
+    if isinstance(value, dict):
+        return {k: _steady(v) for k, v in value.items() if not any(word in k for word in _VARIES)}
+    return [_steady(item) for item in value] if isinstance(value, list) else value
+
+
+def _without_times_parquet(content: bytes) -> bytes:
+    import pyarrow.parquet as parquet
+
+    rows = parquet.read_table(io.BytesIO(content)).to_pylist()
+    return repr([{k: v for k, v in row.items() if k != "seconds"} for row in rows]).encode()
+
+
+def table(found: Mapping[Cell, Mapping[str, str]]) -> str:
+    """Return how many answers each cell has that differ from those of the first."""
+    (first, expected), *rest = found.items()
+    lines = [f"{len(expected)} answers of {len(commands())} commands; as in {first.name}?"]
+    wrong = 0
+    for cell, answers in rest:
+        names = expected.keys() | answers.keys()
+        different = sorted(n for n in names if expected.get(n) != answers.get(n))
+        wrong += len(different)
+        lines.append(f"  {cell.name}: {'all' if not different else ', '.join(different)}")
+    lines.append(f"{wrong} of {len(rest) * len(expected)} answers differ.")
+    return "\n".join(lines)

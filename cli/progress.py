@@ -1,0 +1,101 @@
+"""Show progress on stderr: one live line with the remaining time, or few lines in a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Called with what is done, the finished work, and all work in the same unit (0: unknown).
+Report = Callable[[str, float, float], None]
+_SPARSE_SECONDS = 30.0  # between passing lines where stderr is no terminal
+_FEWEST = 3  # events of a step before its pace says something
+
+
+def no_line(what: str) -> bool:
+    """Keep no line: only the live line is shown."""
+    return False
+
+
+@contextmanager
+def live_progress(
+    keeps: Callable[[str], bool] = no_line,
+    *,
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Report]:
+    """Yield a function that reports progress.
+
+    Args:
+        keeps: Which lines stay on the screen beside the live line.
+        console: Where the live line is drawn; default stderr.
+        clock: Seconds; the tests bring their own.
+    """
+    if console is None and not sys.stderr.isatty():
+        yield sparse(clock, keeps)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
+
+    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+    shown = console or Console(stderr=True)
+    with Progress(SpinnerColumn(), BarColumn(20), text, console=shown, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        left = time_left(clock)
+
+        def report(what: str, done: float, total: float) -> None:
+            if keeps(what):
+                bar.console.print(f"rksp: {what}", markup=False, highlight=False)
+            line = f"{what}{left(done, total)}"
+            bar.update(task, description=line, completed=done, total=total or None)
+
+        yield report
+
+
+def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -> Report:
+    """Print what stays and the start of each step, and one other line every half minute."""
+    said = float("-inf")
+    left = time_left(clock)
+
+    def report(what: str, done: float, total: float) -> None:
+        nonlocal said
+        remaining = left(done, total)
+        if done > 0 and not keeps(what):
+            if clock() - said < _SPARSE_SECONDS:
+                return
+            said = clock()
+        elif not keeps(what):
+            said = clock()
+        print(f"rksp: {what}{remaining}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def time_left(clock: Callable[[], float]) -> Callable[[float, float], str]:
+    """Return `, about 5 min left`, by the pace since the first event of this step.
+
+    A smaller count or another total begins a new step.
+    """
+    begun: tuple[float, float] | None = None
+    heard, all_work = 0, 0.0
+
+    def left(done: float, total: float) -> str:
+        nonlocal begun, heard, all_work
+        if begun is None or done < begun[1] or total != all_work:
+            begun = (clock(), done) if done else None
+            heard, all_work = 0, total
+            return ""
+        heard += 1
+        seconds, work = clock() - begun[0], done - begun[1]
+        if heard < _FEWEST or work <= 0 or done >= total:
+            return ""
+        minutes = seconds / work * (total - done) / 60
+        return f", about {minutes:.0f} min left" if minutes >= 1 else ", under a minute left"
+
+    return left

@@ -1,0 +1,42 @@
+"""What a score loads before it measures anything, in multiples of `import torch`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_CODE = {
+    "import torch": "import torch",
+    "load for --evidence config": (
+        "import rksp.config_score; from rksp.models.resolve import resolve; "
+        "resolve('gpt2', counts=False)"
+    ),
+    "load for a score": (
+        "import rksp.pipeline, rksp.score_report; from rksp.models.resolve import resolve; "
+        "resolve('gpt2')"
+    ),
+}
+_CLOCK = "import gc, time; gc.disable(); {}; print(time.process_time())"
+
+
+def import_cost(rounds: int = 1) -> list[dict[str, object]]:
+    """Time imports in processes of their own.
+
+    Args:
+        rounds: The least of so many measurements counts.
+
+    Returns:
+        A row a purpose: `stage`, `seconds` of processor time with the interpreter's own start, and
+        `torches`, the ratio to `import torch` alone.
+    """
+    seconds = {name: min(_run(code) for _ in range(rounds)) for name, code in _CODE.items()}
+    torch = seconds["import torch"]
+    return [
+        {"stage": name, "seconds": value, "torches": value / torch}
+        for name, value in seconds.items()
+    ]
+
+
+def _run(code: str) -> float:
+    command = [sys.executable, "-c", _CLOCK.format(code)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -1,0 +1,43 @@
+"""Measure the lab's models with the probe that `rksp score` shows a user's model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rksp.classifiers.edge_ladder import LAB, EdgeLadder
+from rksp.datasets.probe import make_probe
+from rksp.features import extract
+from rksp.lab.collection import read_collection
+from rksp.lab.plan import LadderSpec
+from rksp.models.zoo import build_member
+from rksp.spectra.model_profile import profile
+
+
+def deployed_features(
+    ladders: Sequence[EdgeLadder], count: int, collection: Path | None = None
+) -> dict[str, Mapping[str, float]]:
+    """Measure evenly chosen lab models again, with the default probe in place of their own data.
+
+    Args:
+        ladders: All ladders; those of the lab that were measured are chosen from.
+        count: How many models are measured, at most.
+        collection: Where the lab's ladders are; None for the shipped one.
+
+    Returns:
+        The features of the forward pass by ladder.
+    """
+    specs = {run.spec.id: run.spec for run in read_collection(collection)}
+    lab = [x for x in ladders if x.source == LAB and x.measured and x.name in specs]
+    chosen = np.linspace(0, len(lab) - 1, min(count, len(lab))).astype(int)
+    return {lab[i].name: _measure(specs[lab[i].name]) for i in chosen}
+
+
+def _measure(spec: LadderSpec) -> Mapping[str, float]:
+    net = build_member(spec.family, spec.shape, seed=spec.seed).eval()
+    probe = make_probe(net.config)
+    is_zoo = not hasattr(net.config, "model_type")  # the zoo's own models take one tensor
+    seen = profile(net, probe.inputs["input_ids"] if is_zoo else probe.batch)
+    return extract(seen.forward, seen.spectra).values
