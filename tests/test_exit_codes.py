@@ -85,7 +85,7 @@ def test_what_is_to_blame_is_shown_at_its_line(run):
     sarif = json.loads(Path("r.sarif").read_text())["runs"][0]["results"][0]
     place = sarif["locations"][0]["physicalLocation"]
     assert place["region"] == {"startLine": 3}
-    assert place["artifactLocation"] == {"uri": "a%2C%20b.yaml"}
+    assert place["artifactLocation"] == {"uri": "a%2C%20b.yaml", "uriBaseId": "SRCROOT"}
     location = json.loads(Path("r.json").read_text())[0]["location"]
     assert location == {"path": "a, b.yaml", "lines": {"begin": 3}}
     assert "a, b.yaml:3" in Path("r.html").read_text()
@@ -121,6 +121,8 @@ def test_a_grid_exits_alike_in_every_format_and_keeps_the_good_cells(run, probab
     for name in formats_of("grid"):
         codes[name], out, err = run("grid", store, "--format", name)
         known = [p for p in probabilities if p is not None]
+        if name in ("sarif", "github", "gitlab"):  # these list what fails
+            known = [p for p in known if p >= 0.5]
         shown = [p for p in known if f"{p:.1%}" in out or f"{p}" in out]
         assert shown == known, name
         assert ("could not run" in out) == (None in probabilities), name
