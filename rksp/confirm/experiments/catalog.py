@@ -182,5 +182,5 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
         ),
         tables=(tables.cross_talk,),
     ),
-    "failures": Failures(failures=FAILURES, seeds=range(2)),
+    "failures": Failures(failures=FAILURES, seeds=range(3)),
 }
