@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -98,11 +99,12 @@ def _one_job(
         below = descendants(pid)
         is_worker = bool(below) and workers_met < 1 and source.random() < 0.2
         workers_met += is_worker
-        _strike(source.choice(sorted(below)) if is_worker else pid, source)
         if is_worker:  # the coordinator goes on, or says that a worker died
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(source.choice(sorted(below)), signal.SIGKILL)
             time.sleep(0.05)
-            _strike(pid, source)
             toll.workers += 1
+        _strike(pid, source)
         code = exit_code(pid)
         lived = seconds_until_gone(below)
         after = scene.done(folder)

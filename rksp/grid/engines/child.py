@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import sys
 
 from rksp.processes import end_with
@@ -17,6 +18,7 @@ def main(coordinator: int, evaluator: str) -> None:
         coordinator: Its process id. A parent that died before this line runs has another one.
         evaluator: The function that evaluates a group, as `package.module:function`.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator, which decides
     end_with(coordinator)
     from rksp.grid.evaluate import load_evaluator  # seconds in which the coordinator may die
 
