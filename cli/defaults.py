@@ -36,7 +36,6 @@ TYPED_ONLY = {
     "keep": _WRITES,
     "folder": _WRITES,
     "pack": _WRITES,
-    "figure": _WRITES,
     "engine": _CONNECTS,
     "address": _CONNECTS,
     "slurm": _CONNECTS,
