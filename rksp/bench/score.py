@@ -43,14 +43,14 @@ def score_cost(
 
 def _stages(source) -> dict[str, float]:
     """Return the processor seconds of each stage of one score."""
-    begun: list[tuple[str, float]] = []
+    begun: dict[str, float] = {}
     evaluate(
         source,
         Recipe(learning_rate=1e-3),
-        progress=lambda stage: begun.append((stage, time.process_time())),
+        progress=lambda done, total, stage: begun.setdefault(stage, time.process_time()),
     )
-    ends = [start for _, start in begun[1:]] + [time.process_time()]
-    return {stage: end - start for (stage, start), end in zip(begun, ends, strict=True)}
+    ends = [*begun.values(), time.process_time()][1:]
+    return {stage: end - start for (stage, start), end in zip(begun.items(), ends, strict=True)}
 
 
 def _forward(model: torch.nn.Module, probe) -> float:
