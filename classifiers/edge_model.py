@@ -21,6 +21,7 @@ ARTIFACT_SCHEMA = "rksp-edge-2"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
+_SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 _NORMAL = NormalDist()
 _QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / 41) for i in range(41)])
 _OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that are looked at
@@ -196,16 +197,25 @@ class EdgeModel:
             inputs: The shape and the recipe.
             measured: Features at learning rate 1 by name (`rksp.features`); None or NaN where
                 nothing was measured.
+
+        Raises:
+            ArtifactError: A predicted rate is beyond all sense, so the model is damaged.
         """
         features = self.features(inputs, measured)
         unreached = -math.log10(inputs.peak_share)
+        log_edge, log_best = self.edge.at(features), self.best.at(features)
+        if not max(abs(log_edge), abs(log_best)) < _SENSELESS:
+            raise ArtifactError(
+                f"The model of the edge predicts rates of 1e{log_edge:.0f} and 1e{log_best:.0f}; "
+                "fit it again."
+            )
         long = horizon_share(inputs.steps)
         blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
         return EdgeEstimate(
-            log_edge=self.edge.at(features) + unreached,
+            log_edge=log_edge + unreached,
             edge_spread=float(blend(self.short.edge_spread, self.long.edge_spread)),
             edge_noise=float(blend(self.short.edge_noise, self.long.edge_noise)),
-            log_best=self.best.at(features) + unreached,
+            log_best=log_best + unreached,
             best_spread=float(blend(self.short.best_spread, self.long.best_spread)),
             contributions=self.edge.contributions(features),
             outside=self._outside(features),

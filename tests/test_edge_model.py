@@ -229,3 +229,10 @@ def test_an_open_ladder_has_no_edge():
     one = ladder(0, -2.0)
     assert one.has_edge
     assert not dataclasses.replace(one, high=math.inf).has_edge
+
+
+def test_a_damaged_model_predicts_no_rate():
+    shipped = load_edge_model()
+    line = dataclasses.replace(shipped.edge, weights={**shipped.edge.weights, "width": 5588.0})
+    with pytest.raises(ArtifactError, match="fit it again"):
+        dataclasses.replace(shipped, edge=line).predict(inputs(4096))

@@ -50,4 +50,4 @@ def test_the_readme_has_measurements_exactly_if_the_thresholds_have():
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     is_measured = any(limit.at_least is not None for limit in dispatch.THRESHOLDS.values())
     assert bool(rows) == is_measured
-    assert ("No GPU run has been made" in table) != is_measured
+    assert ("no GPU run has been made" in table) != is_measured

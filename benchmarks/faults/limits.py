@@ -144,6 +144,7 @@ class Pool:
                     break
                 running.append((job, Child(lambda child, job=job: work(job, child))))
             if not running:
+                gc.unfreeze()
                 return
             time.sleep(0.05)
             ended = [(job, child, child.poll()) for job, child in running]
