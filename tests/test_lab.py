@@ -260,7 +260,7 @@ def _invoke(*arguments: object):
 def test_run_says_what_it_did(tmp_path: Path, uninterrupted: Path) -> None:
     result = _invoke("run", write_plan(tmp_path, TINY), "-o", uninterrupted)
     assert result.exit_code == 0
-    assert "4 ladders planned, 4 were stored, 0 run now" in result.stdout
+    assert "4 ladders planned, 4 already stored, 0 trained now" in result.stdout
     assert "4 of 4" in result.stderr
 
 
@@ -274,7 +274,7 @@ def test_an_interrupt_says_how_to_continue(
     result = _invoke("run", write_plan(tmp_path, TINY), "-o", uninterrupted)
     assert result.exit_code == 130
     assert result.stderr.strip().splitlines()[-1].startswith("Interrupted with 4 ladders stored")
-    assert "same command continues" in result.stderr
+    assert "run the same command to continue" in result.stderr
     assert result.stdout == ""
 
 

@@ -116,9 +116,9 @@ def test_threads_and_limits_are_given_back() -> None:
 
 def test_mixed_variants_and_empty_profiles_are_refused() -> None:
     x, y = noisy_pair(100, 8, seed=1)
-    with pytest.raises(InputError, match="paper-full-1 beside rksp-1"):
+    with pytest.raises(InputError, match="paper-full-1 as well as rksp-1"):
         SpectralProfile.of([fit(x, y), fit(x, y, variant=VARIANTS["paper-full-1"])], OURS)
-    with pytest.raises(InputError, match="No block"):
+    with pytest.raises(InputError, match="no spectra of blocks"):
         SpectralAccumulator().finish()
     with pytest.raises(InputError, match="workers"):
         SpectralAccumulator(workers=-1)

@@ -206,7 +206,7 @@ class Undecided(nn.Module):
 
 @pytest.mark.parametrize("computes", [False, True])
 def test_weights_without_a_recipe_are_refused_in_one_sentence(computes):
-    with pytest.raises(NotCovered, match=r"how b is initialized.*--stream never"):
+    with pytest.raises(NotCovered, match=r"does not initialize b.*--stream never"):
         build_whole(lambda: Undecided(computes), 0)
 
 
@@ -399,7 +399,7 @@ def test_when_a_model_is_streamed(monkeypatch):
     between = held + 8 * source.num_parameters
     assert not should_stream(source, "auto", between)
     assert should_stream(source, "auto", between, with_response=True)
-    with pytest.raises(InputError, match="none of auto, always, never"):
+    with pytest.raises(InputError, match="not one of auto, always, never"):
         should_stream(source, "sometimes", None)
 
 

@@ -17,7 +17,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
             "Near-unit mass: the share of a block's eigenvalues with a modulus between 0.90 and "
             "1.05. Its mean over the blocks is the published score."
         ),
-        usual=(0.06, 1.0),
+        usual=(0.061, 1.0),
         feature="near_unit_mass",
         spellings=("near-unit mass", "near_unit_mass", "published_score", "m~1", "near-unit"),
         source=_PAPER,
@@ -90,7 +90,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
     _Quantity(
         name="update",
         meaning="The size of a block's update divided by the size of its input.",
-        usual=(0.036, 24.0),
+        usual=(0.037, 24.0),
         feature="update_ratio",
         spellings=("update ratio", "update_ratio"),
     ),
