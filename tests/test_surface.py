@@ -50,7 +50,7 @@ OPTIONS = {
     "--timeout --top --where --workers",
     "lab": "",
     "lab card": "",
-    "lab eval": "--collection --measurements --real",
+    "lab eval": "--collection --measurements --probes --real",
     "lab fit": "--collection --measurements --output --real",
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
