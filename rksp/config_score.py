@@ -64,11 +64,10 @@ def score_configuration(
         is_pretrained=source.is_pretrained,
         answer=answer if answer is not None and not answer.reasons else None,
     )
-    others = [
+    answers = (
         (text, _assessed(source, other, classifier, **bars)[0]) for text, other in alternatives
-    ]
-    unmeasured = {"forward": _WHY, "response": _WHY}
-    empty = dict.fromkeys(ForwardReport.model_fields)
+    )
+    others = [AlternativeReport.of(other, assumption=text) for text, other in answers if other]
     return ScoreReport(
         target=ScoredTarget.of(
             source,
@@ -84,27 +83,7 @@ def score_configuration(
         verdict="not assessed" if answer is None else answer.verdict.value,
         findings=list(checked.findings),
         not_run=[NotRunReport.of(check) for check in checked.not_run],
-        seeds=[
-            SeedReport(
-                seed=0,
-                spectra=SpectraReport(
-                    variant="none",
-                    reading="not measured",
-                    reason=_WHY,
-                    coverage=0.0,
-                    published_score=None,
-                    aggregates={},
-                    layers=[],
-                ),
-                forward=ForwardReport(**empty | {"not_measured": unmeasured}),
-                response=None,
-                risk=answer,
-                risk_missing=missing,
-                alternatives=[
-                    AlternativeReport.of(other, assumption=text) for text, other in others if other
-                ],
-            )
-        ],
+        seeds=[_unmeasured(risk=answer, risk_missing=missing, alternatives=others)],
         spread={},
         provenance={
             "rksp": version("rksp"),
@@ -114,6 +93,23 @@ def score_configuration(
         kernels=[],
         timings={},
     ).finite()
+
+
+def _unmeasured(**answer: object) -> SeedReport:
+    """Return the report of a seed with an answer and without a measurement."""
+    spectra = SpectraReport(
+        variant="none",
+        reading="not measured",
+        reason=_WHY,
+        coverage=0.0,
+        published_score=None,
+        aggregates={},
+        layers=[],
+    )
+    empty = dict.fromkeys(ForwardReport.model_fields)
+    missing = {"not_measured": {"forward": _WHY, "response": _WHY}}
+    forward = ForwardReport(**empty | missing)
+    return SeedReport(seed=0, spectra=spectra, forward=forward, response=None, **answer)
 
 
 def _assessed(

@@ -215,16 +215,15 @@ def _measure(job: FitJob, subspace: Subspace, bare: LayerSpectrum) -> LayerSpect
         white_moved += outside[1] / variant.epsilon
     held_out = None
     if job.extras:
-        held_out = held_out_error(white, shrinkage, errors, scale**2, states.sequence)
+        left = held_out_error(white, shrinkage, errors, scale**2, states.sequence)
+        held_out = None if left is None else _ratio(left, moved, floor=sums["input"])
     measured = replace(
         bare,
         nonlinearity=_ratio(error + outside[0], sums["update"], floor=sums["input"]),
         nonlinearity_whitened=_ratio(white_error, white_moved, floor=n * k),
         update_ratio=_ratio(sums["raw_update"], sums["raw_input"]),
         update_ratio_centered=_ratio(sums["update"], sums["input"]),
-        held_out_residual=None
-        if held_out is None
-        else _ratio(held_out, moved, floor=sums["input"]),
+        held_out_residual=held_out,
         noise_radius=_noise_radius(float(error_energy @ (scale / root) ** 2), n, k),
     )
     if not np.isfinite(operator).all():
