@@ -182,5 +182,5 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
         ),
         tables=(tables.cross_talk,),
     ),
-    "failures": Failures(failures=FAILURES, seeds=range(3)),
+    "failures": Failures(failures=FAILURES, seeds=range(5)),
 }
