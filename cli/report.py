@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from rksp.cli.rendering import emit, format_help, load_any, output_help, outputs, schema_of
+from rksp.errors import InputError
+from rksp.text import one_line
 
 
 def report(
@@ -21,7 +23,14 @@ def report(
 ) -> int:
     """Show a stored report in any format."""
     document = load_any(file)
-    emit(document, output_format, outputs(output_format, output, document.kind))
+    files = outputs(output_format, output, document.kind)
+    try:
+        emit(document, output_format, files)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{one_line(str(file), 200)} has the form of a report, but its values do not belong "
+            f"together ({error!r:.100}); write the report again."
+        ) from error
     return 0
 
 

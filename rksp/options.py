@@ -77,7 +77,7 @@ class MeasureOptions(BaseModel):
     ] = None
     threads: Annotated[
         int | None, Flag("--threads", "Threads; default half of the cores.", unit="threads")
-    ] = Field(default=None, ge=1)
+    ] = Field(default=None, ge=1, le=1024)
 
     @property
     def workers(self) -> int:

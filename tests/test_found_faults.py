@@ -49,6 +49,13 @@ FOUND = {
         "plan.yaml",
     ),
     "parameters without end": ((*SCORE, "--max-params", "inf"), None, "", "--max-params"),
+    "axis without values": (
+        ("grid", "grid.json", "--samples", "5", "--dry-run"),
+        "grid.json",
+        '[{"lr": [], "n_embd": [16]}]',
+        "has no values",
+    ),
+    "threads without end": ((*SCORE, "--threads=2147483648"), None, "", "--threads"),
     "classifier that is a list": ((*SCORE, "--classifier", "c.json"), "c.json", "[]", "edge"),
 }
 

@@ -86,7 +86,9 @@ def test_nanogpt_characters_are_65_and_init_from_starts_from_weights():
     home = CONFIGS / "restated" / "nanogpt"
     assert read_recipe_file(home / "train_shakespeare_char.py").target.overrides["vocab_size"] == 65
     assert read_recipe_file(home / "train_gpt2.py").target.overrides["vocab_size"] == 50304
-    assert read_recipe_file(home / "finetune_shakespeare.py").target.name == "openai-community/gpt2-xl"
+    assert (
+        read_recipe_file(home / "finetune_shakespeare.py").target.name == "openai-community/gpt2-xl"
+    )
 
 
 def test_nanotron_mup_is_said(tmp_path):

@@ -11,6 +11,7 @@ import browser
 import jsonschema
 import pytest
 import xmlschema
+from commands import left_with
 from pages import Page, check_self_contained, embedded, wrong_numbers
 from reports import HOSTILE, scored
 
@@ -279,3 +280,16 @@ def test_a_browser_opens_it_in_silence(chromium, kind, width, tmp_path):
     assert chromium.evaluate("document.documentElement.scrollWidth") <= width
     shown = chromium.evaluate("document.body.innerText")
     assert ("2 of 2" if kind == "confirm" else "4 of 7") in shown
+
+
+@pytest.mark.parametrize("damage", ["front of another model", "probability that is a list"])
+def test_a_stored_report_whose_parts_do_not_belong_together_is_refused(damage, tmp_path, capsys):
+    stored = json.loads(grid_report().to_json())
+    if damage.startswith("front"):
+        stored["pareto"]["another model"] = stored["cells"][:2]
+    else:
+        stored["cells"][0]["probability_failed"] = [1]
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(stored))
+    assert left_with(["report", str(path)]) == 2
+    assert "do not belong together" in capsys.readouterr().err

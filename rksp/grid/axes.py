@@ -93,7 +93,13 @@ class Choice:
     weights: tuple[float, ...] | None = None
 
     def draw(self, source: random.Random) -> object:
-        """Draw one value."""
+        """Draw one value.
+
+        Raises:
+            InputError: There is none.
+        """
+        if not self.values:
+            raise InputError("An axis of the grid has no values; give it one, or leave it out.")
         return source.choices(self.values, weights=self.weights)[0]
 
 
