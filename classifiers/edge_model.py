@@ -264,14 +264,17 @@ class EdgeModel:
                 name: Expected(line=_line(parts["line"]), reach=_number(parts["reach"]))
                 for name, parts in stored["expected"].items()
             }
+            knots = [_number(x) for x in stored["knots"]]
+            if not isinstance(stored["card"]["digest"], str):
+                raise TypeError("the digest of the card is not a text")
             return cls(
                 edge=_line(stored["edge"]),
                 best=_line(stored["best"]),
                 expected=expected,
-                short=_horizon(stored["short"]),
-                long=_horizon(stored["long"]),
-                knots=[_number(x) for x in stored["knots"]],
-                ranges=_ranges(stored["ranges"]),
+                short=_horizon(stored["short"], len(knots)),
+                long=_horizon(stored["long"], len(knots)),
+                knots=knots,
+                ranges=_decades(stored["ranges"]),
                 measured_ranges=_ranges(stored["measured_ranges"]),
                 card=stored["card"],
             )
@@ -305,10 +308,12 @@ def _line(stored: Mapping[str, object]) -> Line:
     return Line(intercept=_number(stored["intercept"]), weights=weights, centers=centers)
 
 
-def _horizon(stored: Mapping[str, object]) -> Horizon:
+def _horizon(stored: Mapping[str, object], knots: int) -> Horizon:
     spreads = [_number(stored[name]) for name in ("edge_spread", "edge_noise", "best_spread")]
-    if min(spreads) <= 0:
-        raise ValueError("a spread is not positive")
+    if not 0 < min(spreads) <= max(spreads) < _SENSELESS:
+        raise ValueError("a spread is not positive, or beyond all sense")
+    if not len(stored["below"]) == len(stored["above"]) == knots:
+        raise ValueError("the losses do not stand at the knots")
     return Horizon(
         edge_spread=spreads[0],
         edge_noise=spreads[1],
@@ -316,6 +321,13 @@ def _horizon(stored: Mapping[str, object]) -> Horizon:
         below=[_number(x) for x in stored["below"]],
         above=[_number(x) for x in stored["above"]],
     )
+
+
+def _decades(stored: Mapping[str, object]) -> dict[str, tuple[float, float]]:
+    found = _ranges(stored)
+    if not all(abs(end) < 5 * _SENSELESS for ends in found.values() for end in ends):
+        raise ValueError("a range is beyond all sense")
+    return found
 
 
 def _ranges(stored: Mapping[str, object]) -> dict[str, tuple[float, float]]:

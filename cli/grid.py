@@ -23,7 +23,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import RiskOptions
 from rksp.cli.process import reading
-from rksp.cli.rendering import conclude, emit
+from rksp.cli.rendering import conclude, emit, intact
 from rksp.errors import InputError
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -79,9 +79,10 @@ def grid(
     _check(view)
     gate = Gate.parse(view.fail_on)
     if _is_store(source):
-        with reading(f"the store {one_line(source, 200)}"):
-            stored = read_grid(Path(source))
-        return _shown(stored, gate, view, {})
+        with intact(Path(source)):
+            with reading(f"the store {one_line(source, 200)}"):
+                stored = read_grid(Path(source))
+            return _shown(stored, gate, view, {})
     with reading(f"the grid {one_line(source, 200)}"):
         plan = _plan(source, axes or [], recipe, cells, devices, as_format)
         head = sweep_head(source)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -122,6 +124,22 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
     for output in found:
         check_writable(output.path)
     return found
+
+
+@contextlib.contextmanager
+def intact(file: Path) -> Iterator[None]:
+    """Refuse a stored file of the right form whose values do not belong together.
+
+    Raises:
+        InputError: They do not.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{one_line(str(file), 200)} has the right form, but its values do not belong together "
+            f"({error!r:.100}); write it again."
+        ) from error
 
 
 def emit(document: Document, output_format: str, files: list[Output]) -> None:

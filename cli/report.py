@@ -9,9 +9,15 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli.rendering import emit, format_help, load_any, output_help, outputs, schema_of
-from rksp.errors import InputError
-from rksp.text import one_line
+from rksp.cli.rendering import (
+    emit,
+    format_help,
+    intact,
+    load_any,
+    output_help,
+    outputs,
+    schema_of,
+)
 
 
 def report(
@@ -24,13 +30,8 @@ def report(
     """Show a stored report in any format."""
     document = load_any(file)
     files = outputs(output_format, output, document.kind)
-    try:
+    with intact(file):
         emit(document, output_format, files)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{one_line(str(file), 200)} has the form of a report, but its values do not belong "
-            f"together ({error!r:.100}); write the report again."
-        ) from error
     return 0
 
 

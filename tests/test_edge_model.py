@@ -236,3 +236,25 @@ def test_a_damaged_model_predicts_no_rate():
     line = dataclasses.replace(shipped.edge, weights={**shipped.edge.weights, "width": 5588.0})
     with pytest.raises(ArtifactError, match="fit it again"):
         dataclasses.replace(shipped, edge=line).predict(inputs(4096))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (("card",), 3),
+        (("card", "digest"), 3),
+        (("short", "below"), [0.0]),
+        (("long", "above"), []),
+        (("long", "edge_spread"), 1e300),
+        (("short", "best_spread"), 0.0),
+        (("ranges", "width"), [-1e300, 2.0]),
+    ],
+)
+def test_a_model_whose_parts_do_not_fit_is_damaged(part, value):
+    stored = json.loads(load_edge_model().to_json())
+    place = stored
+    for name in part[:-1]:
+        place = place[name]
+    place[part[-1]] = value
+    with pytest.raises(ArtifactError, match="damaged"):
+        EdgeModel.from_json(json.dumps(stored))

@@ -12,7 +12,7 @@ from benchmark_scripts import harness
 answers, inputs, limits = harness("answers"), harness("inputs"), harness("limits")
 kinds = harness("kinds").kinds
 CHEAP = ("recipe: axolotl", "recipe: torchtitan", "grids and sweeps", "rows of a grid")
-CHEAP += ("axes typed", "lab plans", "--classifier", ".rksp.toml")
+CHEAP += ("axes typed", "lab plans", "--classifier", ".rksp.toml", "sweep databases")
 
 
 @pytest.mark.parametrize("name", CHEAP)

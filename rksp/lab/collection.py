@@ -112,9 +112,15 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
         row["provenance"] = provenance[row["ladder"]]
     schema = _schema(pa)
     columns = {name: [row[name] for row in table] for name in schema.names}
+    try:
+        packed = pa.table(columns, schema=schema)
+    except (TypeError, ValueError) as error:  # pyarrow's errors are among these
+        raise ArtifactError(
+            f"A stored ladder holds a value of another kind; train it again ({error!s:.200})."
+        ) from error
     with replacing(output) as partial:
         parquet.write_table(
-            pa.table(columns, schema=schema),
+            packed,
             partial,
             compression="zstd",
             compression_level=19,
