@@ -109,7 +109,7 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
         "| source | ladders | start here: median | 90 % | fails | above do not exceed |",
         "|---|---|---|---|---|---|",
     ]
-    pooled, covered, probabilities, failed, weights = [], [], [], [], []
+    pooled, covered, probabilities, failed, weights, number = [], [], [], [], [], []
     for name, found in by_source.items():
         mine = _adam(found)
         lost = [float(p.ladder.excess_at(p.start)) for p in mine]
@@ -127,15 +127,39 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
             probabilities += p.failed.tolist()
             failed += p.ladder.failed.tolist()
             weights += [1 / runs] * len(p.failed)
+            number += [number[-1] + 1 if number else 0] * len(p.failed)
     lines.append(
         f"| all | {len(pooled)} | {np.median(pooled):.3f} | {np.quantile(pooled, 0.9):.3f} | | "
         f"{np.mean(covered):.0%} |"
     )
     y, p = np.array(failed), np.array(probabilities)
     alike = _weighted_ece(y, p, np.array(weights))
+    usual, most = _ece_of_exact(p, np.array(number), np.array(weights))
     lines += ["", f"P(failed) there: AUROC {auroc(y, p):.3f}, ECE {ece(y, p):.3f} over runs, "]
-    lines[-1] += f"{alike:.3f} with sources counted alike."
+    lines[-1] += (
+        f"{alike:.3f} with sources counted alike. So few ladders would give {usual:.3f} in the mean "
+        f"if every chance were exact, and more than {most:.3f} in one of twenty cases."
+    )
     return "\n".join(lines)
+
+
+def _ece_of_exact(
+    p: np.ndarray, ladder: np.ndarray, weights: np.ndarray, draws: int = 500
+) -> tuple[float, float]:
+    """Return the mean and the 95 % quantile of the error if every chance were exact.
+
+    The edge of a ladder is drawn once, so its runs fail together.
+
+    Args:
+        p: Chances of failing, `[runs]`.
+        ladder: Index of the ladder of every run, `[runs]`.
+        weights: Of every run, `[runs]`.
+        draws: Of all edges.
+    """
+    rng = np.random.default_rng(0)
+    edges = rng.random((draws, int(ladder.max()) + 1))
+    found = [_weighted_ece((p > drawn[ladder]).astype(float), p, weights) for drawn in edges]
+    return float(np.mean(found)), float(np.quantile(found, 0.95))
 
 
 def _weighted_ece(y: np.ndarray, p: np.ndarray, weights: np.ndarray, bins: int = 10) -> float:
@@ -263,13 +287,15 @@ def _transfer(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 def _published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     found = published(ladders, model)
-    near = np.mean([1 / 3 <= start <= 3 for _, start, _ in found])
-    above = np.mean([ceiling > 1 for _, _, ceiling in found])
+    near = np.mean([1 / 3 <= x.start <= 3 for x in found])
+    above = np.mean([x.ceiling > 1 for x in found])
     return (
         f"### {len(found)} published recipes that trained well, their developer left out\n\n"
         f"*Start here* is within a factor of 3 of the published rate for {near:.0%}, *do not "
         f"exceed* above it for {above:.0%}; the median of *start here* over the published rate is "
-        f"{np.median([start for _, start, _ in found]):.2f}."
+        f"{np.median([x.start for x in found]):.2f}. P(failed) at the published "
+        f"rate is at most {max(x.failed for x in found):.0%}, and the upper end of its interval at "
+        f"most {max(x.failed_high for x in found):.0%}."
     )
 
 

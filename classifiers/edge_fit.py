@@ -12,7 +12,6 @@ import numpy as np
 
 from rksp.classifiers.censored import CensoredFit, fit_censored
 from rksp.classifiers.edge_inputs import (
-    ADAM_FAMILY,
     CONFIG_COLUMNS,
     MEASURED_COLUMNS,
     Column,
@@ -21,14 +20,13 @@ from rksp.classifiers.edge_inputs import (
 )
 from rksp.classifiers.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import (
-    DO_NOT_EXCEED,
     LONG,
     EdgeModel,
     Expected,
     Horizon,
     Line,
-    horizon_share,
 )
+from rksp.classifiers.edge_spreads import rounded, with_spreads
 from rksp.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
@@ -39,8 +37,6 @@ _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors 
 _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
 _USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
-_DECIMALS = 5
-_TAIL = 1.6448536269514722  # standard deviations from the median to the 5 % quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +75,9 @@ def fit_edge_model(
     edge = _line(edge_fit, [c.name for c in columns if c.of_edge])
     best = _line(best_fit, [c.name for c in columns])
     horizon = lambda kind, chosen: Horizon(
-        edge_spread=_rounded(edge_fit.spreads[kind]),
-        edge_noise=_rounded(edge_fit.spreads[kind]),
-        best_spread=_rounded(best_fit.spreads[kind]),
+        edge_spread=rounded(edge_fit.spreads[kind]),
+        edge_noise=rounded(edge_fit.spreads[kind]),
+        best_spread=rounded(best_fit.spreads[kind]),
         **_curves(chosen),
     )
     whole = [x for x in ladders if x.best is not None]
@@ -93,13 +89,14 @@ def fit_edge_model(
         short=horizon(0, [x for x in whole if x.source == LAB] or whole),
         long=horizon(len(edge_fit.spreads) - 1, long),
         knots=[float(k) for k in KNOTS],
+        lapse=0.0,
         ranges={},
         measured_ranges=_measured_ranges(whole),
         card=_card(ladders),
     )
     known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
     model = replace(model, ranges=_ranges(model, known))
-    return _with_spreads(model, ladders, design) if spreads else model
+    return with_spreads(model, list(held_out(ladders, design))) if spreads else model
 
 
 def held_out(
@@ -144,11 +141,11 @@ def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Ex
         coefficients = np.linalg.solve(z.T @ z + np.eye(len(names)), z.T @ (y - y.mean()))
         left = y - y.mean() - z @ coefficients
         line = Line(
-            intercept=_rounded(y.mean()),
+            intercept=rounded(y.mean()),
             weights=_by_name(names, coefficients),
             centers=_by_name(names, centers),
         )
-        found[column.name] = Expected(line=line, reach=_rounded(_REACH * left.std()))
+        found[column.name] = Expected(line=line, reach=rounded(_REACH * left.std()))
     return found
 
 
@@ -219,7 +216,7 @@ def _curves(ladders: Sequence[EdgeLadder]) -> dict[str, list[float]]:
     falling = np.maximum.accumulate(np.maximum(falling, 0)[::-1])[::-1]
     rising = np.where(KNOTS <= -2, 0.0, np.maximum(_smooth(above), 0))
     rising = np.maximum.accumulate(rising)
-    return {"below": [_rounded(v) for v in falling], "above": [_rounded(v) for v in rising]}
+    return {"below": [rounded(v) for v in falling], "above": [rounded(v) for v in rising]}
 
 
 def _smooth(parts: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray:
@@ -236,106 +233,9 @@ def _smooth(parts: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray
     return np.linalg.solve(normal + 1e-6 * np.eye(len(KNOTS)), (hats * w[:, None]).T @ y)
 
 
-def _with_spreads(model: EdgeModel, ladders: Sequence[EdgeLadder], design: Design) -> EdgeModel:
-    """Spreads from leaving sources out: first over lab families, then over public sources.
-
-    That of the edge is the least for which a share `DO_NOT_EXCEED` of the edges lies below its
-    quantile, every source counting alike (conformal prediction over sources), and not below the
-    root mean square error, widened for the number of sources as the error of a new value is
-    around a mean of so few; that of the best rate follows from the median
-    absolute error, since the best of a flat ladder may lie anywhere.
-    """
-    edge: dict[bool, list[Miss]] = {True: [], False: []}
-    best: dict[bool, list[Miss]] = {True: [], False: []}
-    for _, seen, left_out in held_out(ladders, design):
-        whole = [x for x in left_out if x.best is not None and _is_ordinary(x)]
-        edges = [x for x in whole if x.has_edge]
-        for x in whole:
-            read, is_lab = seen.predict(x.inputs, x.measured), x.source == LAB
-            reached, long = math.log10(x.inputs.peak_share), horizon_share(x.inputs.steps)
-            best[is_lab].append(
-                Miss(
-                    error=read.log_best + reached - x.best,
-                    half=0.0,
-                    long=long,
-                    weight=1 / len(whole),
-                )
-            )
-            if x.has_edge:
-                error, half = read.log_edge + reached - x.edge, (x.high - x.low) / 2
-                share = 1 / len(edges)
-                edge[is_lab].append(Miss(error=error, half=half, long=long, weight=share))
-    short, long = model.short, model.long
-    if edge[True]:
-        spread = _conformal(edge[True], None)
-        short = _widened(short, spread, best[True])
-    if edge[False]:
-        spread = _conformal(edge[False], short.edge_spread)
-        long = _widened(long, spread, best[False])
-    return replace(model, short=short, long=long)
-
-
-def _widened(horizon: Horizon, spread: float, best: Sequence[Miss]) -> Horizon:
-    spread = max(spread, horizon.edge_noise)
-    return replace(horizon, edge_spread=_rounded(spread), best_spread=_robust(best))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
-    """How far above the truth a prediction for an unseen source was, in decades.
-
-    The truth lies within `half` of its middle, from which the error counts. `long` is where the
-    run stands between the horizons, `weight` its share of its source.
-    """
-
-    error: float
-    half: float
-    long: float
-    weight: float
-
-
-def _is_ordinary(ladder: EdgeLadder) -> bool:
-    """Say whether a source left out could be known: its optimizer and norms stand elsewhere too."""
-    if ladder.source == LAB:
-        return True
-    return ladder.inputs.optimizer in ADAM_FAMILY and ladder.inputs.norm != "none"
-
-
-def _conformal(misses: Sequence[Miss], short: float | None) -> float:
-    """Return the least spread whose `DO_NOT_EXCEED` quantile lies above no more than that share.
-
-    Args:
-        misses: Of sources that were left out.
-        short: The spread of short runs; None where every run has the spread that is looked for.
-    """
-    total = sum(m.weight for m in misses)  # the number of sources
-    square = sum(m.weight * m.error**2 for m in misses) / total
-    least = math.sqrt(square * (total + 1) / max(total - 1, 1))
-    for spread in np.arange(least, 2.0, 0.005):
-        reach = [
-            _TAIL * (spread if short is None else (1 - m.long) * short + m.long * spread)
-            for m in misses
-        ]
-        above = sum(
-            m.weight * min(1.0, max(0.0, 0.5 + (m.error - r) / (2 * max(m.half, 1e-9))))
-            for m, r in zip(misses, reach, strict=True)
-        )
-        if above <= DO_NOT_EXCEED * total:
-            return float(spread)
-    return 2.0
-
-
-def _robust(misses: Sequence[Miss]) -> float:
-    """Return the spread of a normal error with the weighted median of the absolute errors."""
-    ordered = sorted((abs(m.error), m.weight) for m in misses)
-    weights = np.cumsum([weight for _, weight in ordered])
-    middle = int(np.searchsorted(weights, weights[-1] / 2))
-    return _rounded(1.4826 * ordered[middle][0])
-
-
 def _line(fit: CensoredFit, names: Sequence[str]) -> Line:
     return Line(
-        intercept=_rounded(fit.intercept),
+        intercept=rounded(fit.intercept),
         weights=_by_name(names, fit.coefficients),
         centers=_by_name(names, fit.centers),
     )
@@ -344,7 +244,7 @@ def _line(fit: CensoredFit, names: Sequence[str]) -> Line:
 def _ranges(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, float]]:
     rows = [model.features(x.inputs, x.measured) for x in ladders]
     return {
-        name: (_rounded(min(r[name] for r in rows)), _rounded(max(r[name] for r in rows)))
+        name: (rounded(min(r[name] for r in rows)), rounded(max(r[name] for r in rows)))
         for name in model.best.weights
     }
 
@@ -356,7 +256,7 @@ def _measured_ranges(ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, fl
         values = values[np.isfinite(values)]
         if len(values):
             low, high = np.quantile(values, _USUAL)
-            found[name] = (_rounded(low), _rounded(high))
+            found[name] = (rounded(low), rounded(high))
     return found
 
 
@@ -379,8 +279,4 @@ def _card(ladders: Sequence[EdgeLadder]) -> dict[str, object]:
 
 
 def _by_name(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
-    return {name: _rounded(value) for name, value in zip(names, values, strict=True)}
-
-
-def _rounded(value: float) -> float:
-    return round(float(value), _DECIMALS) + 0.0
+    return {name: rounded(value) for name, value in zip(names, values, strict=True)}

@@ -10,7 +10,8 @@ import numpy as np
 from rksp.classifiers.edge_fit import fit_edge_model
 from rksp.classifiers.edge_ladder import BRIDGE, LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.edge_scores import Prediction, with_spreads_of
+from rksp.classifiers.edge_scores import Prediction
+from rksp.classifiers.edge_spreads import with_spreads_of
 
 
 def horizons(ladders: Sequence[EdgeLadder]) -> str:

@@ -17,7 +17,7 @@ from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.errors import ArtifactError, InputError
 from rksp.files import read_text
 
-ARTIFACT_SCHEMA = "rksp-edge-2"
+ARTIFACT_SCHEMA = "rksp-edge-3"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
 SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
@@ -91,6 +91,7 @@ class EdgeEstimate:
     Attributes:
         log_edge, edge_spread: The distribution of log10 of the edge: normal.
         edge_noise: The part of `edge_spread` that remains within one source.
+        lapse: Chance that a run ends against what its rate and the edge say.
         log_best, best_spread: The same of the best rate.
         contributions: What each column adds to log10 of the edge, in decades.
         outside: Columns beyond the range of the data, each with by how much, in decades.
@@ -99,6 +100,7 @@ class EdgeEstimate:
     log_edge: float
     edge_spread: float
     edge_noise: float
+    lapse: float
     log_best: float
     best_spread: float
     contributions: Mapping[str, float]
@@ -108,8 +110,12 @@ class EdgeEstimate:
     above: np.ndarray
 
     def failed(self, rate: float) -> float:
-        """Return the chance that a run at this rate fails: that its edge lies below the rate."""
-        return _NORMAL.cdf((math.log10(rate) - self.log_edge) / self.edge_spread)
+        """Return the chance that a run at this rate fails.
+
+        Its edge lies below the rate, or it lapses: the normal distribution of the edge alone would
+        say one in a billion where the data show that one in some hundred runs fails all the same.
+        """
+        return self._lapsing((math.log10(rate) - self.log_edge) / self.edge_spread)
 
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the edges lies."""
@@ -132,7 +138,10 @@ class EdgeEstimate:
         shift = 1.2816 * math.sqrt(max(self.edge_spread**2 - self.edge_noise**2, 0.0))
         distance = math.log10(rate) - self.log_edge
         low, high = ((distance + d) / self.edge_noise for d in (-shift, shift))
-        return _NORMAL.cdf(low), _NORMAL.cdf(high)
+        return self._lapsing(low), self._lapsing(high)
+
+    def _lapsing(self, distance: float) -> float:
+        return self.lapse + (1 - 2 * self.lapse) * _NORMAL.cdf(distance)
 
     def expected_excess(self, rate: float) -> float:
         """Return the nats that a run at this rate is expected to lose against the best rate."""
@@ -162,6 +171,7 @@ class EdgeModel:
         short, long: What holds up to `SHORT` steps and from `LONG` on; between, in proportion to
             the logarithm of the steps.
         knots: Decades, of the curves of `Horizon`.
+        lapse: Share of runs that fail, or pass, for what is not their rate.
         ranges: Least and largest value of every column in the data.
         measured_ranges: 1st and 99th percentile of every measured feature over the ladders.
         card: What it was fitted on.
@@ -173,6 +183,7 @@ class EdgeModel:
     short: Horizon
     long: Horizon
     knots: Sequence[float]
+    lapse: float
     ranges: Mapping[str, tuple[float, float]]
     measured_ranges: Mapping[str, tuple[float, float]]
     card: Mapping[str, object]
@@ -215,6 +226,7 @@ class EdgeModel:
             log_edge=log_edge + unreached,
             edge_spread=float(blend(self.short.edge_spread, self.long.edge_spread)),
             edge_noise=float(blend(self.short.edge_noise, self.long.edge_noise)),
+            lapse=self.lapse,
             log_best=log_best + unreached,
             best_spread=float(blend(self.short.best_spread, self.long.best_spread)),
             contributions=self.edge.contributions(features),
@@ -274,6 +286,7 @@ class EdgeModel:
                 short=_horizon(stored["short"], len(knots)),
                 long=_horizon(stored["long"], len(knots)),
                 knots=knots,
+                lapse=_lapse(stored["lapse"]),
                 ranges=_decades(stored["ranges"]),
                 measured_ranges=_ranges(stored["measured_ranges"]),
                 card=stored["card"],
@@ -321,6 +334,13 @@ def _horizon(stored: Mapping[str, object], knots: int) -> Horizon:
         below=[_number(x) for x in stored["below"]],
         above=[_number(x) for x in stored["above"]],
     )
+
+
+def _lapse(stored: object) -> float:
+    share = _number(stored)
+    if not 0 <= share < DO_NOT_EXCEED:
+        raise ValueError("the share of lapses is none, or beyond all sense")
+    return share
 
 
 def _decades(stored: Mapping[str, object]) -> dict[str, tuple[float, float]]:

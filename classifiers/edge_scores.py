@@ -12,6 +12,7 @@ from rksp.classifiers.edge_fit import FULL, Design, fit_edge_model
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
 from rksp.classifiers.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_spreads import with_spreads_of
 from rksp.classifiers.metrics import auroc
 
 FOLDS = 8
@@ -50,17 +51,6 @@ class Prediction:
         """The share of the edge's interval that lies above `ceiling`."""
         low, high = self.ladder.low, self.ladder.high
         return float(np.clip((high - self.ceiling) / (high - low), 0, 1))
-
-
-def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
-    """Return the model with another's spreads, which are of sources left out and cost many fits."""
-    names = ("edge_spread", "edge_noise", "best_spread")
-    of = lambda horizon: {name: getattr(horizon, name) for name in names}
-    return replace(
-        model,
-        short=replace(model.short, **of(other.short)),
-        long=replace(model.long, **of(other.long)),
-    )
 
 
 def unseen(
@@ -158,19 +148,40 @@ def _is_factor(ladder: EdgeLadder) -> bool:
     return is_known and ladder.changed.split("=")[0] in FACTORS
 
 
-def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[tuple[str, float, float]]:
-    """Return (name, start here, do not exceed) over the rate of each published recipe.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRecipe:
+    """What a model that saw nothing of a recipe's developer says of the published rate.
 
-    Every recipe is judged by a model that saw none of its developer.
+    Attributes:
+        start, ceiling: *Start here* and *do not exceed*, over the published rate.
+        failed, failed_high: P(failed) at the published rate, and the upper end of its interval.
     """
+
+    name: str
+    start: float
+    ceiling: float
+    failed: float
+    failed_high: float
+
+
+def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[PublishedRecipe]:
+    """Judge every published recipe by a model that saw none of its developer."""
     found = []
     for group in sorted({x.group for x in ladders if x.source == PUBLISHED}):
         rest = [x for x in ladders if x.group != group]
         seen = with_spreads_of(fit_edge_model(rest, spreads=False), model)
         for x in ladders:
             if x.group == group:
-                read = Prediction.of(seen, x)
-                found.append((x.name, 10 ** (read.start - x.low), 10 ** (read.ceiling - x.low)))
+                read, rate = seen.predict(x.inputs), 10**x.low
+                found.append(
+                    PublishedRecipe(
+                        name=x.name,
+                        start=read.start_here / rate,
+                        ceiling=read.do_not_exceed() / rate,
+                        failed=read.failed(rate),
+                        failed_high=read.interval(rate)[1],
+                    )
+                )
     return found
 
 

@@ -40,6 +40,25 @@ def test_one_in_twenty_edges_lies_below_the_rate_not_to_exceed(model):
     assert (edges < ceilings).mean() <= 0.08
 
 
+def test_runs_that_fail_far_below_their_edge_are_lapses(model):
+    wide = [x for x in ladders() if x.edge > -1.5]
+    lapsed = [dataclasses.replace(x, failed=x.failed | (x.rates == x.rates[0])) for x in wide]
+    others = [x for x in ladders() if x.edge <= -1.5]
+    clean, lapsing = (fit_edge_model([*others, *part]).lapse for part in (wide, lapsed))
+    runs = sum(len(x.rates) for x in ladders())
+    assert clean < 2 / runs * 3
+    assert lapsing - clean == pytest.approx(len(wide) / runs, rel=0.5)
+
+
+def test_no_rate_is_said_to_fail_or_to_pass_for_sure(model):
+    read = dataclasses.replace(model, lapse=0.01).predict(inputs(256))
+    rates = 10.0 ** np.arange(-9, 6)
+    chances = [read.failed(rate) for rate in rates]
+    assert chances == sorted(chances)
+    assert (chances[0], chances[-1]) == pytest.approx((0.01, 0.99))
+    assert all(low >= 0.01 and high <= 0.99 for low, high in map(read.interval, rates))
+
+
 def _fit(low, high, x=None):
     count = len(low)
     return fit_censored(
@@ -248,6 +267,7 @@ def test_a_damaged_model_predicts_no_rate():
         (("long", "edge_spread"), 1e300),
         (("short", "best_spread"), 0.0),
         (("ranges", "width"), [-1e300, 2.0]),
+        (("lapse",), 0.5),
     ],
 )
 def test_a_model_whose_parts_do_not_fit_is_damaged(part, value):
