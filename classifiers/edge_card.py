@@ -137,8 +137,8 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
     usual, most = _ece_of_exact(p, np.array(number), np.array(weights))
     lines += ["", f"P(failed) there: AUROC {auroc(y, p):.3f}, ECE {ece(y, p):.3f} over runs, "]
     lines[-1] += (
-        f"{alike:.3f} with sources counted alike. So few ladders would give {usual:.3f} in the mean "
-        f"if every chance were exact, and more than {most:.3f} in one of twenty cases."
+        f"{alike:.3f} with sources counted alike. So few ladders would give {usual:.3f} in the "
+        f"mean if every chance were exact, and more than {most:.3f} in one of twenty cases."
     )
     return "\n".join(lines)
 

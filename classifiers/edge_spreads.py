@@ -23,9 +23,9 @@ HeldOut = tuple[str, EdgeModel, Sequence[EdgeLadder]]
 def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
     """Measure the spreads on what was left out: lab families first, then public sources.
 
-    The spread of the edge is the least for which a share `DO_NOT_EXCEED` of the edges lies below its
-    quantile, every source counting alike (conformal prediction over sources), and not below the
-    root mean square error, widened for the number of sources as the error of a new value is
+    The spread of the edge is the least for which a share `DO_NOT_EXCEED` of the edges lies below
+    its quantile, every source counting alike (conformal prediction over sources), and not below
+    the root mean square error, widened for the number of sources as the error of a new value is
     around a mean of so few. The spread of the best rate follows from the median absolute error,
     since the best of a flat ladder may lie anywhere. Lapses are counted with these spreads.
 
