@@ -34,7 +34,7 @@ def transfer(
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.edge_transfer import transfer as carry
-    from rksp.risk import configured_inputs
+    from rksp.configured import configured_inputs
 
     runs = [requested_run(name, recipe, recipe_file, devices) for name in (small, large)]
     rate = runs[0].recipe.learning_rate

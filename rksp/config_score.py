@@ -8,6 +8,7 @@ from importlib.metadata import version
 from rksp.checks.coverage import uncovered
 from rksp.checks.registry import recipe_findings
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.configured import configured_inputs
 from rksp.documents.score import (
     AlternativeReport,
     ForwardReport,
@@ -22,7 +23,7 @@ from rksp.errors import ArtifactError, InputError
 from rksp.features import extract
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
-from rksp.risk import assess, configured_inputs
+from rksp.risk import assess
 
 _WHY = "the evidence is the configuration; nothing was run"
 

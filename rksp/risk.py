@@ -15,15 +15,12 @@ from rksp.classifiers.edge_inputs import (
 )
 from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
-from rksp.errors import InputError
 from rksp.features import FEATURES, Features, Tier
 from rksp.recipe import Recipe
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
-_SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
-_POST_NORM_TYPES = ("bert", "roberta", "electra", "distilbert", "openai-gpt", "xlm-roberta")
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
@@ -48,25 +45,6 @@ def edge_inputs(
         beta2=recipe.adam_beta2,
         norm=norm,
     )
-
-
-def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
-    """Return the inputs of the edge model from a configuration, without building the model.
-
-    Raises:
-        InputError: The configuration does not state its width, depth and vocabulary.
-    """
-    sizes = [getattr(config, name, None) for name in _SIZES]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise InputError(
-            "The configuration does not state its width, depth and vocabulary; give a language "
-            "model of Hugging Face."
-        )
-    width, depth, vocabulary = sizes
-    is_post = getattr(config, "do_layer_norm_before", True) is False
-    is_post |= getattr(config, "model_type", "") in _POST_NORM_TYPES
-    norm: Norm = "post" if is_post else "pre"
-    return edge_inputs(recipe, width=width, depth=depth, vocabulary=vocabulary, norm=norm)
 
 
 def assess(

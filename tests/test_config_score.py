@@ -6,6 +6,11 @@ import json
 
 import pytest
 from commands import left_with
+from transformers import AutoConfig
+
+from rksp.configured import configured_inputs
+from rksp.errors import InputError
+from rksp.recipe import Recipe
 
 
 def scored(capsys, *arguments: str) -> tuple[int, dict]:
@@ -67,3 +72,26 @@ def test_the_findings_advise_the_rate_to_start_with(capsys):
     start = f"{report['seeds'][0]['risk']['start_here']:.2g}"
     assert {"RKSP501", "RKSP502"} <= set(advised)
     assert all(fix.endswith(f"ower the learning rate to {start}.") for fix in advised.values())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [
+        ("gpt2", (768, 12, 50257, "pre")),
+        ("bert", (768, 12, 30522, "post")),
+        ("vit", (768, 12, 2, "pre")),
+        ("t5", (512, 12, 32128, "pre")),
+        ("bart", (1024, 24, 50265, "post")),
+        ("llava", (4096, 32, 32000, "pre")),
+        ("swin", (768, 12, 2, "pre")),
+        ("wav2vec2", (768, 12, 32, "post")),
+    ],
+)
+def test_a_configuration_of_any_kind_states_its_shape(model_type, expected):
+    read = configured_inputs(AutoConfig.for_model(model_type), Recipe())
+    assert (read.width, read.depth, read.vocabulary, read.norm) == expected
+
+
+def test_a_configuration_without_a_width_is_refused():
+    with pytest.raises(InputError, match="without --evidence config"):
+        configured_inputs(AutoConfig.for_model("convnext"), Recipe())

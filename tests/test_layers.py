@@ -40,6 +40,7 @@ LAYERS = (
     "rksp.checks",
     "rksp.classifiers",
     "rksp.risk",
+    "rksp.configured",
     "rksp.monitors",
     "rksp.interventions",
     "rksp.faults",

@@ -1,0 +1,54 @@
+"""Reads what the model of the edge needs off a configuration, without building the model."""
+
+from __future__ import annotations
+
+from rksp.classifiers.edge_inputs import EdgeInputs, Norm
+from rksp.errors import InputError
+from rksp.recipe import Recipe
+from rksp.risk import edge_inputs
+
+# Types whose blocks normalize after the sum, where the configuration does not say so.
+# fmt: off
+_POST_NORM_TYPES = (
+    "albert", "bart", "bert", "bert-generation", "big_bird", "camembert", "convbert",
+    "data2vec-text", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "fnet", "funnel",
+    "hubert", "ibert", "layoutlm", "layoutlmv2", "layoutlmv3", "longformer", "luke", "marian",
+    "mpnet", "nystromformer", "openai-gpt", "rembert", "roberta", "roformer", "splinter",
+    "squeezebert", "tapas", "visual_bert", "wav2vec2", "wavlm", "xlm", "xlm-roberta",
+)
+# fmt: on
+
+
+def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
+    """Return the inputs of the edge model from a configuration, without building the model.
+
+    A model of text and images counts as its language model; a classifier's labels count as its
+    vocabulary; an encoder and a decoder count as one chain.
+
+    Raises:
+        InputError: The configuration does not state its width, depth and vocabulary or classes.
+    """
+    if not hasattr(config, "hidden_size") and hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+    width, depth = _size(config, "hidden_size"), _size(config, "num_hidden_layers")
+    vocabulary = _size(config, "vocab_size", "num_labels")
+    if None in (width, depth, vocabulary):
+        raise InputError(
+            "its configuration does not state a width, a depth and a vocabulary; measure it, "
+            "without --evidence config"
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        depth += _size(config, "num_decoder_layers", "decoder_layers") or 0
+    stages = getattr(config, "depths", None)
+    depth = sum(stages) if isinstance(stages, list) else depth
+    is_post = getattr(config, "do_layer_norm_before", True) is False
+    is_post |= getattr(config, "model_type", "") in _POST_NORM_TYPES
+    is_post &= not getattr(config, "do_stable_layer_norm", False)
+    norm: Norm = "post" if is_post else "pre"
+    return edge_inputs(recipe, width=width, depth=depth, vocabulary=vocabulary, norm=norm)
+
+
+def _size(config: object, *names: str) -> int | None:
+    """Return the first positive integer among the attributes."""
+    sizes = (getattr(config, name, None) for name in names)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
