@@ -11,6 +11,9 @@ Norm = Literal["pre", "post", "none"]
 
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
+# What a classifier counts as: the lab's have ten classes and stand with this number in the data,
+# which say nothing of other numbers of classes.
+CLASSIFIER_VOCABULARY = 256
 _DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
 # What the lab's beta1 of 0.9 and 0.95 come to: the columns of a memory begin beyond these.
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
@@ -44,7 +47,7 @@ class EdgeInputs:
 
     Attributes:
         width, depth: Of the residual stream, and the number of blocks.
-        vocabulary: Number of tokens (or classes).
+        vocabulary: Number of tokens; `CLASSIFIER_VOCABULARY` for a classifier.
         norm: Where the blocks normalize: before a branch, after the sum, or nowhere.
         steps, warmup_steps: Optimizer steps in all, and those of the warm-up.
         batch_tokens: Tokens an optimizer step.

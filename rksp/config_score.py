@@ -119,7 +119,7 @@ def _assessed(
     """Return the answer, or the reason why there is none."""
     rate = recipe.learning_rate
     try:
-        inputs = configured_inputs(source.config, recipe)
+        inputs = configured_inputs(source.config, recipe, source.task)
         doubts = tuple(uncovered(recipe))
         model = classifier or load_edge_model()
         return assess(extract(), inputs, model, learning_rate=rate, doubts=doubts, **bars), None

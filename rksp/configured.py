@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rksp.classifiers.edge_inputs import EdgeInputs, Norm
+from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.errors import InputError
 from rksp.recipe import Recipe
 from rksp.risk import edge_inputs
@@ -19,28 +19,32 @@ _POST_NORM_TYPES = (
 # fmt: on
 
 
-def configured_inputs(config: object, recipe: Recipe) -> EdgeInputs:
+def configured_inputs(config: object, recipe: Recipe, task: str | None = None) -> EdgeInputs:
     """Return the inputs of the edge model from a configuration, without building the model.
 
-    A model of text and images counts as its language model; a classifier's labels count as its
-    vocabulary; an encoder and a decoder count as one chain.
+    A model of text and images counts as its language model; an encoder and a decoder count as one
+    chain.
+
+    Args:
+        config: Of Hugging Face.
+        recipe: How the model is to be trained.
+        task: What the model predicts, as in `rksp.models.source.Task`.
 
     Raises:
-        InputError: The configuration does not state its width, depth and vocabulary or classes.
+        InputError: The configuration states no width or depth.
     """
     if not hasattr(config, "hidden_size") and hasattr(config, "get_text_config"):
         config = config.get_text_config()
     width, depth = _size(config, "hidden_size"), _size(config, "num_hidden_layers")
-    vocabulary = _size(config, "vocab_size", "num_labels")
-    if None in (width, depth, vocabulary):
-        raise InputError(
-            "its configuration does not state a width, a depth and a vocabulary; measure it, "
-            "without --evidence config"
-        )
+    vocabulary = _size(config, "vocab_size")
+    if vocabulary is None or (task or "").endswith("classification"):
+        vocabulary = CLASSIFIER_VOCABULARY
+    if width is None or depth is None:
+        raise InputError("its configuration states no width or depth; leave out --evidence config")
     if getattr(config, "is_encoder_decoder", False):
         depth += _size(config, "num_decoder_layers", "decoder_layers") or 0
     stages = getattr(config, "depths", None)
-    depth = sum(stages) if isinstance(stages, list) else depth
+    depth = sum(stages) if isinstance(stages, list | tuple) else depth
     is_post = getattr(config, "do_layer_norm_before", True) is False
     is_post |= getattr(config, "model_type", "") in _POST_NORM_TYPES
     is_post &= not getattr(config, "do_stable_layer_norm", False)

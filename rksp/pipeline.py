@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rksp.checks.coverage import uncovered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
-from rksp.classifiers.edge_inputs import Norm
+from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, Norm
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.datasets.probe import Probe
 from rksp.documents.finding import Finding
@@ -17,7 +17,7 @@ from rksp.documents.score import AlternativeReport, RiskAssessment
 from rksp.errors import ArtifactError
 from rksp.evidence import Evidence, gather
 from rksp.features import extract
-from rksp.measure.forward import LOGITS_NOT_FINITE, ForwardStats
+from rksp.measure.forward import LOGITS_NOT_FINITE
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.source import ModelSource
@@ -173,7 +173,7 @@ def _assess(
             recipe,
             width=width,
             depth=depth,
-            vocabulary=_classes(seen.forward),
+            vocabulary=_vocabulary(evidence),
             norm=_norm(evidence),
         ),
         classifier or load_edge_model(),
@@ -183,9 +183,11 @@ def _assess(
     )
 
 
-def _classes(forward: ForwardStats) -> int:
-    """Return the number of tokens or classes that the model distinguishes."""
-    loss = forward.uniform_loss
+def _vocabulary(evidence: Evidence) -> int:
+    """Return the number of tokens that the model distinguishes."""
+    loss = evidence.profile.forward.uniform_loss
+    if evidence.source.task.endswith("classification"):
+        return CLASSIFIER_VOCABULARY
     return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
 
 

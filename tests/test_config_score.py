@@ -8,6 +8,7 @@ import pytest
 from commands import left_with
 from transformers import AutoConfig
 
+from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY
 from rksp.configured import configured_inputs
 from rksp.errors import InputError
 from rksp.recipe import Recipe
@@ -79,11 +80,11 @@ def test_the_findings_advise_the_rate_to_start_with(capsys):
     [
         ("gpt2", (768, 12, 50257, "pre")),
         ("bert", (768, 12, 30522, "post")),
-        ("vit", (768, 12, 2, "pre")),
+        ("vit", (768, 12, 256, "pre")),
         ("t5", (512, 12, 32128, "pre")),
         ("bart", (1024, 24, 50265, "post")),
         ("llava", (4096, 32, 32000, "pre")),
-        ("swin", (768, 12, 2, "pre")),
+        ("swin", (768, 12, 256, "pre")),
         ("wav2vec2", (768, 12, 32, "post")),
     ],
 )
@@ -93,5 +94,10 @@ def test_a_configuration_of_any_kind_states_its_shape(model_type, expected):
 
 
 def test_a_configuration_without_a_width_is_refused():
-    with pytest.raises(InputError, match="without --evidence config"):
+    with pytest.raises(InputError, match="leave out --evidence config"):
         configured_inputs(AutoConfig.for_model("convnext"), Recipe())
+
+
+def test_a_text_classifier_counts_as_a_classifier():
+    read = configured_inputs(AutoConfig.for_model("gpt2"), Recipe(), "text-classification")
+    assert read.vocabulary == CLASSIFIER_VOCABULARY
