@@ -94,8 +94,13 @@ def test_a_configuration_of_any_kind_states_its_shape(model_type, expected):
 
 
 def test_a_configuration_without_a_width_is_refused():
-    with pytest.raises(InputError, match="leave out --evidence config"):
+    with pytest.raises(InputError, match="must be measured"):
         configured_inputs(AutoConfig.for_model("convnext"), Recipe())
+
+
+def test_what_a_configuration_cannot_tell_is_to_be_measured(capsys):
+    assert left_with(["score", "convnext", "--lr", "1e-3", "--evidence", "config"]) == 0
+    assert "next: leave out --evidence config to measure it" in capsys.readouterr().out
 
 
 def test_a_text_classifier_counts_as_a_classifier():

@@ -157,7 +157,9 @@ def _next(report: ScoreReport, seed: SeedReport) -> Line:
     """Return the next command: another rate, a short run, or the explanation of an error."""
     target, rate, risk = report.target, report.recipe.learning_rate, seed.risk
     if target.kind in ("factory", "module") or risk is None:
-        return _line(Text(f"  next: rksp score {_ALL}", style="dim"))
+        is_unmeasured = risk is None and target.probe == "nothing"
+        after = "leave out --evidence config to measure it" if is_unmeasured else _ALL
+        return _line(Text(f"  next: {after}", style="dim"))
     start = risk.start_here
     first = report.findings[0] if report.findings else None
     command = f"rksp confirm {target.name} --shrink --lr {rate:g}" if rate else "rksp score --help"
