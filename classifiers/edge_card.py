@@ -46,7 +46,7 @@ def edge_markdown(
         by_source = dict(unseen(ladders, model, "source"))
         parts = [_sources(ladders, model, by_source), _rates(by_source), *parts]
         parts += [_shapes(ladders, model), _single_runs(ladders), warmups(ladders, model)]
-        parts.append(_transfer(ladders, model))
+        parts.append(_transfer(ladders))
     parts += [bridge(ladders, model), _published(ladders, model), horizons(ladders)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -273,14 +273,14 @@ def _single_runs(ladders: Sequence[EdgeLadder]) -> str:
     return "\n".join(lines)
 
 
-def _transfer(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
+def _transfer(ladders: Sequence[EdgeLadder]) -> str:
     lines = [
         "### Transfer of a rate between shapes of a source, the source left out",
         "",
         "| rule | median error of the edge's shift, decades | of the best rate's |",
         "|---|---|---|",
     ]
-    for rule, edge, best in transfer_errors(ladders, model):
+    for rule, edge, best in transfer_errors(ladders):
         lines.append(f"| {rule} | {edge:.2f} | {best:.2f} |")
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -47,13 +47,26 @@ def transfer(model: EdgeModel, small: EdgeInputs, large: EdgeInputs, rate: float
     )
 
 
-def transfer_errors(
-    ladders: Sequence[EdgeLadder], model: EdgeModel
-) -> list[tuple[str, float, float]]:
-    """(rule, median error of the shift of the edge, of the best rate) between public shapes.
+def with_transfer_errors(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> EdgeModel:
+    """Return the model with the errors of every rule in its card, as `transfer_errors` has them."""
+    errors = {
+        name: {"edge": round(edge, 2), "best": round(best, 2)}
+        for name, edge, best in transfer_errors(ladders)
+    }
+    return replace(model, card={**model.card, "transfer": errors})
+
+
+def transfer_errors(ladders: Sequence[EdgeLadder]) -> list[tuple[str, float, float]]:
+    """Measure the errors of a shift between public shapes; ours is called "rksp".
 
     Every pair of shapes of one source counts once, with the medians over their ladders; the model
     did not see the source.
+
+    Args:
+        ladders: Of the lab and of public sources.
+
+    Returns:
+        (rule, median error of the shift of the edge, of the best rate), in decades.
     """
     found: dict[str, tuple[list[float], list[float]]] = {}
     public = [x for x in ladders if x.source not in (LAB, PUBLISHED) and not x.changed]

@@ -169,7 +169,8 @@ def fit(
     from rksp.lab.edge_ladders import edge_ladders
 
     check_writable(output)
-    model = fit_edge_model(edge_ladders(collection, measurements, real or []))
+    ladders = edge_ladders(collection, measurements, real or [])
+    model = with_transfer_errors(fit_edge_model(ladders), ladders)
     atomic_write(output, model.to_json())
     counts = ", ".join(f"{count} {source}" for source, count in model.card["ladders"].items())
     typer.echo(f"Fitted on ladders of {counts}: {output}.")

@@ -46,7 +46,8 @@ def transfer(
             configured_inputs(model.resolve(run.target, run.overrides).config, run.recipe)
             for run in runs
         ]
-    found = carry(load_edge_model(), inputs[0], inputs[1], rate)
+    edges = load_edge_model()
+    found = carry(edges, inputs[0], inputs[1], rate)
     if output_format == "json":
         document = {"rate": found.rate, "edge_shift": found.edge_shift, "rules": found.rules}
         json.dump({"small_rate": rate} | document, sys.stdout, indent=1, sort_keys=True)
