@@ -1,4 +1,4 @@
-"""Measures a stranger's first minutes: the README's command, from an empty environment to a verdict.
+"""Measures a stranger's first minutes: the README's command, from nothing to a verdict.
 
     python .ci/first_minutes.py [--python 3.11 3.12 3.13 3.14] [--route index cpu]
 
@@ -177,7 +177,8 @@ def measure(version: str, route: str, wheels: Path | None) -> str:
                     print(f"  installed after {installed:.0f} s", flush=True)
         verdict = [line for line in log if re.match(r"\w[\w ]*?  P\(failed\)", line)]
         if running.returncode or not verdict or not verdict[0].startswith(f"{_sample()}  P"):
-            raise SystemExit("".join(log[-40:]) + f"Python {full}, {route}: no verdict as in README")
+            wrong = f"Python {full}, {route}: no verdict as in README"
+            raise SystemExit("".join(log[-40:]) + wrong)
         local = _wheel_megabytes(wheels if route == "cpu" else None, source)
         return (
             f"  {verdict[0].strip()}\n"

@@ -14,6 +14,7 @@ from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
 from rksp.errors import InputError
 from rksp.recipe import Recipe
+from rksp.text import short
 
 _SMALL = "The model that the rate was tuned on, or its run file."
 _LARGE = "The model to carry the rate to, or its run file."
@@ -53,8 +54,11 @@ def transfer(
         sys.stdout.write("\n")
         return 0
     sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
-    typer.echo(f"{found.rate:.3g} for {large} ({sizes[1]}), from {rate:g} for {small} ({sizes[0]})")
+    typer.echo(
+        f"{short(found.rate)} for {large} ({sizes[1]}), "
+        f"from {short(rate, 6)} for {small} ({sizes[0]})"
+    )
     typer.echo(f"  the edge moves by {found.edge_shift:+.2f} decades")
-    beside = ", ".join(f"{name} {value:.3g}" for name, value in found.rules.items())
+    beside = ", ".join(f"{name} {short(value)}" for name, value in found.rules.items())
     typer.echo(f"  other scaling rules: {beside}")
     return 0

@@ -18,6 +18,7 @@ from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdi
 from rksp.errors import InputError
 from rksp.features import FEATURES, Features, Tier
 from rksp.recipe import Recipe
+from rksp.text import short
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
@@ -234,7 +235,7 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
         return (
-            f"Start at {start:.2g}, {rate / start:.1f} times lower: "
+            f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
             f"P(failed) is {estimate.failed(start):.1%} there."
         )
     if lost - least < _COSTLY:
@@ -242,8 +243,8 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
     side = "lower" if rate < start else "higher"
     factor = start / rate if rate < start else rate / start
     return (
-        f"The rate is {factor:.1f} times {side} than the one to start with, {start:.2g}, and is "
-        f"expected to cost {lost - least:.2f} nats more."
+        f"The rate is {factor:.1f} times {side} than the one to start with, {short(start, 2)}, "
+        f"and is expected to cost {lost - least:.2f} nats more."
     )
 
 

@@ -8,6 +8,7 @@ from rksp.documents.grid import GridReport, Record
 from rksp.grid.axes import canonical
 from rksp.grid.heat import heat_map
 from rksp.grid.table import ANSWERS
+from rksp.text import short
 
 _SHADES = "·░▒▓█"
 
@@ -25,7 +26,7 @@ def render(report: GridReport) -> str:
     if fronts:
         lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
     for model, front in fronts.items():
-        points = [f"{r['learning_rate']:.3g} → {r['probability_failed']:.1%}" for r in front]
+        points = [f"{short(r['learning_rate'])} → {r['probability_failed']:.1%}" for r in front]
         lines.append(f"  {short[model]}: {', '.join(points)}")
     heat = _heat(everything, axes)
     return "\n".join([*lines, *([""] if heat else []), *heat]) + "\n"
@@ -70,7 +71,7 @@ def _heat(everything: Sequence[Record], axes: Sequence[str]) -> list[str]:
         return []
     head = " · ".join(heat.axes)
     width = max(map(len, [*heat.rows, head]))
-    lines = [f"{head.rjust(width)}  rate {heat.rates[0]:.3g} … {heat.rates[-1]:.3g}"]
+    lines = [f"{head.rjust(width)}  rate {short(heat.rates[0])} … {short(heat.rates[-1])}"]
     for name, values in heat.rows.items():
         lines.append(f"{name.rjust(width)}  {''.join(map(_shade, values))}".rstrip())
     legend = "  ".join(f"{mark} {20 * i}%" for i, mark in enumerate(_SHADES))
@@ -96,7 +97,7 @@ def _no_setting(model: str, everything: Sequence[Record]) -> str:
     ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
     if not ceilings:
         return "no learning rate trains this model"
-    return f"none of these learning rates is safe; do not exceed {max(ceilings):.3g}"
+    return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
 
 
 def _interval(record: Record) -> str:

@@ -23,6 +23,7 @@ from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
+from rksp.text import short
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_FINDINGS = 6
@@ -213,7 +214,7 @@ def _curve(curve: list[CurvePoint]) -> str:
     """
     shown = [p for p in (_nearest(curve, quarter / 4) for quarter in _QUARTERS) if p] or curve
     bars = "".join(_BARS[min(7, int(p.probability * 8))] for p in shown)
-    ends = f"{shown[0].learning_rate:.0e} to {shown[-1].learning_rate:.0e}"
+    ends = f"{short(shown[0].learning_rate, 1)} to {short(shown[-1].learning_rate, 1)}"
     return f"P(failed) from {ends}: {bars}"
 
 

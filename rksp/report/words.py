@@ -10,6 +10,7 @@ from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.recipe_files import table_text
 from rksp.sizes import count
 from rksp.spectra.status import Status
+from rksp.text import short
 
 TITLES = {
     "ok": "OK",
@@ -54,13 +55,13 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     return (
         f"P(failed) {risk.probability_failed:.1%} "
         f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}] "
-        f"at learning rate {rate:g}, over {risk.horizon_steps} steps"
+        f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
     )
 
 
 def rate(value: float | None) -> str:
     """Format a learning rate with two digits; None is `none`."""
-    return "none" if value is None else f"{value:.2g}"
+    return "none" if value is None else short(value, 2)
 
 
 def rates(risk: RiskAssessment) -> str:
