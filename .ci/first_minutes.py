@@ -133,6 +133,11 @@ def _megabytes_in(folder: Path) -> float:
     return sum(path.stat().st_size for path in files) / 1e6
 
 
+def _processor_seconds() -> float:
+    used = os.times()
+    return used.children_user + used.children_system
+
+
 def _export(folder: Path) -> Path:
     source = folder / "rksp"
     source.mkdir()
@@ -164,7 +169,7 @@ def measure(version: str, route: str, wheels: Path | None) -> str:
     with tempfile.TemporaryDirectory() as folder, _tunnel() as tunnel:
         source = _export(Path(folder))
         environment = _environment(Path(folder), python, tunnel.server_address[1])
-        log, begun, installed = [], time.monotonic(), 0.0
+        log, begun, installed, before = [], time.monotonic(), 0.0, _processor_seconds()
         with subprocess.Popen(
             ["bash", "-c", f"{install} && echo '{_INSTALLED}' && {score}"],
             cwd=source, env=environment, text=True,
@@ -184,7 +189,8 @@ def measure(version: str, route: str, wheels: Path | None) -> str:
             f"  {verdict[0].strip()}\n"
             f"  {tunnel.received / 1e6 + local:,.0f} MB downloaded, "
             f"{_megabytes_in(source / '.venv'):,.0f} MB installed, {installed:.0f} s to install, "
-            f"{time.monotonic() - begun - installed:.0f} s to the verdict"
+            f"{time.monotonic() - begun - installed:.0f} s to the verdict, "
+            f"{_processor_seconds() - before:.0f} processor s in all"
         )
 
 

@@ -89,7 +89,7 @@ def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -
 
 
 def time_left(clock: Callable[[], float]) -> Callable[[float, float], str]:
-    """Return `, about 5 min left`, by the pace since the first event of this step.
+    """Return ` (about 5 min left)`, by the pace since the first event of this step.
 
     A smaller count or another total begins a new step.
     """
@@ -107,7 +107,7 @@ def time_left(clock: Callable[[], float]) -> Callable[[float, float], str]:
         if heard < _FEWEST or work <= 0 or done >= total:
             return ""
         minutes = seconds / work * (total - done) / 60
-        return f", about {_duration(minutes)} left" if minutes >= 1 else ", under a minute left"
+        return f" (about {_duration(minutes)} left)" if minutes >= 1 else " (under a minute left)"
 
     return left
 

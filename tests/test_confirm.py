@@ -357,7 +357,7 @@ def test_progress_is_sparse_and_says_how_long_it_will_take(capsys) -> None:
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "rksp: predicting seed 0"
     assert lines[1].endswith("step 1/100, loss 1")
-    assert lines[2].endswith("step 6/100, loss 1, about 9 min left")
+    assert lines[2].endswith("step 6/100, loss 1 (about 9 min left)")
     assert len(lines) == 2 + 20  # one in 30 seconds, and those that stay
     assert lines[-1].endswith("seed 0: healthy")
 
