@@ -177,7 +177,9 @@ def test_fisher_against_the_hypergeometric_law() -> None:
 def test_overhead_is_of_the_median_step() -> None:
     trials = [_trial("baseline", s, step_seconds=0.4) for s in range(3)]
     trials += [_trial("kss", s, step_seconds=0.5 if s else 5.0) for s in range(3)]
+    trials += [_trial("rate=0.1", s, step_seconds=0.5) for s in range(3)]
     assert compare(trials)[1].overhead == pytest.approx(0.25)
+    assert compare(trials)[2].overhead is None  # its steps are the baseline's
 
 
 def test_the_conclusions_say_what_happened() -> None:
