@@ -199,7 +199,8 @@ CHECKS = (
             f"steps and {_WARMUP_TOKENS / 1e6:g}M tokens. Where the learning rate is above "
             f"{_FAST:g} of a public edge, the limit is {_FAST_SHARE:.0%} of the run, {_FAST_STEPS} "
             "steps or those tokens. The check is silent for SGD, Adafactor, Muon and Scion, and "
-            f"for fine-tuning at {_FINE_TUNING_RATE:g} or less ({_ADAPTER_RATE:g} with adapters)."
+            f"for fine-tuning at {short(_FINE_TUNING_RATE)} or less "
+            f"({short(_ADAPTER_RATE)} with adapters)."
         ),
         why=(
             "The first gradients point in the directions of highest curvature, and Adam's second "

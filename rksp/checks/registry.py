@@ -106,14 +106,15 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
     """Return the checks that lack evidence, by code."""
+    lacking = ((check, check.missing(evidence)) for check in CHECKS)
     return tuple(
         NotRun(
             code=check.code,
             name=check.name,
-            reason=f"it needs {' and '.join(check.missing(evidence))}",
+            reason=f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
         )
-        for check in CHECKS
-        if check.missing(evidence)
+        for check, missing in lacking
+        if missing
     )
 
 

@@ -21,7 +21,7 @@ from rksp.text import one_line, short
 
 _SCALE = 50  # characters of the drawn scale of rates
 _MARGIN = 0.5  # decades beyond the outermost mark
-_ALL = "-v prints every measurement"
+_ALL = "prints every measurement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def _next(report: ScoreReport, seed: SeedReport) -> Line:
     """Return the next command: another rate, a short run, or the explanation of an error."""
     target, rate, risk = report.target, report.recipe.learning_rate, seed.risk
     if target.kind in ("factory", "module") or risk is None:
-        return _line(Text(f"  next: rksp score {_ALL}", style="dim"))
+        return _line(Text(f"  next: the same command with -v, which {_ALL}", style="dim"))
     start = risk.start_here
     first = report.findings[0] if report.findings else None
     command = "rksp score --help"
@@ -167,7 +167,7 @@ def _next(report: ScoreReport, seed: SeedReport) -> Line:
         command = f"rksp score {target.name} --lr {words.rate(start)}"
     elif start is None and first is not None and first.level == Level.ERROR:
         command = f"rksp explain {first.code}"
-    forms = (f"  next: {command}   ({_ALL})", f"  next: {command}   (-v: all)")
+    forms = (f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)")
     return _line(*(Text(form, style="dim") for form in forms))
 
 

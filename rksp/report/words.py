@@ -143,7 +143,10 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
         )
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
     reasons = Counter(check.reason for check in report.not_run)
-    found += [f"{number} checks did not run: {reason}" for reason, number in reasons.items()]
+    found += [
+        f"{number} check{'s' * (number > 1)} did not run: {reason}"
+        for reason, number in reasons.items()
+    ]
     if seed.risk is not None and seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
         listed = [
