@@ -5,6 +5,7 @@
 It uses no configuration and no variable of this machine, resolves the newest and the lowest
 versions of every direct dependency from wheels alone, and adds up the download. The CPU route
 counts torch without the CUDA packages: the size of its CPU wheel is that of `--torch-cpu-mb`.
+No interpreter of a version is needed to resolve for it; `first_minutes.py` installs for real.
 """
 
 from __future__ import annotations
@@ -69,14 +70,15 @@ def main() -> None:
     for python in asked.python:
         for resolution in ("highest", "lowest-direct"):
             start = time.monotonic()
+            print(f"Python {python}, {resolution}:", end=" ", flush=True)
             pins = _resolve(python, resolution)
-            line = f"Python {python}, {resolution}: {len(pins)} packages"
+            print(f"{len(pins)} packages", end="", flush=True)
             if resolution == "highest":
                 sizes = _megabytes(pins, python)
                 rest = sum(mb for name, mb in sizes.items() if not name.startswith(_CUDA))
-                line += f", {sum(sizes.values()):.0f} MB with CUDA, "
-                line += f"{rest + asked.torch_cpu_mb:.0f} MB with torch for the CPU"
-            print(f"{line} ({time.monotonic() - start:.0f} s)", flush=True)
+                print(f", {sum(sizes.values()):.0f} MB with CUDA", end="")
+                print(f", {rest + asked.torch_cpu_mb:.0f} MB with torch for the CPU", end="")
+            print(f" ({time.monotonic() - start:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

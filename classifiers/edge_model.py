@@ -174,7 +174,7 @@ class EdgeModel:
         lapse: Share of runs that fail, or pass, for what is not their rate.
         ranges: Least and largest value of every column in the data.
         measured_ranges: 1st and 99th percentile of every measured feature over the ladders.
-        card: What it was fitted on.
+        card: What it was fitted on, and the errors of every rule of transfer.
     """
 
     edge: Line
@@ -279,6 +279,8 @@ class EdgeModel:
             knots = [_number(x) for x in stored["knots"]]
             if not isinstance(stored["card"]["digest"], str):
                 raise TypeError("the digest of the card is not a text")
+            for errors in stored["card"].get("transfer", {}).values():
+                _number(errors["edge"]), _number(errors["best"])
             return cls(
                 edge=_line(stored["edge"]),
                 best=_line(stored["best"]),

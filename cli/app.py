@@ -84,6 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
         # Click leaves with 1 when a pipe is closed, which would read as "at risk".
         if isinstance(error.__context__, BrokenPipeError):
             sys.exit(_closed_pipe())
+        if _left_by_typer(error):
+            raise
         sys.exit(_say("Code outside rksp tried to end the program.", 2))
     except Exception as error:  # the last resort: CI must not read a crash as "risky"
         if os.environ.get("RKSP_TRACEBACK"):
@@ -92,6 +94,12 @@ def main(arguments: list[str] | None = None) -> None:
         hint = "RKSP_TRACEBACK=1 shows where"
         sys.exit(_say(f"unexpected {type(error).__name__}: {first} ({hint})", 3))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _left_by_typer(error: SystemExit) -> bool:
+    """Tell whether typer itself raised the error, as it does after it printed completions."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").partition(".")[0] == "typer"
 
 
 def _closed_pipe() -> int:
@@ -105,6 +113,7 @@ def _closed_pipe() -> int:
 def _plain(message: str) -> str:
     """Put a wrong value into rksp's own words, with the nearest of the known choices."""
     said = message.replace("Value error, ", "").replace("Input should be", "it should be")
+    said = re.sub(r", unable to parse .*", "", said)
     choices = re.search(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)\.?$", said)
     if choices is None:
         return said

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ from rksp.cli.options import (
 )
 from rksp.cli.output_options import RiskOptions
 from rksp.cli.process import reading
+from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
 from rksp.errors import InputError
 from rksp.options import MeasureOptions
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rksp.report.gate import Gate
 
 _STORE_MARK = b"SQLite format 3\x00"
+_COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
 _MEASURE = Panel(
     title="Measurement",
     leave_out=("seed",),
@@ -136,16 +138,17 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
         from rksp.classifiers.edge_model import load_edge_model
 
         load_edge_model(options.classifier)  # say that it cannot be read before the work
-    start = time.monotonic()
-    return run_grid(
-        plan,
-        work.store,
-        options=options,
-        engine=_engine(work.engine, work.workers, work.address, work.slurm, work.store, groups),
-        timeout=work.timeout,
-        retry_failed=work.retry_failed,
-        progress=lambda line: _say(f"{time.monotonic() - start:.0f} s: {line}"),
-    )
+    engine = _engine(work.engine, work.workers, work.address, work.slurm, work.store, groups)
+    with live_progress(lambda what: not _COUNT.fullmatch(what)) as progress:
+        return run_grid(
+            plan,
+            work.store,
+            options=options,
+            engine=engine,
+            timeout=work.timeout,
+            retry_failed=work.retry_failed,
+            progress=progress,
+        )
 
 
 def _check(view: ViewOptions) -> None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rksp.cli.process import reading
+from rksp.cli.progress import counted
 from rksp.errors import InputError
 from rksp.files import atomic_write, check_writable
 from rksp.text import one_line
 
 INTERRUPTED = 130
-SPARSE_SECONDS = 60.0  # between progress lines where stderr is no terminal
-
-Report = Callable[[int, int], None]
 
 app = typer.Typer(
     name="lab",
@@ -60,7 +54,7 @@ def run(
     _check_device(device)
     stored = collection_ids(known) if known is not None else frozenset()
     try:
-        with progress(f"plan {design.name}") as report:
+        with counted(f"plan {design.name}") as report:
             tally = run_plan(
                 design, output, workers=workers, known=stored, device=device, progress=report
             )
@@ -143,7 +137,7 @@ def measure(
     from rksp.lab.run import measure_plan
 
     stored = unpack_measurements(known).keys() if known is not None else ()
-    with progress("measuring") as report:
+    with counted("measuring") as report:
         tally = measure_plan(ladders, output, workers=workers, known=stored, progress=report)
     typer.echo(f"{tally.planned} ladders measured ({tally.newly_run} of them now) in {output}.")
     if pack_to is not None:
@@ -166,6 +160,7 @@ def fit(
 ) -> None:
     """Fit a model of the edge for `--classifier`; the same data give the same bytes."""
     from rksp.classifiers.edge_fit import fit_edge_model
+    from rksp.classifiers.edge_transfer import with_transfer_errors
     from rksp.lab.edge_ladders import edge_ladders
 
     check_writable(output)
@@ -201,57 +196,3 @@ def evaluate(
 
         deployed = deployed_features(ladders, probes, collection)
     typer.echo(fit_and_evaluate(ladders, deployed), nl=False)
-
-
-@contextmanager
-def progress(label: str, noun: str = "ladders") -> Iterator[Report]:
-    """Yield `report(done, total)`: a bar with ETA on a terminal, a line a minute elsewhere."""
-    if not sys.stderr.isatty():
-        yield _sparse(label, time.monotonic, noun)
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        # Ladders differ tenfold in cost: a short window would make the ETA jump about.
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=1800) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _sparse(label: str, clock: Callable[[], float], noun: str = "ladders") -> Report:
-    start, shown, first = clock(), float("-inf"), None
-
-    def report(done: int, total: int) -> None:
-        nonlocal shown, first
-        now = clock()
-        first = done if first is None else first  # stored before this call: they cost no time
-        if done < total and now - shown < SPARSE_SECONDS:
-            return
-        shown = now
-        left = ""
-        if first < done < total:
-            seconds = (now - start) / (done - first) * (total - done)
-            left = f", about {_duration(seconds)} left"
-        typer.echo(f"{label}: {done} of {total} {noun}{left}", err=True)
-
-    return report
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{max(1, minutes)} min"

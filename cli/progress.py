@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rksp.text import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -50,12 +52,20 @@ def live_progress(
         left = time_left(clock)
 
         def report(what: str, done: float, total: float) -> None:
+            what = one_line(what)
             if keeps(what):
                 bar.console.print(f"rksp: {what}", markup=False, highlight=False)
             line = f"{what}{left(done, total)}"
             bar.update(task, description=line, completed=done, total=total or None)
 
         yield report
+
+
+@contextmanager
+def counted(label: str, noun: str = "ladders") -> Iterator[Callable[[int, int], None]]:
+    """Yield `report(done, total)`, which draws `label: 3 of 9 ladders` and the remaining time."""
+    with live_progress() as report:
+        yield lambda done, total: report(f"{label}: {done} of {total} {noun}", done, total)
 
 
 def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -> Report:
@@ -65,6 +75,7 @@ def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -
 
     def report(what: str, done: float, total: float) -> None:
         nonlocal said
+        what = one_line(what)
         remaining = left(done, total)
         if done > 0 and not keeps(what):
             if clock() - said < _SPARSE_SECONDS:
@@ -78,7 +89,7 @@ def sparse(clock: Callable[[], float], keeps: Callable[[str], bool] = no_line) -
 
 
 def time_left(clock: Callable[[], float]) -> Callable[[float, float], str]:
-    """Return `, about 5 min left`, by the pace since the first event of this step.
+    """Return ` (about 5 min left)`, by the pace since the first event of this step.
 
     A smaller count or another total begins a new step.
     """
@@ -96,6 +107,12 @@ def time_left(clock: Callable[[], float]) -> Callable[[float, float], str]:
         if heard < _FEWEST or work <= 0 or done >= total:
             return ""
         minutes = seconds / work * (total - done) / 60
-        return f", about {minutes:.0f} min left" if minutes >= 1 else ", under a minute left"
+        return f" (about {_duration(minutes)} left)" if minutes >= 1 else " (under a minute left)"
 
     return left
+
+
+def _duration(minutes: float) -> str:
+    """Format minutes: 5 min, 1 h 30 min."""
+    whole = round(minutes)
+    return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli.lab import progress
+from rksp.cli.progress import counted
 from rksp.errors import InputError, nearest
 from rksp.files import check_writable
 
@@ -52,7 +52,7 @@ def reproduce(
     from rksp.confirm.experiments.run import reproduce as run  # torch, not for --help
 
     # Only what trains for long has a progress to show.
-    shown = progress(f"reproduce {name}", "trials") if folder and not stored else nullcontext()
+    shown = counted(f"reproduce {name}", "trials") if folder and not stored else nullcontext()
     with shown as report:
         options = {} if report is None else {"progress": report}
         tables = run(name, folder=folder, workers=workers, output=output, stored=stored, **options)

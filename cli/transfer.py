@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,6 +15,11 @@ from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
 from rksp.errors import InputError
 from rksp.recipe import Recipe
+from rksp.text import short
+
+if TYPE_CHECKING:
+    from rksp.classifiers.edge_inputs import EdgeInputs
+    from rksp.cli.recipe_source import RequestedRun
 
 _SMALL = "The model that the rate was tuned on, or its run file."
 _LARGE = "The model to carry the rate to, or its run file."
@@ -34,7 +40,7 @@ def transfer(
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.edge_transfer import transfer as carry
-    from rksp.configured import configured_inputs
+    from rksp.risk import beyond
 
     runs = [requested_run(name, recipe, recipe_file, devices) for name in (small, large)]
     rate = runs[0].recipe.learning_rate
@@ -42,20 +48,44 @@ def transfer(
         raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
     quiet_transformers()
     with stdout_for_us_alone():
-        inputs = [
-            configured_inputs(model.resolve(run.target, run.overrides).config, run.recipe)
-            for run in runs
-        ]
+        inputs = [_inputs(run, model) for run in runs]
     edges = load_edge_model()
     found = carry(edges, inputs[0], inputs[1], rate)
+    errors = edges.card.get("transfer", {})
+    doubts = sorted({text for x in inputs for text in beyond(edges.predict(x), x)})
     if output_format == "json":
-        document = {"rate": found.rate, "edge_shift": found.edge_shift, "rules": found.rules}
-        json.dump({"small_rate": rate} | document, sys.stdout, indent=1, sort_keys=True)
+        document = {"small_rate": rate, "rate": found.rate, "edge_shift": found.edge_shift}
+        document |= {"rules": found.rules, "errors": errors, "reasons": doubts}
+        json.dump(document, sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")
         return 0
     sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
-    typer.echo(f"{found.rate:.3g} for {large} ({sizes[1]}), from {rate:g} for {small} ({sizes[0]})")
+    typer.echo(
+        f"{short(found.rate)} for {large} ({sizes[1]}), "
+        f"from {short(rate, 6)} for {small} ({sizes[0]})"
+    )
+    for text in doubts:
+        typer.echo(f"  not reliable here: {text}")
     typer.echo(f"  the edge moves by {found.edge_shift:+.2f} decades")
-    beside = ", ".join(f"{name} {value:.3g}" for name, value in found.rules.items())
-    typer.echo(f"  other scaling rules: {beside}")
+    rates = {"rksp": found.rate} | found.rules
+    columns = ("rule", "rate", "edge missed by", "best rate missed by")
+    rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
+    for row in rows:
+        typer.echo("  " + "".join(cell.ljust(16) for cell in row).rstrip())
+    typer.echo("  (median decades between shapes of public sources that were left out of the fit)")
     return 0
+
+
+def _inputs(run: RequestedRun, model: ModelOptions) -> EdgeInputs:
+    from rksp.configured import configured_inputs
+
+    source = model.resolve(run.target, run.overrides)
+    try:
+        return configured_inputs(source.config, run.recipe, source.task)
+    except InputError as error:
+        raise InputError(f"{run.target}: {error}; a rate cannot be carried to it.") from None
+
+
+def _row(rule: str, rate: float, errors: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    missed = (errors.get(rule, {}).get(of) for of in ("edge", "best"))
+    return (rule, short(rate), *("–" if value is None else f"{value:.2f}" for value in missed))

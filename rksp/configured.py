@@ -40,7 +40,7 @@ def configured_inputs(config: object, recipe: Recipe, task: str | None = None) -
     if vocabulary is None or (task or "").endswith("classification"):
         vocabulary = CLASSIFIER_VOCABULARY
     if width is None or depth is None:
-        raise InputError("the configuration states no width or depth, so it must be measured")
+        raise InputError("the configuration states no width or depth")
     if getattr(config, "is_encoder_decoder", False):
         depth += _size(config, "num_decoder_layers", "decoder_layers") or 0
     stages = getattr(config, "depths", None)

@@ -66,7 +66,7 @@ def load_factory(target: str) -> Callable[[], object]:
     if not callable(factory):
         names = [n for n in dir(module) if callable(getattr(module, n)) and not n.startswith("_")]
         raise InputError(
-            f"{module_name} has no callable {attribute}{nearest(attribute, names) or '.'}"
+            f"{module_name} has no function {attribute}{nearest(attribute, names) or '.'}"
         )
     return lambda: _guarded(target, factory)
 

@@ -18,6 +18,7 @@ from rksp.errors import InputError
 from rksp.report import words
 from rksp.report.html import framed
 from rksp.report.issues import deciding
+from rksp.text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +81,7 @@ class Result:
         else:
             lines += [f"  {reason}" for reason in seed.risk.reasons[:1]]
             lines.append(f"  {words.answer(self.report, seed.risk)}")
-            named = (f"{name} {rate:.2g}" for name, rate in self.rates().items())
+            named = (f"{name} {short(rate, 2)}" for name, rate in self.rates().items())
             lines.append(f"  {', '.join(named) or 'no rate is known to be safe'}")
         findings = self.report.findings
         lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
@@ -119,7 +120,8 @@ class Result:
         marks = self.rates() | ({} if own is None else {"recipe": own})
         for place, (name, rate) in enumerate(marks.items()):
             style = "-" if name == "recipe" else "--"
-            axes.axvline(rate, color=f"C{place + 1}", linestyle=style, label=f"{name} {rate:.2g}")
+            label = f"{name} {short(rate, 2)}"
+            axes.axvline(rate, color=f"C{place + 1}", linestyle=style, label=label)
         axes.set(xscale="log", ylim=(0, 1), xlabel="learning rate", ylabel="P(failed)")
         axes.set_title(self.report.target.name)
         axes.legend()

@@ -17,6 +17,7 @@ from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
 from rksp.features import FEATURES, Features, Tier
 from rksp.recipe import Recipe
+from rksp.text import short
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
@@ -73,7 +74,7 @@ def assess(
     """
     estimate = model.predict(inputs, features.values)
     ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
-    reasons = [*doubts, *_strange(model, features), *_beyond(estimate, inputs)]
+    reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
     failed = low = high = excess = None
     verdict = Verdict.CANNOT_TELL if reasons else Verdict.OK
     if learning_rate is not None:
@@ -178,8 +179,8 @@ def _strange(model: EdgeModel, features: Features) -> list[str]:
     ]
 
 
-def _beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
-    """Return the reasons why the data do not cover this model and recipe."""
+def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
+    """Return the reasons why the data do not cover a model and a recipe, as clauses."""
     found = [
         f"{_MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
         for name, over in estimate.outside.items()
@@ -212,7 +213,7 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
         return (
-            f"Start at {start:.2g}, {rate / start:.1f} times lower: "
+            f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
             f"P(failed) is {estimate.failed(start):.1%} there."
         )
     if lost - least < _COSTLY:
@@ -220,8 +221,8 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
     side = "lower" if rate < start else "higher"
     factor = start / rate if rate < start else rate / start
     return (
-        f"The rate is {factor:.1f} times {side} than the one to start with, {start:.2g}, and is "
-        f"expected to cost {lost - least:.2f} nats more."
+        f"The rate is {factor:.1f} times {side} than the one to start with, {short(start, 2)}, "
+        f"and is expected to cost {lost - least:.2f} nats more."
     )
 
 

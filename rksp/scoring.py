@@ -65,6 +65,9 @@ def score(
     origins = origins_of_flags(recipe, dict.fromkeys(recipe.model_fields_set, "given"))
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
+    for name in measure.keys() & Recipe.model_fields.keys():
+        short_way = " or lr=…" if name == "learning_rate" else ""
+        raise InputError(f"{name} belongs to the recipe; give recipe={{{name!r}: …}}{short_way}.")
     if options is None:
         options = checked(MeasureOptions, measure, noun="option")
     if isinstance(target, nn.Module):

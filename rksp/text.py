@@ -1,4 +1,4 @@
-"""Make text from outside safe to print."""
+"""Make text from outside safe to print, and numbers short."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ def safe_strings(value: object) -> object:
     if isinstance(value, dict):
         return {one_line(key, limit=10**7): safe_strings(part) for key, part in value.items()}
     return value
+
+
+def short(value: float, digits: int = 3) -> str:
+    """Format a number as people write it: 6e-4, 8.8e-3, 0.05, 1.72, 3,740.
+
+    Every output writes learning rates in this form.
+    """
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    scientific = f"{value:.{digits - 1}e}"
+    small = 0 < abs(float(scientific)) < 1e-2
+    mantissa, separator, power = (scientific if small else f"{value:.{digits}g}").partition("e")
+    if not separator:
+        return mantissa
+    plain = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{plain}e{int(power)}"
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -94,7 +94,7 @@ def test_a_configuration_of_any_kind_states_its_shape(model_type, expected):
 
 
 def test_a_configuration_without_a_width_is_refused():
-    with pytest.raises(InputError, match="must be measured"):
+    with pytest.raises(InputError, match="no width or depth"):
         configured_inputs(AutoConfig.for_model("convnext"), Recipe())
 
 

@@ -177,7 +177,9 @@ def test_fisher_against_the_hypergeometric_law() -> None:
 def test_overhead_is_of_the_median_step() -> None:
     trials = [_trial("baseline", s, step_seconds=0.4) for s in range(3)]
     trials += [_trial("kss", s, step_seconds=0.5 if s else 5.0) for s in range(3)]
+    trials += [_trial("rate=0.1", s, step_seconds=0.5) for s in range(3)]
     assert compare(trials)[1].overhead == pytest.approx(0.25)
+    assert compare(trials)[2].overhead is None  # its steps are the baseline's
 
 
 def test_the_conclusions_say_what_happened() -> None:
@@ -357,7 +359,7 @@ def test_progress_is_sparse_and_says_how_long_it_will_take(capsys) -> None:
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "rksp: predicting seed 0"
     assert lines[1].endswith("step 1/100, loss 1")
-    assert lines[2].endswith("step 6/100, loss 1, about 9 min left")
+    assert lines[2].endswith("step 6/100, loss 1 (about 9 min left)")
     assert len(lines) == 2 + 20  # one in 30 seconds, and those that stay
     assert lines[-1].endswith("seed 0: healthy")
 

@@ -104,7 +104,7 @@ def test_only_new_and_worse_issues_count_at_the_gate():
 
 def test_settings_and_numbers_that_moved():
     comparison = compare(scored(), scored(3.0))
-    assert comparison.settings["learning_rate"] == ("0.0006", "3")
+    assert comparison.settings["learning_rate"] == ("6e-4", "3")
     assert comparison.verdict == ("ok", "risk")
     old, new = comparison.numbers["P(failed)"]
     assert old == scored().seeds[0].risk.probability_failed

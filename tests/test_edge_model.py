@@ -268,6 +268,7 @@ def test_a_damaged_model_predicts_no_rate():
         (("short", "best_spread"), 0.0),
         (("ranges", "width"), [-1e300, 2.0]),
         (("lapse",), 0.5),
+        (("card", "transfer"), {"rksp": {"edge": "small"}}),
     ],
 )
 def test_a_model_whose_parts_do_not_fit_is_damaged(part, value):

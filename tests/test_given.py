@@ -238,6 +238,8 @@ def test_what_is_no_model_to_train_is_said():
         rksp.score(HandGPT(), loss=F.cross_entropy)
     with pytest.raises(InputError, match="Only a module takes"):
         rksp.score("gpt2", tokens())
+    with pytest.raises(InputError, match="learning_rate belongs to the recipe"):
+        rksp.score(nn.Linear(2, 2), learning_rate=1e-3)
     with pytest.raises(InputError, match="no field 'sates'; did you mean states"):
         rksp.score(HandGPT(), tokens(), sates=3)
 

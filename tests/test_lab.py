@@ -278,21 +278,6 @@ def test_an_interrupt_says_how_to_continue(
     assert result.stdout == ""
 
 
-def test_sparse_progress_is_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    now = 0.0
-    report = cli._sparse("plan x", lambda: now)
-    report(10, 100)  # ten were stored before
-    for now, done in [(10.0, 11), (59.0, 12), (61.0, 13), (90.0, 40), (190.0, 100)]:  # noqa: B007
-        report(done, 100)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "plan x: 10 of 100 ladders"
-    # Three ladders in 61 s: 87 more take 1,769 s.
-    assert lines[1] == "plan x: 13 of 100 ladders, about 29 min left"
-    assert lines[2] == "plan x: 100 of 100 ladders"
-    assert len(lines) == 3
-    assert cli._duration(5400) == "1 h 30 min"
-
-
 def test_the_module_of_the_command_imports_no_torch() -> None:
     code = (
         "import sys, rksp.cli.lab; "

@@ -143,10 +143,10 @@ def test_completion_lists_choices(capsys, monkeypatch):
     monkeypatch.setenv("_RKSP_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "rksp score gpt2 --optimizer ")
     monkeypatch.setenv("COMP_CWORD", "4")
-    left_with([])
-    assert capsys.readouterr().out.split() == [
-        *get_args(Recipe.model_fields["optimizer"].annotation)
-    ]
+    assert left_with([]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.split() == [*get_args(Recipe.model_fields["optimizer"].annotation)]
+    assert shown.err == ""
 
 
 def test_a_score_is_judged_by_the_classifier_of_a_file(tmp_path, capsys):

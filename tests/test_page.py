@@ -102,7 +102,7 @@ def test_a_verdict_without_numbers_to_rely_on_draws_no_scale():
 
 def test_the_next_command_follows_the_verdict():
     last = {case: printed(made(case), 100)[-1].split("   ")[0].strip() for case in CASES}
-    assert last["ok"] == "next: rksp confirm gpt2 --shrink --lr 0.0006"
+    assert last["ok"] == "next: rksp confirm gpt2 --shrink --lr 6e-4"
     start = words.rate(made("risk").seeds[0].risk.start_here)
     assert last["risk"] == last["no rate"] == f"next: rksp score gpt2 --lr {start}"
     assert last["nothing trains"] == "next: rksp explain RKSP301"

@@ -66,14 +66,19 @@ def _spoken(text: str) -> tuple[list[str], list[float]]:
 
 
 @pytest.mark.slow
-def test_the_output_of_the_readme_is_what_its_command_prints():
-    environment = {**os.environ, "COLUMNS": "100"}
-    command = [sys.executable, "-c", "from rksp.cli import main; main()", "score", "gpt2"]
+@pytest.mark.parametrize("place, verb", enumerate(["score", "confirm"]))
+def test_the_output_of_the_readme_is_what_its_command_prints(place, verb, tmp_path):
+    told = next(words for words in _commands() if words[1] == verb)
     done = subprocess.run(
-        [*command, "--lr", "6e-4"], capture_output=True, text=True, env=environment, check=True
+        [sys.executable, "-c", "from rksp.cli import main; main()", *told[1:]],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+        cwd=tmp_path,
     )
-    words, numbers = _spoken(_blocks("text")[0])
-    printed, found = _spoken(done.stdout)
+    assert done.returncode in (0, 1), done.stderr
+    words, numbers = _spoken(_blocks("text")[place])
+    printed, found = _spoken(done.stdout if verb == "score" else done.stdout.split("\n\n")[0])
     assert printed == words
     assert found == pytest.approx(numbers, rel=0.1, abs=0.02)
 

@@ -89,9 +89,9 @@ def test_full_fine_tuning_of_7b_at_1e_2_is_an_error():
 def test_what_did_not_run_is_listed_with_its_reason():
     alone = {entry.code: entry.reason for entry in recipe_findings(Recipe(**GOOD)).not_run}
     beside = {entry.code: entry.reason for entry in recipe_findings(Recipe(**GOOD), GPT2).not_run}
-    assert alone["RKSP205"] == "it needs the model's configuration"
-    assert beside["RKSP101"] == "it needs a forward pass"
-    assert beside["RKSP305"] == "it needs a backward pass and the model's weights"
+    assert alone["RKSP205"] == "the model's configuration is missing"
+    assert beside["RKSP101"] == "a forward pass is missing"
+    assert beside["RKSP305"] == "a backward pass and the model's weights are missing"
     assert set(beside) < set(alone) and "RKSP503" not in alone
     assert not_run(healthy()) == ()
     assert {need for check in CHECKS for need in check.needs} == set(Need)

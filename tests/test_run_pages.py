@@ -27,7 +27,7 @@ from rksp.documents.confirm import (
 from rksp.documents.grid import GridReport
 from rksp.errors import InputError
 from rksp.recipe import Recipe
-from rksp.report import confirm_html, grid_html, grid_summary
+from rksp.report import confirm_html, grid_html, grid_summary, grid_terminal
 from rksp.report.formats import formats_of
 from rksp.report.grid_settings import Settings
 from rksp.text import safe_strings
@@ -207,6 +207,16 @@ def test_a_grid_knows_what_varies():
         "n_layer=2",
         "n_layer=4",
     ]
+
+
+@pytest.mark.parametrize("rate", ["lr", "learning_rate"])
+def test_a_grid_in_the_terminal_shows_every_setting_that_varies(rate):
+    report = grid_report(broken=False).model_copy(update={"axes": [rate, "n_layer"]})
+    head, first, *_ = grid_terminal.render(report).splitlines()
+    assert head.split("  ")[0] == "rank"
+    assert head.split().index(rate) == first.split().index("1e-4") == 5
+    assert "5e-4" in first  # the rate to start with, in the same form
+    assert f"{rate}=1e-4" in grid_terminal.render(report)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.published import RATES
 from rksp.documents.finding import Level
+from rksp.text import short
 
 _LARGE = 1e9  # parameters
 _WHOLE, _WHOLE_SMALL, _ADAPTERS = 1e-4, 5e-4, 5e-4
@@ -31,8 +32,8 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.ERROR if rate > _ERROR * limit else Level.WARNING,
         message=(
-            f"The learning rate {rate:g} is {rate / limit:.3g} times {limit:.2g}, the highest "
-            f"usual one for {how} at this size and batch."
+            f"The learning rate {short(rate, 6)} is {rate / limit:.3g} times {short(limit, 2)}, "
+            f"the highest usual one for {how} at this size and batch."
         ),
         value=rate / limit,
         rate=limit,
@@ -71,7 +72,7 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     count = "1 sequence" if recipe.batch_size == 1 else f"{recipe.batch_size} sequences"
     yield Observation(
         level=Level.WARNING if is_whole and rate > _GENTLE else Level.NOTE,
-        message=f"Each step sees {count}, at a learning rate of {rate:g}.",
+        message=f"Each step sees {count}, at a learning rate of {short(rate, 6)}.",
         value=float(recipe.batch_size),
     )
 

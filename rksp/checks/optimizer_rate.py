@@ -8,6 +8,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import RATES, published_rate, swept_edge
 from rksp.documents.finding import Level
+from rksp.text import short
 
 _OF_EDGE = 0.75
 _OVER_PUBLISHED = 2.0  # times the top of what was published
@@ -29,8 +30,8 @@ def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.WARNING,
             message=(
-                f"The learning rate {rate:g} is above {limit:.2g}, the highest that is known to "
-                f"work with {recipe.optimizer} at {size / 1e6:,.0f}M active parameters."
+                f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, the highest that "
+                f"is known to work with {recipe.optimizer} at {size / 1e6:,.0f}M active parameters."
             ),
             value=rate / limit,
             rate=limit,

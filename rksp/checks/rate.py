@@ -10,6 +10,7 @@ from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import RATES, published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.sizes import count
+from rksp.text import short
 
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
 _HIGH_RATIO = 5.0
@@ -30,7 +31,10 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     bound, name = (edge, "likely edge") if is_over else (ceiling, "learning rate not to exceed,")
     yield Observation(
         level=Level.ERROR if is_over else Level.WARNING,
-        message=f"The learning rate {rate:g} is {rate / bound:.3g} times the {name} {bound:.2g}.",
+        message=(
+            f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times "
+            f"the {name} {short(bound, 2)}."
+        ),
         value=rate / edge,
         rate=start or ceiling,
     )
@@ -47,8 +51,9 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.WARNING,
             message=(
                 (
-                    f"The learning rate {rate:g} is above {limit:.2g}, which is half of the one at "
-                    f"which public runs of {count(size)} active parameters began to fail"
+                    f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, which is half "
+                    f"of the one at which public runs of {count(size)} active parameters began "
+                    f"to fail"
                 )
                 + (
                     " (times 3, because attention is bounded)."
@@ -194,7 +199,8 @@ CHECKS = (
             f"steps and {_WARMUP_TOKENS / 1e6:g}M tokens. Where the learning rate is above "
             f"{_FAST:g} of a public edge, the limit is {_FAST_SHARE:.0%} of the run, {_FAST_STEPS} "
             "steps or those tokens. The check is silent for SGD, Adafactor, Muon and Scion, and "
-            f"for fine-tuning at {_FINE_TUNING_RATE:g} or less ({_ADAPTER_RATE:g} with adapters)."
+            f"for fine-tuning at {short(_FINE_TUNING_RATE)} or less "
+            f"({short(_ADAPTER_RATE)} with adapters)."
         ),
         why=(
             "The first gradients point in the directions of highest curvature, and Adam's second "

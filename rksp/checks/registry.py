@@ -30,6 +30,7 @@ from rksp.documents.finding import Finding, Level
 from rksp.documents.score import RiskAssessment
 from rksp.errors import InputError, nearest
 from rksp.recipe import Recipe
+from rksp.text import short
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
@@ -96,7 +97,7 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
     lowest = min((o.rate for _, o in seen if o.rate is not None), default=None)
     advised = None if lowest is None else _rounded_down(lowest)
     if start is not None and rate is not None and start < rate:
-        advised = f"{start:.2g}"  # as every page prints it
+        advised = short(start, 2)  # as every page prints it
     found = [
         check.report(observation, _advice(observation, advised)) for check, observation in seen
     ]
@@ -105,14 +106,15 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
 
 def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
     """Return the checks that lack evidence, by code."""
+    lacking = ((check, check.missing(evidence)) for check in CHECKS)
     return tuple(
         NotRun(
             code=check.code,
             name=check.name,
-            reason=f"it needs {' and '.join(check.missing(evidence))}",
+            reason=f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
         )
-        for check in CHECKS
-        if check.missing(evidence)
+        for check, missing in lacking
+        if missing
     )
 
 
@@ -177,4 +179,4 @@ def _advice(seen: Observation, advised: str | None) -> str | None:
 def _rounded_down(rate: float) -> str:
     """Round a rate down to two digits."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 1)
-    return f"{math.floor(rate / unit * (1 + 1e-9)) * unit:.2g}"
+    return short(math.floor(rate / unit * (1 + 1e-9)) * unit, 2)

@@ -9,6 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import RATES
 from rksp.documents.finding import Level
+from rksp.text import short
 
 _TRAVEL, _NO_TRAVEL = 1e-5, 1e-6  # fine-tuning by reinforcement travels 1e-4
 _LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02
@@ -43,8 +44,8 @@ def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.ERROR if is_still else Level.WARNING,
             message=(
-                f"A learning rate of {rate:g} over {recipe.max_steps} steps moves a weight by at "
-                f"most {farthest:.1g}, so nothing is learned."
+                f"A learning rate of {short(rate, 6)} over {recipe.max_steps} steps moves a weight "
+                f"by at most {farthest:.1g}, so nothing is learned."
             ),
             value=farthest,
         )

@@ -61,9 +61,9 @@ def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
                 lost=sum(
                     (BASELINE, t.seed) not in failed and (name, t.seed) in failed for t in group
                 ),
-                overhead=None
-                if is_baseline
-                else _step_seconds(group) / _step_seconds(baseline) - 1,
+                overhead=_step_seconds(group) / _step_seconds(baseline) - 1
+                if parse_arm(name).interventions
+                else None,
                 monitors=_monitors(group),
             )
         )

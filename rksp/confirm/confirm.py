@@ -251,11 +251,10 @@ def _report(
 ) -> ConfirmReport:
     reports = compare(trials)
     found, said = verdict(reports), conclude(prediction, reports, faults)
+    is_failed, baseline = found == "failed", reports[0]
+    reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
     gate = GateReport(
-        fail_on="failed",
-        failed=found == "failed",
-        issues=[],
-        reasons=said if found == "failed" else [],
+        fail_on="failed", failed=is_failed, issues=[], reasons=[reason] if is_failed else []
     )
     return ConfirmReport(
         target=TargetReport.of(

@@ -51,7 +51,7 @@ class ArmReport(Part):
         saved: Seeds at which the baseline failed and this arm did not.
         lost: Seeds at which this arm failed and the baseline did not.
         overhead: Seconds of the median step over the baseline's, minus one; None for the
-            baseline.
+            baseline and for another learning rate, whose steps are the baseline's.
     """
 
     arm: str

@@ -14,7 +14,8 @@ from rksp.grid.store import GridStore
 
 LEASE = 60.0  # seconds; renewed three times as often
 _PAUSE = 0.02
-Progress = Callable[[str], None]
+# Called with what happened, and with the numbers of cells that are over and of all cells.
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +36,7 @@ def drive(
     *,
     timeout: float = 1800.0,
     lease: float = LEASE,
-    progress: Progress = lambda line: None,
+    progress: Progress = lambda line, done, total: None,
     typed: Collection[str] = (),
     options: Options | None = None,
 ) -> None:
@@ -50,7 +51,7 @@ def drive(
         engine: Where groups are worked on.
         timeout: Seconds without an event after which a worker that has begun is stopped.
         lease: Seconds for which a claim holds unless renewed.
-        progress: Called with a line for every profile and every failure.
+        progress: Called for every profile, result and failure.
         typed: Targets that may be factories. A store is a file, so no other target of it runs code.
         options: Options that replace the store's, which could let code run or be fetched.
     """
@@ -108,15 +109,23 @@ def _apply(store: GridStore, work: _Running, event: Event, progress: Progress) -
     if event["kind"] == "profile":
         work.profiled = True
         store.profiled(work.group["cells"][0][0], event["seconds"])
-        progress(f"{name} seed {work.group['seed']}: profiled")
+        _report(store, progress, f"{name} seed {work.group['seed']}: profiled")
         return
     keys = [event["cell"]] if "cell" in event else list(work.open)
     if event["kind"] == "result":
         store.finish(event["cell"], event["result"])
+        _report(store, progress, "")
     else:
         store.fail(keys, event["failure"], event["message"])
-        progress(f"{name}: {event['message']}")
+        _report(store, progress, f"{name}: {event['message']}")
     work.open = [key for key in work.open if key not in keys]
+
+
+def _report(store: GridStore, progress: Progress, what: str) -> None:
+    """Report an event; a cell that ended well has no words, only the count."""
+    counts = store.counts()
+    over, total = counts["done"] + counts["failed"], sum(counts.values())
+    progress(what or f"{over} of {total} cells", over, total)
 
 
 def _blame(store: GridStore, work: _Running, failure: Failure, message: str) -> None:

@@ -55,7 +55,7 @@ def run_grid(
     engine: Engine | None = None,
     timeout: float = 1800.0,
     retry_failed: bool = False,
-    progress: Progress = lambda line: None,
+    progress: Progress = lambda line, done, total: None,
 ) -> GridResult:
     """Work through a grid, or through what an earlier call left of it.
 
@@ -66,7 +66,8 @@ def run_grid(
         engine: Where cells run; by default one process for every two cores, at most one a model.
         timeout: Seconds without an event after which a worker is stopped.
         retry_failed: Try cells again that failed for good.
-        progress: Called with a line for every profile and every failure.
+        progress: Called with a line for every profile, result and failure, the number of cells
+            that are over, and the number of all cells.
 
     Raises:
         InputError: The store holds another grid.
@@ -78,7 +79,8 @@ def run_grid(
     with _said(path), GridStore(path) as store:
         known = store.fill(plan.cells, options)
         if known:
-            progress(f"resuming: {store.counts()['done']} of {known} cells are done")
+            done = store.counts()["done"]
+            progress(f"resuming: {done} of {known} cells are done", done, known)
         if retry_failed:
             store.retry_failed()
         drive(store, engine, options=options, timeout=timeout, progress=progress, typed=plan.typed)

@@ -8,10 +8,11 @@ from rksp.flags import flags_of
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 from rksp.recipe_files.origin import Origin, OriginKind
+from rksp.text import short
 
 _PHRASES = {
     "optimizer": "{}",
-    "schedule": "a schedule that is {}",
+    "schedule": "the {} schedule",
     "warmup_steps": "{} steps of warm-up",
     "max_steps": "{} steps",
     "min_lr_ratio": "a final rate of {} of the peak",
@@ -139,7 +140,7 @@ def phrase(name: str, value: object) -> str:
         return "no clipping"
     if name == "warmup_steps" and value == 0:
         return "no warm-up"
-    shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+    shown = short(value, 6) if isinstance(value, float) else str(value)
     return _PHRASES.get(name, name.replace("_", " ") + " {}").format(shown)
 
 

@@ -167,6 +167,12 @@ def recognize(document: Document) -> Reader:
             f"{f' (found {document.program})' if document.program else ''}; "
             "give the trainer's configuration file, or --as NAME."
         )
+    if document.path.suffix == ".py":
+        raise InputError(
+            f"{document.path} is Python that matches no trainer that rksp reads; for a model of "
+            "your own, write a function that returns (model, batch) and give "
+            f"{document.path.stem}:FUNCTION."
+        )
     names = ", ".join(reader.name for reader in READERS)
     raise InputError(
         f"{document.path} does not match any trainer that rksp reads ({names}); "

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rksp.recipe_files.origin import Origin, OriginKind
+from rksp.text import short
 
 if TYPE_CHECKING:
     from rksp.documents.score import OriginReport
@@ -62,4 +63,6 @@ def shown(value: object) -> str:
         return "off"
     if isinstance(value, tuple):
         return ", ".join(shown(part) for part in value) or "none"
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return short(value, 10) if abs(value) < 1 else f"{value:.10g}"  # 10000 may be typed, 10,000 not

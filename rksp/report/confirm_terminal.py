@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rksp.documents.confirm import ArmReport, ConfirmReport, MonitorReport
+from rksp.text import short
 
 _MOST_MONITORS = 8
 _STYLES = {"failed": "red", "trained": "green", "undecided": "yellow"}
@@ -17,7 +18,8 @@ def render(report: ConfirmReport) -> Group:
     target, trained = report.target, report.trained
     title = Text.assemble(
         (target.name, "bold"),
-        f", {trained.max_steps} of {report.asked.max_steps} steps at {trained.learning_rate:g}",
+        f", {trained.max_steps} of {report.asked.max_steps} steps",
+        f" at {short(trained.learning_rate, 6)}",
         f"  {report.verdict.upper()}",
         style=_STYLES[report.verdict],
     )

@@ -9,6 +9,7 @@ from rksp.documents.score import ChangeReport, ComparisonReport, ScoreReport
 from rksp.errors import InputError
 from rksp.report.issues import RISK, deciding, issues
 from rksp.report.words import STATES
+from rksp.text import short
 
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 
@@ -122,7 +123,7 @@ def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None,
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return None if value is None else short(value, 6) if isinstance(value, float) else str(value)
 
 
 def _numbers(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[float | None, float | None]]:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from rksp.documents.score import LayerReport, RiskAssessment
 from rksp.report import svg
 from rksp.spectra.status import Status
+from rksp.text import short
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
@@ -90,7 +91,7 @@ def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height
         svg.text(across.start + 6, bar - 5, f"bar {risk.threshold:.0%}", "tick clear"),
         svg.polyline(at[0], "curve"),
     ]
-    flags = [(f"{name} {svg.short(value, 2)}", css, across(value)) for name, css, value in marks]
+    flags = [(f"{name} {short(value, 2)}", css, across(value)) for name, css, value in marks]
     parts += svg.flags(flags, across.end, up.start)
     if rate is not None and risk.probability_failed is not None:
         parts.append(svg.circle(across(rate), up(risk.probability_failed), 5, "here"))
@@ -211,7 +212,7 @@ def _heat_row(title: str, values: list[float | None], names: list[str], log: boo
         svg.cell(
             index,
             None if value is None else scale(value),
-            f"{name}: {title} {'not measured' if value is None else svg.short(value)}",
+            f"{name}: {title} {'not measured' if value is None else short(value)}",
         )
         for index, (name, value) in enumerate(zip(names, values, strict=True))
     ]
@@ -219,7 +220,7 @@ def _heat_row(title: str, values: list[float | None], names: list[str], log: boo
         '<svg viewBox="0 0 {} 1" preserveAspectRatio="none" role="img" aria-label="{}" '
         'class="heat">{}</svg>'
     ).format(len(values), f"{title} over the blocks", Markup("".join(cells)))
-    return HeatRow(title=title, drawing=drawn, low=svg.short(low), high=svg.short(high))
+    return HeatRow(title=title, drawing=drawn, low=short(low), high=short(high))
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

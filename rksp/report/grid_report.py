@@ -9,6 +9,7 @@ from rksp.documents.grid import FAILED, GridReport
 from rksp.grid.run import GridResult
 from rksp.grid.table import Record, best_safe, pareto, where
 from rksp.report.gate import Gate
+from rksp.text import short
 
 
 def grid_report(
@@ -82,5 +83,5 @@ def _worst(failing: Sequence[Record], count: int, gate: Gate) -> str:
     """Say how many cells fail; they are ranked, so the worst is the last."""
     worst = failing[-1]
     rate = worst["learning_rate"]
-    at = f" (worst: {worst['model']}{f' at {rate:.3g}' if rate else ''})"
+    at = f" (worst: {worst['model']}{f' at {short(rate)}' if rate else ''})"
     return f"{len(failing)} of {count} cells fail --fail-on {gate.fail_on}{at}"

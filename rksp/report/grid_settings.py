@@ -5,7 +5,7 @@ from __future__ import annotations
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record, complaints
 from rksp.grid.axes import canonical
-from rksp.report.svg import short
+from rksp.text import short
 
 _MOST_AXES = 8  # more are named in the table alone
 _NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")

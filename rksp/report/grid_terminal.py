@@ -8,6 +8,7 @@ from rksp.documents.grid import GridReport, Record
 from rksp.grid.axes import canonical
 from rksp.grid.heat import heat_map
 from rksp.grid.table import ANSWERS
+from rksp.text import short
 
 _SHADES = "·░▒▓█"
 
@@ -15,18 +16,18 @@ _SHADES = "·░▒▓█"
 def render(report: GridReport) -> str:
     """Render the shown cells by rank, and best safe settings, trade-off and heat map of all."""
     everything, axes = [*report.cells, *report.hidden], report.axes
-    short = _short_names(list(report.best_safe))
+    called = _short_names(list(report.best_safe))
     lines = [*_table(report.cells, axes), ""]
     lines += ["Best safe setting of each model:"]
     for model, record in report.best_safe.items():
         words = _no_setting(model, everything) if record is None else _setting(record, axes)
-        lines.append(f"  {short[model]}: {words}")
+        lines.append(f"  {called[model]}: {words}")
     fronts = {model: front for model, front in report.pareto.items() if len(front) > 1}
     if fronts:
         lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
     for model, front in fronts.items():
-        points = [f"{r['learning_rate']:.3g} → {r['probability_failed']:.1%}" for r in front]
-        lines.append(f"  {short[model]}: {', '.join(points)}")
+        points = [f"{short(r['learning_rate'])} → {r['probability_failed']:.1%}" for r in front]
+        lines.append(f"  {called[model]}: {', '.join(points)}")
     heat = _heat(everything, axes)
     return "\n".join([*lines, *([""] if heat else []), *heat]) + "\n"
 
@@ -42,16 +43,15 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 
 
 def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
-    varied = [axis for axis in axes if axis not in ("learning_rate",)]
-    has_seeds = len({record["seed"] for record in found}) > 1 and "seed" not in varied
-    columns = ["rank", "excess", "P(failed)", "interval", "verdict", *varied]
+    has_seeds = len({record["seed"] for record in found}) > 1 and "seed" not in axes
+    columns = ["rank", "excess", "P(failed)", "interval", "verdict", *axes]
     columns += ["seed"] if has_seeds else []
     columns += ["start here", "do not exceed", "findings"]
     rows = [columns]
     for number, record in enumerate(found, start=1):
         cells = [str(number), _nats(record), _percent(record["probability_failed"])]
         cells += [_interval(record)]
-        cells += [str(record["verdict"]), *(_word(record.get(axis)) for axis in varied)]
+        cells += [str(record["verdict"]), *(_word(record.get(axis)) for axis in axes)]
         cells += [str(record["seed"])] if has_seeds else []
         cells += [_word(record["start_here"]), _word(record["do_not_exceed"])]
         cells += [str(record["message"] or record["reasons"] or record["findings"])]
@@ -70,7 +70,7 @@ def _heat(everything: Sequence[Record], axes: Sequence[str]) -> list[str]:
         return []
     head = " · ".join(heat.axes)
     width = max(map(len, [*heat.rows, head]))
-    lines = [f"{head.rjust(width)}  rate {heat.rates[0]:.3g} … {heat.rates[-1]:.3g}"]
+    lines = [f"{head.rjust(width)}  rate {short(heat.rates[0])} … {short(heat.rates[-1])}"]
     for name, values in heat.rows.items():
         lines.append(f"{name.rjust(width)}  {''.join(map(_shade, values))}".rstrip())
     legend = "  ".join(f"{mark} {20 * i}%" for i, mark in enumerate(_SHADES))
@@ -96,7 +96,7 @@ def _no_setting(model: str, everything: Sequence[Record]) -> str:
     ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
     if not ceilings:
         return "no learning rate trains this model"
-    return f"none of these learning rates is safe; do not exceed {max(ceilings):.3g}"
+    return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
 
 
 def _interval(record: Record) -> str:
@@ -116,4 +116,4 @@ def _percent(value: object) -> str:
 def _word(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return short(value, 4) if isinstance(value, float) else str(value)

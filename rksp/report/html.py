@@ -13,9 +13,9 @@ from rksp.recipe_files.table_text import shown
 from rksp.report import figures, words
 from rksp.report.issues import deciding
 from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
-from rksp.report.svg import short
 from rksp.sizes import count
 from rksp.spectra.spectrum import VARIANTS
+from rksp.text import short
 
 _SHOWN_CIRCLES = 24
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.

@@ -15,6 +15,7 @@ from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
 from rksp.report.grid_settings import Settings, by_level
 from rksp.report.issues import RISK, UNDECIDED, issues, place, state
+from rksp.text import short
 
 FAILED_RUN = "RKSP003"
 BROKEN_CELL = "RKSP004"
@@ -158,7 +159,7 @@ def _cell(cell: Record, setting: str) -> Finding:
         name="high-risk",
         level=Level.ERROR,
         message=f"This cell fails: {listed or cell['verdict']}.",
-        fix="" if start is None else f"Start at {start:.2g}.",
+        fix="" if start is None else f"Start at {short(start, 2)}.",
         source="the fitted classifier",
         layer=setting,
     )

@@ -17,6 +17,7 @@ from rksp.report import words
 from rksp.report.issues import deciding, place
 from rksp.report.listing import from_root
 from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
+from rksp.text import short
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _MARKS = {"error": "🔴", "warning": "🟠", "note": "🔵"}
@@ -186,9 +187,11 @@ def _provenance(report: ScoreReport) -> str:
     return table(("", ""), rows)
 
 
-def number(value: float | None, form: str = ".3g") -> str:
-    """Format a number; None is a dash."""
-    return "–" if value is None else format(value, form)
+def number(value: float | None, form: str = "") -> str:
+    """Format a number, without a form in three digits; None is a dash."""
+    if value is None:
+        return "–"
+    return format(value, form) if form else short(value)
 
 
 def _folded(title: str, body: str) -> str:

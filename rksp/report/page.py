@@ -17,11 +17,11 @@ from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.terminal import LEVEL_STYLES, STYLES
 from rksp.sizes import count
-from rksp.text import one_line
+from rksp.text import one_line, short
 
 _SCALE = 50  # characters of the drawn scale of rates
 _MARGIN = 0.5  # decades beyond the outermost mark
-_ALL = "-v prints every measurement"
+_ALL = "prints every measurement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     else:
         low, high = risk.probability_failed_low, risk.probability_failed_high
         odds = f"P(failed) {_percent(risk.probability_failed)} [{_percent(low)}, {_percent(high)}]"
-        at = f"at {rate:g} {steps}"
+        at = f"at {short(rate, 6)} {steps}"
         said = (
             f"{odds} for {target.name}{size} {at}",
             f"{odds} for {target.name} {at}",
@@ -120,7 +120,7 @@ def _scale(report: ScoreReport, risk: RiskAssessment) -> Text:
         line[round((decade - low) / (high - low) * (_SCALE - 1))] = mark
     own = "  ● yours" if "●" in known else ""
     return Text.assemble(
-        f"  {10**low:.0e} ", ("".join(line), "bold"), f" {10**high:.0e}", (own, "dim")
+        f"  {short(10**low, 1)} ", ("".join(line), "bold"), f" {short(10**high, 1)}", (own, "dim")
     )
 
 
@@ -158,16 +158,19 @@ def _next(report: ScoreReport, seed: SeedReport) -> Line:
     target, rate, risk = report.target, report.recipe.learning_rate, seed.risk
     if target.kind in ("factory", "module") or risk is None:
         is_unmeasured = risk is None and target.probe == "nothing"
-        after = "leave out --evidence config to measure it" if is_unmeasured else _ALL
+        again = f"the same command with -v, which {_ALL}"
+        after = "leave out --evidence config to measure it" if is_unmeasured else again
         return _line(Text(f"  next: {after}", style="dim"))
     start = risk.start_here
     first = report.findings[0] if report.findings else None
-    command = f"rksp confirm {target.name} --shrink --lr {rate:g}" if rate else "rksp score --help"
+    command = "rksp score --help"
+    if rate:
+        command = f"rksp confirm {target.name} --shrink --lr {short(rate, 6)}"
     if start is not None and (rate is None or risk.verdict == "risk"):
         command = f"rksp score {target.name} --lr {words.rate(start)}"
     elif start is None and first is not None and first.level == Level.ERROR:
         command = f"rksp explain {first.code}"
-    forms = (f"  next: {command}   ({_ALL})", f"  next: {command}   (-v: all)")
+    forms = (f"  next: {command}   (-v {_ALL})", f"  next: {command}   (-v: all)")
     return _line(*(Text(form, style="dim") for form in forms))
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from rksp.text import short
+
 Point = tuple[float, float]
 FLAG = 18  # pixels from one row of labels to the next
 _LETTER = 7.6  # pixels a letter of a label is wide, about
@@ -162,19 +164,6 @@ def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) 
     middle = (across.start + across.end) / 2
     parts.append(text(middle, up.start + 34, x_label, "tick", "middle"))
     return "".join(parts)
-
-
-def short(value: float, digits: int = 3) -> str:
-    """Format a number as people write it: 6e-4, 8.8e-3, 0.05, 1.72, 3,740."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:,.0f}"
-    form = "e" if 0 < abs(value) < 1e-2 else "g"
-    written = f"{value:.{digits - 1 if form == 'e' else digits}{form}}"
-    mantissa, separator, power = written.partition("e")
-    if not separator:
-        return written
-    plain = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-    return f"{plain}e{int(power)}"
 
 
 def number(value: float) -> str:

@@ -23,6 +23,7 @@ from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
+from rksp.text import short
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_FINDINGS = 6
@@ -61,7 +62,7 @@ def render_comparison(changed: ComparisonReport) -> Group:
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
     for name, pair in changed.numbers.items():
-        table.add_row(name, *(_number(value, "{:.3g}") for value in pair))
+        table.add_row(name, *("–" if value is None else short(value) for value in pair))
     for name, pair in changed.settings.items():
         table.add_row(name, *("–" if value is None else Text(value) for value in pair))
     return Group(
@@ -195,7 +196,7 @@ def _measured(seed: SeedReport) -> Group:
     for title in ("measured", "value", "healthy", ""):
         table.add_column(title, justify="right" if title == "value" else "left")
     for row in measured(seed):
-        table.add_row(row.word, f"{row.value:.3g}", row.healthy, Text(row.note))
+        table.add_row(row.word, short(row.value), row.healthy, Text(row.note))
     return Group(table, Text(RANGE_NOTE, style="dim"))
 
 
@@ -213,7 +214,7 @@ def _curve(curve: list[CurvePoint]) -> str:
     """
     shown = [p for p in (_nearest(curve, quarter / 4) for quarter in _QUARTERS) if p] or curve
     bars = "".join(_BARS[min(7, int(p.probability * 8))] for p in shown)
-    ends = f"{shown[0].learning_rate:.0e} to {shown[-1].learning_rate:.0e}"
+    ends = f"{short(shown[0].learning_rate, 1)} to {short(shown[-1].learning_rate, 1)}"
     return f"P(failed) from {ends}: {bars}"
 
 
@@ -223,5 +224,5 @@ def _nearest(curve: list[CurvePoint], decade: float) -> CurvePoint | None:
     return found if abs(math.log10(found.learning_rate) - decade) < 1 / 8 else None
 
 
-def _number(value: float | None, form: str = "{:.2f}") -> str:
+def _number(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)

@@ -10,6 +10,7 @@ from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
 from rksp.recipe_files import table_text
 from rksp.sizes import count
 from rksp.spectra.status import Status
+from rksp.text import short
 
 TITLES = {
     "ok": "OK",
@@ -54,13 +55,13 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     return (
         f"P(failed) {risk.probability_failed:.1%} "
         f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}] "
-        f"at learning rate {rate:g}, over {risk.horizon_steps} steps"
+        f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
     )
 
 
 def rate(value: float | None) -> str:
     """Format a learning rate with two digits; None is `none`."""
-    return "none" if value is None else f"{value:.2g}"
+    return "none" if value is None else short(value, 2)
 
 
 def rates(risk: RiskAssessment) -> str:
@@ -142,7 +143,10 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
         )
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
     reasons = Counter(check.reason for check in report.not_run)
-    found += [f"{number} checks did not run: {reason}" for reason, number in reasons.items()]
+    found += [
+        f"{number} check{'s' * (number > 1)} did not run: {reason}"
+        for reason, number in reasons.items()
+    ]
     if seed.risk is not None and seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
         listed = [

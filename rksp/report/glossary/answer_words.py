@@ -55,6 +55,16 @@ ANSWER_WORDS: tuple[Word, ...] = (
             "risk against the learning rate",
         ),
     ),
+    Word(
+        name="edge missed by",
+        meaning=(
+            "The error of a scaling rule in `rksp transfer`, in decades: by how much it misses the "
+            "shift of the edge from one shape to another, in the median over shapes of public "
+            "sources. The model saw nothing of the source. The next column is the same for the "
+            "best rate. 0.3 decades are a factor of two."
+        ),
+        spellings=("best rate missed by", "rule", "same rate", "1/√width", "1/width", "rate"),
+    ),
     Word(name="next", meaning="The command that is most useful after this answer."),
     Word(
         name="bar",
