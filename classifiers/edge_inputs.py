@@ -15,7 +15,7 @@ _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # which say nothing of other numbers of classes.
 CLASSIFIER_VOCABULARY = 256
 _DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
-# What the lab's beta1 of 0.9 and 0.95 come to: the columns of a memory begin beyond these.
+# What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
 
 # These differ from AdamW by a fraction of a decade, which the public ladders give.
@@ -23,6 +23,8 @@ ADAM_FAMILY = ("adamw", "nadamw", "cautious", "mars", "adam_mini")
 # Optimizers with the two memories of Adam; a warm-up protects these and Adafactor.
 _WITH_MEMORIES = (*ADAM_FAMILY, "lion", "sophia", "soap", "mudam", "lamb")
 _WARMED = (*_WITH_MEMORIES, "adafactor")
+# These look ahead, as Nesterov did: the newest gradient weighs more the lower beta1 is.
+_LOOKING_AHEAD = ("nadamw", "cautious")
 # Names other than adamw get a column each, which is 0 or 1.
 OPTIMIZERS = (
     "lion",
@@ -83,8 +85,8 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     The warm-up counts in steps, up to half of the run, since what follows it must decay. A
     schedule that does not decay costs more the longer the run is, and one that ends at a tenth of
     its peak hardly anything. Depth costs more where no block normalizes, since what each adds is
-    multiplied by the next. The memories of Adam's moments count where they are short (β₁ < 0.9),
-    long (β₁ > 0.95), or the first outlasts the second.
+    multiplied by the next. The memories of Adam's moments count where the first is long
+    (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, or outlasts the second.
     """
     is_warmed = inputs.optimizer in _WARMED
     warmup = min(inputs.warmup_steps if is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
@@ -92,6 +94,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     if inputs.optimizer in _WITH_MEMORIES:
         first = -math.log10(1 - (inputs.beta1 if inputs.beta1 is not None else _ADAM_BETAS[0]))
         second = -math.log10(1 - (inputs.beta2 if inputs.beta2 is not None else _ADAM_BETAS[1]))
+    looks_ahead = first is not None and inputs.optimizer in _LOOKING_AHEAD
     features = {
         "width": math.log10(inputs.width),
         "depth": math.log10(inputs.depth),
@@ -103,7 +106,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "post_norm": float(inputs.norm == "post"),
         "no_norm": float(inputs.norm == "none"),
         "no_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "none" else 0.0,
-        "short_memory": max(0.0, _SHORT_MEMORY - first) if first is not None else 0.0,
+        "short_memory": max(0.0, _SHORT_MEMORY - first) if looks_ahead else 0.0,
         "long_memory": max(0.0, first - _LONG_MEMORY) if first is not None else 0.0,
         "memory_excess": max(0.0, first - second) if first is not None else 0.0,
     }
@@ -136,7 +139,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
     Column(name="no_norm", meaning="no normalization", sign=-1),
     Column(name="no_norm_depth", meaning="blocks that nothing normalizes", sign=-1),
-    Column(name="short_memory", meaning="a low beta1", sign=-1),
+    Column(name="short_memory", meaning="a low beta1 with look-ahead", sign=-1),
     Column(name="long_memory", meaning="a high beta1", sign=-1),
     Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),

@@ -133,18 +133,21 @@ def work_through(
         initializer=_start_worker,
         initargs=(os.getpid(),),
     )
+    is_done = False
     try:
         for future in as_completed([pool.submit(action, item, folder) for item in items]):
             future.result()
             done += 1
             progress(done, total)
+        is_done = True
     except BrokenProcessPool:
         raise Incomplete(
             f"A worker died (out of memory, or killed) with {done} of {total} ladders stored; "
             "run the same command again to continue, with fewer --workers if memory was short."
         ) from None
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # A pool that is not waited for may complain when the interpreter ends.
+        pool.shutdown(wait=is_done, cancel_futures=True)
 
 
 def _start_worker(coordinator: int) -> None:
