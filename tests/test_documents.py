@@ -130,7 +130,7 @@ def test_a_curve_of_any_length_renders(count):
     for name in formats.formats_of("score"):
         assert render(again, name)
     text = render(again, "full")
-    assert ("P(failed) from 1e-06 to 6e+00: " in text) == (count == 161)
+    assert ("P(failed) from 1e-6 to 6: " in text) == (count == 161)
     assert text.count("▅") >= min(count, 20)
 
 

@@ -16,7 +16,8 @@ from rksp.documents.score import LayerReport, ScoreReport
 from rksp.report.figures import circles, frame
 from rksp.report.formats import render
 from rksp.report.html import likelihood
-from rksp.report.svg import Scale, flags, short
+from rksp.report.svg import Scale, flags
+from rksp.text import short
 
 
 @pytest.mark.parametrize("rate", [6e-4, 3.0, None])
@@ -158,6 +159,7 @@ WRITTEN = {
     1e-3: "1e-3",
     0.00373: "3.73e-3",
     0.0100: "0.01",
+    0.009996: "0.01",
     0.0325: "0.0325",
     3740.2: "3,740",
     50.54: "50.5",

@@ -32,6 +32,8 @@ def test_an_optimizer_that_is_only_known_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("name", MADE)
 def test_every_optimizer_can_be_made_and_steps(name):
+    if name == "muon" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("torch before 2.9 has no Muon, and make_optimizer says so")
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     before = [p.detach().clone() for p in model.parameters()]
     optimizer = make_optimizer(model, Recipe(optimizer=name, learning_rate=0.1))

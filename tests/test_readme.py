@@ -66,7 +66,7 @@ def _spoken(text: str) -> tuple[list[str], list[float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place, verb", enumerate(["score", "confirm"]))
+@pytest.mark.parametrize(("place", "verb"), [(0, "score"), (1, "confirm")])
 def test_the_output_of_the_readme_is_what_its_command_prints(place, verb, tmp_path):
     told = next(words for words in _commands() if words[1] == verb)
     done = subprocess.run(

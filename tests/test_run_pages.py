@@ -250,7 +250,7 @@ def test_a_broken_cell_is_an_error_beside_the_good_ones(capsys, tmp_path):
     allowed = ElementTree.fromstring(grid_summary.junit(grid_report(failing=[])).encode())
     assert allowed.get("failures") == "0"
     summary = grid_summary.markdown(report)
-    assert "**4 of 7** settings are below the bar" in summary
+    assert "**4 of 7** settings are ok" in summary
     assert "1 cell could not run" in summary
     unescaped = re.sub(r"\\.", "", summary)
     assert "<b x" not in re.sub(r"`[^`]*`", "", unescaped)

@@ -30,6 +30,28 @@ class _Running:
     heard: float = field(default_factory=time.monotonic)
 
 
+@dataclass(slots=True)
+class _Teller:
+    """Tells of events, with counts that are read from the store at most once a second."""
+
+    store: GridStore
+    progress: Progress
+    counted: float = float("-inf")
+    over: int = 0
+    total: int = 0
+
+    def tell(self, what: str = "") -> None:
+        """Tell of an event; a cell that ended well has no words and is told once a second."""
+        now = time.monotonic()
+        if now - self.counted >= 1.0:
+            counts = self.store.counts()
+            self.over, self.total = counts["done"] + counts["failed"], sum(counts.values())
+            self.counted = now
+        elif not what:
+            return
+        self.progress(what or f"{self.over} of {self.total} cells", self.over, self.total)
+
+
 def drive(
     store: GridStore,
     engine: Engine,
@@ -56,6 +78,7 @@ def drive(
         options: Options that replace the store's, which could let code run or be fetched.
     """
     running: list[_Running] = []
+    teller = _Teller(store, progress)
     renewed = time.monotonic()
     try:
         while True:
@@ -75,7 +98,7 @@ def drive(
             if time.monotonic() - renewed > lease / 3:
                 store.renew(lease)
                 renewed = time.monotonic()
-            heard = [_listen(store, work, timeout, progress) for work in running]
+            heard = [_listen(store, work, timeout, teller) for work in running]
             running = [work for work, is_over in zip(running, heard, strict=True) if not is_over]
             time.sleep(_PAUSE)
     finally:
@@ -85,12 +108,12 @@ def drive(
         store.release()
 
 
-def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress) -> bool:
+def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -> bool:
     """Store a group's events; return whether the group is over."""
     end = work.job.end()  # before the events, so that the last ones are not missed
     for event in work.job.poll():
         work.heard = time.monotonic()
-        _apply(store, work, event, progress)
+        _apply(store, work, event, teller)
     if end is None and work.started and time.monotonic() - work.heard > timeout:
         work.job.stop()
         end = End(failure="timeout", message=f"the worker did not answer for {timeout:g} s")
@@ -101,7 +124,7 @@ def _listen(store: GridStore, work: _Running, timeout: float, progress: Progress
     return True
 
 
-def _apply(store: GridStore, work: _Running, event: Event, progress: Progress) -> None:
+def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> None:
     name = model_name(work.group["target"], work.group["overrides"])
     work.started = True  # the time before this does not count towards the timeout
     if event["kind"] == "started":
@@ -109,23 +132,16 @@ def _apply(store: GridStore, work: _Running, event: Event, progress: Progress) -
     if event["kind"] == "profile":
         work.profiled = True
         store.profiled(work.group["cells"][0][0], event["seconds"])
-        _report(store, progress, f"{name} seed {work.group['seed']}: profiled")
+        teller.tell(f"{name} seed {work.group['seed']}: profiled")
         return
     keys = [event["cell"]] if "cell" in event else list(work.open)
     if event["kind"] == "result":
         store.finish(event["cell"], event["result"])
-        _report(store, progress, "")
+        teller.tell()
     else:
         store.fail(keys, event["failure"], event["message"])
-        _report(store, progress, f"{name}: {event['message']}")
+        teller.tell(f"{name}: {event['message']}")
     work.open = [key for key in work.open if key not in keys]
-
-
-def _report(store: GridStore, progress: Progress, what: str) -> None:
-    """Report an event; a cell that ended well has no words, only the count."""
-    counts = store.counts()
-    over, total = counts["done"] + counts["failed"], sum(counts.values())
-    progress(what or f"{over} of {total} cells", over, total)
 
 
 def _blame(store: GridStore, work: _Running, failure: Failure, message: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rksp.documents.grid import GridReport
-from rksp.grid.table import is_safe
 from rksp.report.grid_settings import Settings, by_level
 from rksp.report.html import page
 
@@ -36,7 +35,6 @@ def render(report: GridReport) -> str:
         rates=rates,
         places=places(report, setting, rates) if len(rates) > 1 else [],
         safest=[cell["position"] for cell in report.best_safe.values() if cell],
-        safe_count=sum(map(is_safe, report.cells)),
         most_places=MOST_PLACES,
         ranked=list(enumerate(report.cells[:MOST_ROWS])),
         broken=setting.broken(report),

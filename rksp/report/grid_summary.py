@@ -12,7 +12,7 @@ from rksp.report.markdown import code, plain, table
 _MOST_ROWS = 200  # GitHub drops a summary of more than 1 MiB whole
 
 _REST = {
-    "risk": "at or above it",
+    "risk": "risk",
     "caution": "caution",
     "cannot tell": "cannot tell",
     "not assessed": "not assessed",
@@ -26,7 +26,7 @@ def markdown(report: GridReport) -> str:
     rest = [f"{counts[name]} {said}" for name, said in _REST.items() if counts[name]]
     parts = [
         f"## rksp grid: {report.verdict.upper()}",
-        f"**{counts['ok']} of {total}** settings are below the bar"
+        f"**{counts['ok']} of {total}** settings are ok"
         + "".join(f", {said}" for said in rest)
         + ".",
     ]
