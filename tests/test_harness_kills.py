@@ -46,9 +46,9 @@ def _cache(folder: Path, is_whole: bool):
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path, is_whole):
     path, write = _cache(tmp_path, is_whole)
-    wholes = writes._wholes(path, write)
+    wholes = writes.wholes_of(path, write)
     tally = writes.Writes(name="cache")
-    writes._fill_up(path, write, tally, wholes)
+    writes.without_room(path, write, tally, wholes)
     assert (tally.wrong == 0) == is_whole
     if is_whole:
         for _ in range(4):

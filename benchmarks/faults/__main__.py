@@ -72,9 +72,13 @@ def writes(
     from faults.originals import environment
 
     environment()
+    from faults.disks import on_disks
     from faults.writes import closed_pipes, kill_writers, table
 
-    typer.echo(table(kill_writers(count, seed=seed), closed_pipes()))
+    disks = on_disks()
+    if not disks:
+        print("Real disks were not tried: this process may not mount one.", file=sys.stderr)
+    typer.echo(table([*kill_writers(count, seed=seed), *disks], closed_pipes()))
 
 
 @app.command()
