@@ -52,9 +52,10 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path, is_whole):
     assert (tally.wrong == 0) == is_whole
     if is_whole:
         for _ in range(4):
-            writes._kill_one(path, write, random.Random(0))
+            writes.kill_one(path, write, tally, random.Random(0))
             assert path.read_bytes() in wholes
         assert tally.faults == 0
+        assert tally.kills + tally.between == 4
 
 
 def test_times_are_left_out_of_a_comparison_and_nothing_else():

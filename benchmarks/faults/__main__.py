@@ -83,6 +83,9 @@ def writes(
 
 @app.command()
 def same(
+    results: Annotated[
+        Path, typer.Option(help="Folder of answers; the same command goes on from it.")
+    ] = _FOLDER / "rksp-same",
     limit: Annotated[int, typer.Option(help="Only so many cells of the matrix.")] = 99,
 ) -> None:
     """Run every command over runs, threads, hash seeds, locales and folders; compare the bytes."""
@@ -90,7 +93,7 @@ def same(
 
     found = {}
     for cell in cells()[:limit]:
-        found[cell] = outcome(cell)
+        found[cell] = outcome(cell, results)
         print(cell.name, file=sys.stderr)
     typer.echo(table(found))
 

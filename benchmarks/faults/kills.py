@@ -66,6 +66,7 @@ def kill(scene: Scene, kills: int, *, seed: int = 0) -> Toll:
     with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "whole"
         whole.mkdir()
+        scene.warm()
         started = time.monotonic()
         assert exit_code(forked(lambda: scene.work(whole))) == 0, scene.name
         seconds = time.monotonic() - started

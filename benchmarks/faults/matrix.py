@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import itertools
 import json
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 RUNS, THREADS, HASH_SEEDS = 3, (1, 2), (0, 4711)
 _SHAPE = ("n_layer=2", "n_embd=32", "n_head=2", "vocab_size=300")
@@ -46,35 +48,41 @@ _VARIES = ("seconds", "timings", "overhead", "threads", "created", "command", "p
 def commands() -> tuple[tuple[str, Sequence[str]], ...]:
     """Return every command of the matrix, in an order in which each finds its files."""
     short = ("--steps", "4", "--seeds", "1", "--batch-size", "2", "--sequence-length", "16")
+    json_ = ("--format", "json")
+    every = ("html", "markdown", "sarif", "junit", "github", "gitlab", "text")
     return (
         ("score", (*_SCORE, "-o", "a.json", "-o", "a.html", "-o", "a.sarif", "-o", "a.xml")),
         ("score as text", (*_SCORE, "--lr", "10", "-o", "b.json", "-o", "b.md")),
         ("score of a configuration", ("score", "gpt2", "--lr", "1e-3", "--evidence", "config")),
-        ("streamed score", (*_SCORE, "--stream", "always", "--format", "json")),
+        ("streamed score", (*_SCORE, "--stream", "always", *json_)),
         ("checks", ("checks",)),
         ("explain", ("explain", "RKSP201")),
-        ("explain-config", ("explain-config", "run.yaml", "--devices", "8", "--format", "json")),
-        ("transfer", ("transfer", "gpt2", "gpt2", "--lr", "1e-3", "--format", "json")),
-        ("diff", ("diff", "a.json", "b.json", "--format", "json")),
-        ("report", ("report", "b.json", "--format", "markdown")),
+        ("explain-config", ("explain-config", "run.yaml", "--devices", "8", *json_)),
+        ("transfer", ("transfer", "gpt2", "gpt2", "--lr", "1e-3", *json_)),
+        ("diff", ("diff", "a.json", "b.json", *json_)),
+        *((f"report as {form}", ("report", "b.json", "--format", form)) for form in every),
         ("schema", ("schema", "grid")),
         (
             "grid",
             (
                 *("grid", "gpt2", *_SHAPE, "lr=1e-4,1e-3,1e-2", "seed=0,1", "--snapshots", "256"),
-                *("-o", "g.db", "--workers", "1", "--format", "json", "--export", "g.csv"),
+                *("-o", "g.db", "--workers", "1", *json_, "--export", "g.csv"),
             ),
         ),
+        ("grid as html", ("grid", "g.db", "--format", "html")),
         (
             "confirm",
             (
                 *("confirm", "gpt2", *_SET, "--lr", "1e-3", *short, "--evidence", "forward"),
-                *("-o", "c.json", "--keep", "kept", "--format", "json"),
+                *("-o", "c.json", "--keep", "kept", *json_),
             ),
         ),
+        ("reproduce", ("reproduce", "table-1", "--stored")),
         ("lab run", ("lab", "run", "plan.yaml", "-o", "ladders", "--workers", "1")),
         ("lab pack", ("lab", "pack", "ladders", "-o", "all.parquet")),
         ("lab card", ("lab", "card", "all.parquet")),
+        ("lab measure", ("lab", "measure", "ladders", "-o", "measured", "--workers", "1")),
+        ("lab fit", ("lab", "fit", "-o", "edge.json")),
     )
 
 
@@ -115,49 +123,67 @@ def cells() -> list[Cell]:
     ]
 
 
-def outcome(cell: Cell) -> dict[str, str]:
-    """Run all commands in a process of their own; return a digest of each command's answers."""
+def outcome(cell: Cell, results: Path) -> dict[str, bytes]:
+    """Run all commands in a process of their own; return each answer, without its timings.
+
+    Args:
+        cell: Of the matrix.
+        results: Folder of the answers; a cell that is there is not run again.
+    """
+    kept = results / cell.name
+    if not kept.exists():
+        _run_cell(cell, kept)
+    return {unquote(path.name): path.read_bytes() for path in sorted(kept.iterdir())}
+
+
+def _run_cell(cell: Cell, kept: Path) -> None:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(cell.threads),
         "MKL_NUM_THREADS": str(cell.threads),
+        "OPENBLAS_NUM_THREADS": str(cell.threads),
         "PYTHONHASHSEED": str(cell.hash_seed),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         "LC_ALL": cell.locale,
         "HF_HUB_OFFLINE": "1",
         "COLUMNS": "100",
     }
+    kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / cell.folder
+        folder, answers = Path(place) / cell.folder, Path(place) / "answers"
         folder.mkdir()
-        code = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r})\n"
-        code += f"from faults.matrix import run_all; run_all({cell.threads})"
+        answers.mkdir()
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
+            [sys.executable, "-W", "ignore", "-P", "-m", "faults.matrix", str(answers)],
             cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
-    if done.returncode:
-        raise RuntimeError(f"{cell.name}: {done.stderr[-1000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        if done.returncode:
+            raise RuntimeError(f"{cell.name}: {done.stderr[-1000:]}")
+        shutil.copytree(answers, kept.with_suffix(".partial"))
+    kept.with_suffix(".partial").rename(kept)
 
 
-def run_all(threads: int) -> None:
-    """Run all commands in this process and folder; print a digest of each one's answers."""
+def run_all(answers: Path) -> None:
+    """Run all commands in this process and folder; write each answer without its timings."""
+    from faults.processes import ForkedWorker
     from rksp.cli import main
+    from rksp.grid.engines import local
 
+    local.subprocess.Popen = ForkedWorker  # as in the kills: a worker without imports of its own
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda name=None: fork
     Path("run.yaml").write_text(_RUN_FILE, encoding="utf-8")
     Path("plan.yaml").write_text(_PLAN, encoding="utf-8")
-    digests = {}
     for name, words in commands():
         before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
         out = io.StringIO()
-        more = ("--threads", str(threads)) if words[0] == "score" else ()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:
             try:
-                main([*words, *more])
+                main(list(words))
             except SystemExit as left:
                 code = left.code
         if code not in (0, 1):
@@ -170,8 +196,7 @@ def run_all(threads: int) -> None:
         parts = {"exit": str(code).encode(), "stdout": out.getvalue().encode()}
         parts |= {str(path): path.read_bytes() for path in new if _counts(path)}
         for part, content in parts.items():
-            digests[f"{name}: {part}"] = hashlib.sha256(steady(part, content)).hexdigest()[:12]
-    print(json.dumps(digests))
+            (answers / quote(f"{name}: {part}", safe="")).write_bytes(steady(part, content))
 
 
 def _counts(path: Path) -> bool:
@@ -207,15 +232,45 @@ def _without_times_parquet(content: bytes) -> bytes:
     return repr([{k: v for k, v in row.items() if k != "seconds"} for row in rows]).encode()
 
 
-def table(found: Mapping[Cell, Mapping[str, str]]) -> str:
-    """Return how many answers each cell has that differ from those of the first."""
+def table(found: Mapping[Cell, Mapping[str, bytes]]) -> str:
+    """Return which answers of each cell differ from those of the first, and by how much."""
     (first, expected), *rest = found.items()
     lines = [f"{len(expected)} answers of {len(commands())} commands; as in {first.name}?"]
     wrong = 0
     for cell, answers in rest:
-        names = expected.keys() | answers.keys()
-        different = sorted(n for n in names if expected.get(n) != answers.get(n))
+        names = sorted(expected.keys() | answers.keys())
+        different = [n for n in names if expected.get(n) != answers.get(n)]
         wrong += len(different)
-        lines.append(f"  {cell.name}: {'all' if not different else ', '.join(different)}")
+        lines.append(f"  {cell.name}: {len(different) or 'none'} differ")
+        lines += [f"    {n}: {difference(expected.get(n), answers.get(n))}" for n in different]
     lines.append(f"{wrong} of {len(rest) * len(expected)} answers differ.")
     return "\n".join(lines)
+
+
+def difference(one: bytes | None, other: bytes | None) -> str:
+    """Say in one line how two answers differ: JSON by its largest relative difference."""
+    if one is None or other is None:
+        return "in one of the two only"
+    try:
+        gaps = sorted(_gaps(json.loads(one), json.loads(other), ""), reverse=True)
+        return f"{len(gaps)} values, the worst by {gaps[0][0]:.1e} of itself at {gaps[0][1]}"
+    except ValueError:
+        pairs = itertools.zip_longest(one.split(b"\n"), other.split(b"\n"))
+        return next(f"{a!s:.150} is {b!s:.150}" for a, b in pairs if a != b)
+
+
+def _gaps(one: object, other: object, place: str) -> Iterator[tuple[float, str]]:
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for name in one:
+            yield from _gaps(one[name], other[name], f"{place}.{name}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from _gaps(a, b, f"{place}[{number}]")
+    elif one != other:
+        are_numbers = isinstance(one, int | float) and isinstance(other, int | float)
+        gap = abs(one - other) / max(abs(one), abs(other)) if are_numbers else float("inf")
+        yield gap, place
+
+
+if __name__ == "__main__":
+    run_all(Path(sys.argv[1]))
