@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 
 from rksp.errors import Incomplete
 from rksp.grid.cell import Cell, Options
+from rksp.grid.plan import make_plan
+from rksp.grid.run import run_grid
 from rksp.grid.store import GridStore
 from rksp.monitors.base import Reading
 from rksp.monitors.sinks import JsonLines
@@ -51,7 +54,7 @@ def _cells(count: int) -> list[Cell]:
 def test_a_grid_without_room_is_said_and_goes_on_when_there_is_some(tmp_path):
     with GridStore(tmp_path / "g.db") as store:
         store._base.execute("PRAGMA max_page_count = 8")
-        with pytest.raises(Incomplete, match="database or disk is full"):
+        with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
             store.fill(_cells(200), Options())
         assert store.counts()["todo"] == 0
         store._base.execute("PRAGMA max_page_count = 10000")
@@ -59,11 +62,18 @@ def test_a_grid_without_room_is_said_and_goes_on_when_there_is_some(tmp_path):
         assert store.counts()["todo"] == 200
 
 
-def test_a_file_that_another_process_holds_is_said(tmp_path, monkeypatch):
-    with GridStore(tmp_path / "g.db") as store, GridStore(tmp_path / "g.db") as other:
-        other._base.execute("PRAGMA busy_timeout = 10")
-        store._base.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Incomplete, match="database is locked"):
-            other.fill(_cells(1), Options())
-        store._base.execute("ROLLBACK")
-        assert other.fill(_cells(1), Options()) == 0
+class _NoRoom(sqlite3.Connection):
+    """A connection to a file on a full disk."""
+
+    def execute(self, *given: object) -> sqlite3.Cursor:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+
+def test_a_new_grid_on_a_full_disk_is_not_called_damaged(tmp_path, monkeypatch):
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **m: connect(*a, **m, factory=_NoRoom))
+    plan = make_plan({"lr": [1e-4]}, target="gpt2")
+    with pytest.raises(Incomplete, match=r"cannot be written or read .*disk is full"):
+        run_grid(plan, tmp_path / "g.db", engine=object())

@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
-from rksp.errors import ArtifactError, Incomplete, InputError
+from rksp.errors import ArtifactError, InputError
 from rksp.files import check_writable
 from rksp.grid.cell import Cell, Options
-from rksp.grid.connection import Transaction, opened
 from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
 from rksp.text import safe_strings
@@ -32,6 +32,17 @@ from rksp.text import safe_strings
 SCHEMA = "rksp-grid-1"
 TRIES = 3
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS cells (
+    key TEXT PRIMARY KEY, position INTEGER NOT NULL, init TEXT NOT NULL,
+    target TEXT NOT NULL, overrides TEXT NOT NULL, seed INTEGER NOT NULL,
+    recipe TEXT NOT NULL, labels TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'todo', owner TEXT, lease REAL, tries INTEGER NOT NULL DEFAULT 0,
+    failure TEXT, message TEXT, result TEXT);
+CREATE INDEX IF NOT EXISTS by_state ON cells (state, position);
+CREATE TABLE IF NOT EXISTS profiles (init TEXT NOT NULL, owner TEXT NOT NULL, seconds REAL);
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +75,7 @@ class GridStore:
     Raises:
         InputError: The folder does not exist, or it cannot be written.
         ArtifactError: The file is not a grid store.
-        Incomplete: The disk is full or fails, or another process holds the file. Every method
-            that writes raises it too; what was stored before stays.
+        sqlite3.OperationalError: The disk is full or fails, or another process holds the file.
     """
 
     def __init__(self, path: Path, *, owner: str | None = None, read_only: bool = False) -> None:
@@ -74,9 +84,11 @@ class GridStore:
         if not read_only:
             check_writable(path)
         try:
-            self._base = opened(path, read_only=read_only)
+            self._base = _opened(path, read_only)
             found = self._meta("schema")
         except sqlite3.DatabaseError as error:
+            if _is_of_the_disk(error):
+                raise
             raise ArtifactError(f"{path} is not a grid store ({error}).") from error
         if found not in (None, SCHEMA):
             raise ArtifactError(f"{path} has schema {found!r}; this rksp reads {SCHEMA!r}.")
@@ -84,7 +96,7 @@ class GridStore:
     def close(self) -> None:
         """Release the cells that this owner holds, and close the file."""
         if not self._is_read_only:
-            with contextlib.suppress(sqlite3.OperationalError, Incomplete):  # the leases expire
+            with contextlib.suppress(sqlite3.OperationalError):  # disk full: the leases expire
                 self.release()
         self._base.close()
 
@@ -279,8 +291,51 @@ class GridStore:
         row = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
 
-    def _transaction(self) -> Transaction:
-        return Transaction(self._base)
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._base)
+
+
+def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
+    if not read_only:
+        base = sqlite3.connect(path, timeout=30, isolation_level=None)
+        base.execute("PRAGMA journal_mode=WAL")
+        base.execute("PRAGMA synchronous=NORMAL")
+        base.executescript(_TABLES)
+        return base
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    for options in ("", "&immutable=1"):  # the second creates no file beside it
+        base = sqlite3.connect(address + options, uri=True, timeout=30, isolation_level=None)
+        try:
+            base.execute("SELECT COUNT(*) FROM meta")
+        except sqlite3.OperationalError:
+            base.close()
+            if options:
+                raise
+        else:
+            return base
+    raise AssertionError("unreachable: one of the two returns or raises")
+
+
+class _Transaction:
+    """A transaction that locks the file before its first read, so that no cell is claimed twice."""
+
+    def __init__(self, base: sqlite3.Connection) -> None:
+        self._base = base
+
+    def __enter__(self) -> None:
+        self._base.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self._base.execute("COMMIT")
+        elif self._base.in_transaction:  # a full disk has ended it
+            self._base.execute("ROLLBACK")
+
+
+def _is_of_the_disk(error: sqlite3.DatabaseError) -> bool:
+    """Return True if the disk or another process is the cause, and not the content."""
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
+    return primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY)
 
 
 def _may_live(owner: str) -> bool:
