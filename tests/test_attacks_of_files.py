@@ -54,8 +54,11 @@ REFUSED = {
     "a pickle": ("model/pytorch_model.bin", b"\x80\x04.", "score model --lr 1e-3"),
     "a device as a configuration": ("model/config.json", "/dev/zero", "score model --lr 1e-3"),
     "a device as a target": (None, "", "score /dev/zero"),
-    "a module that prints": (None, "", "score this:nothing"),
-    "a recipe without its rate": ("x.yaml", "base_model: gpt2\n", "score x.yaml --as axolotl"),
+    "a rate that is a word": (
+        "x.yaml",
+        "base_model: gpt2\nlearning_rate: fast\n",
+        "explain-config x.yaml --as axolotl --devices 1",
+    ),
 }
 
 
@@ -76,6 +79,12 @@ def test_it_is_refused(run, case):
     refused(run(command))
     assert time.process_time() - started < 20
     assert not Path("imported").exists()
+
+
+def test_a_module_that_prints_when_it_is_imported_leaves_stdout_empty(run):
+    code, out, err = run("score this:nothing")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == "rksp: this has no callable nothing."
 
 
 def test_a_file_that_blocks_is_not_waited_for(tmp_path):

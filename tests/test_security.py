@@ -47,7 +47,8 @@ ATTACKS = {
     "R5 names that no system takes": "test_hostile_input.py::"
     "test_a_name_that_no_system_takes_is_said",
     "R6 a table on stdout with exit 2": "test_attacks_of_files.py::test_it_is_refused",
-    "R6 an import that prints": "test_attacks_of_files.py::test_it_is_refused",
+    "R6 an import that prints": "test_attacks_of_files.py::"
+    "test_a_module_that_prints_when_it_is_imported_leaves_stdout_empty",
     "R6 150,000 keys": "test_hostile_input.py::test_a_recipe_that_unfolds_is_refused_in_a_sentence",
     "3 alias bomb": "test_recipe_files.py::test_aliases_cannot_unfold_without_end",
     "3 merge bomb, anchors, tags, UTF-16": "test_attacks_of_files.py::test_it_is_refused",
