@@ -89,13 +89,9 @@ def same(
     limit: Annotated[int, typer.Option(help="Only so many cells of the matrix.")] = 99,
 ) -> None:
     """Run every command over runs, threads, hash seeds, locales and folders; compare the bytes."""
-    from faults.matrix import cells, outcome, table
+    from faults.matrix import cells, outcomes, table
 
-    found = {}
-    for cell in cells()[:limit]:
-        found[cell] = outcome(cell, results)
-        print(cell.name, file=sys.stderr)
-    typer.echo(table(found))
+    typer.echo(table(outcomes(cells()[:limit], results)))
 
 
 def _warm(chosen: list) -> None:

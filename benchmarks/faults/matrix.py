@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -14,13 +15,21 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from faults.processes import exit_code, fork_workers, forked
+from rksp.cli import main as rksp
+
 RUNS, THREADS, HASH_SEEDS = 3, (1, 2), (0, 4711)
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SHAPE = ("n_layer=2", "n_embd=32", "n_head=2", "vocab_size=300")
 _SET = tuple(word for setting in _SHAPE for word in ("--set", setting))
 _SCORE = ("score", "gpt2", *_SET, "--lr", "1e-3", "--snapshots", "256")
+# Wide enough that libraries split its products over threads.
+_WIDER = ("score", "gpt2", "--set", "n_layer=2", "--set", "n_embd=256", "--set", "n_head=4")
+_WIDER += ("--set", "vocab_size=1000", "--lr", "1e-3")
 _RUN_FILE = """\
 base_model: gpt2
 learning_rate: 1e-4
@@ -54,6 +63,7 @@ def commands() -> tuple[tuple[str, Sequence[str]], ...]:
         ("score", (*_SCORE, "-o", "a.json", "-o", "a.html", "-o", "a.sarif", "-o", "a.xml")),
         ("score as text", (*_SCORE, "--lr", "10", "-o", "b.json", "-o", "b.md")),
         ("score of a configuration", ("score", "gpt2", "--lr", "1e-3", "--evidence", "config")),
+        ("wider score", (*_WIDER, *json_)),
         ("streamed score", (*_SCORE, "--stream", "always", *json_)),
         ("checks", ("checks",)),
         ("explain", ("explain", "RKSP201")),
@@ -123,80 +133,114 @@ def cells() -> list[Cell]:
     ]
 
 
-def outcome(cell: Cell, results: Path) -> dict[str, bytes]:
-    """Run all commands in a process of their own; return each answer, without its timings.
+def outcomes(chosen: Sequence[Cell], results: Path) -> dict[Cell, dict[str, bytes]]:
+    """Run all commands in every cell; return each answer, without its timings.
+
+    Cells of one hash seed and locale are forked from one interpreter, which has imported all.
 
     Args:
-        cell: Of the matrix.
+        chosen: Cells of the matrix.
         results: Folder of the answers; a cell that is there is not run again.
     """
-    kept = results / cell.name
-    if not kept.exists():
-        _run_cell(cell, kept)
-    return {unquote(path.name): path.read_bytes() for path in sorted(kept.iterdir())}
+    missing = [cell for cell in chosen if not (results / cell.name).exists()]
+    for _, group in itertools.groupby(sorted(missing, key=_interpreter), key=_interpreter):
+        _run_cells(list(group), results)
+    return {
+        cell: {unquote(p.name): p.read_bytes() for p in sorted((results / cell.name).iterdir())}
+        for cell in chosen
+    }
 
 
-def _run_cell(cell: Cell, kept: Path) -> None:
+def _interpreter(cell: Cell) -> tuple[int, str]:
+    return cell.hash_seed, cell.locale
+
+
+def _run_cells(chosen: Sequence[Cell], results: Path) -> None:
     environment = {
         **os.environ,
-        "OMP_NUM_THREADS": str(cell.threads),
-        "MKL_NUM_THREADS": str(cell.threads),
-        "OPENBLAS_NUM_THREADS": str(cell.threads),
-        "PYTHONHASHSEED": str(cell.hash_seed),
+        "PYTHONHASHSEED": str(chosen[0].hash_seed),
         "PYTHONPATH": str(Path(__file__).parents[1]),
-        "LC_ALL": cell.locale,
+        "LC_ALL": chosen[0].locale,
         "HF_HUB_OFFLINE": "1",
         "COLUMNS": "100",
     }
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place:
-        folder, answers = Path(place) / cell.folder, Path(place) / "answers"
-        folder.mkdir()
-        answers.mkdir()
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-P", "-m", "faults.matrix", str(answers)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{cell.name}: {done.stderr[-1000:]}")
-        shutil.copytree(answers, kept.with_suffix(".partial"))
-    kept.with_suffix(".partial").rename(kept)
+    for name in _THREADS:  # libraries size their pools when they are loaded
+        environment[name] = str(max(THREADS))
+    results.mkdir(parents=True, exist_ok=True)
+    told = json.dumps([dataclasses.asdict(cell) for cell in chosen])
+    command = (sys.executable, "-W", "ignore", "-P", "-m", "faults.matrix", str(results), told)
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-1000:])
+
+
+def fork_cells(results: Path, chosen: Sequence[Cell]) -> None:
+    """Import once what the commands need, with one thread, then run each cell in a fork."""
+    import torch
+
+    torch.set_num_threads(1)  # a fork after a parallel region would hang in its first one
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        _answers("score", (*_SCORE, "--threads", "1"))
+    for cell in chosen:
+        kept = (results / cell.name).resolve()
+        with tempfile.TemporaryDirectory() as place:
+            folder, answers = Path(place) / cell.folder, Path(place) / "answers"
+            folder.mkdir()
+            answers.mkdir()
+            trace = Path(place) / "trace"
+            os.environ["RKSP_FAULTS_TRACE"] = str(trace)
+            code = exit_code(forked(partial(_in_cell, cell, folder, answers)), 1800)
+            if code:
+                said = trace.read_text() if trace.exists() else ""
+                raise RuntimeError(f"{cell.name} left with {code}: {said[-1000:]}")
+            shutil.copytree(answers, kept.with_suffix(".partial"))
+        kept.with_suffix(".partial").rename(kept)
+        print(cell.name, file=sys.stderr, flush=True)
+
+
+def _in_cell(cell: Cell, folder: Path, answers: Path) -> None:
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    os.environ.update(dict.fromkeys(_THREADS, str(cell.threads)))
+    threadpool_limits(cell.threads)
+    torch.set_num_threads(cell.threads)
+    os.chdir(folder)
+    run_all(answers)
 
 
 def run_all(answers: Path) -> None:
     """Run all commands in this process and folder; write each answer without its timings."""
-    from faults.processes import ForkedWorker
-    from rksp.cli import main
-    from rksp.grid.engines import local
-
-    local.subprocess.Popen = ForkedWorker  # as in the kills: a worker without imports of its own
+    fork_workers()  # as in the kills: a worker without imports of its own
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda name=None: fork
     Path("run.yaml").write_text(_RUN_FILE, encoding="utf-8")
     Path("plan.yaml").write_text(_PLAN, encoding="utf-8")
     for name, words in commands():
         before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:
-            try:
-                main(list(words))
-            except SystemExit as left:
-                code = left.code
-        if code not in (0, 1):
-            raise RuntimeError(f"{name} left with {code}: {err.getvalue()[-500:]}")
+        code, out = _answers(name, words)
         new = sorted(
             path
             for path in Path().rglob("*")
             if path.is_file() and before.get(path) != path.stat().st_mtime_ns
         )
-        parts = {"exit": str(code).encode(), "stdout": out.getvalue().encode()}
+        parts = {"exit": str(code).encode(), "stdout": out.encode()}
         parts |= {str(path): path.read_bytes() for path in new if _counts(path)}
         for part, content in parts.items():
             (answers / quote(f"{name}: {part}", safe="")).write_bytes(steady(part, content))
+
+
+def _answers(name: str, words: Sequence[str]) -> tuple[object, str]:
+    """Run a command; return its exit code and its output."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            rksp(list(words))
+        except SystemExit as left:
+            code = left.code
+    if code not in (0, 1):
+        raise RuntimeError(f"{name} left with {code}: {err.getvalue()[-500:]}")
+    return code, out.getvalue()
 
 
 def _counts(path: Path) -> bool:
@@ -273,4 +317,4 @@ def _gaps(one: object, other: object, place: str) -> Iterator[tuple[float, str]]
 
 
 if __name__ == "__main__":
-    run_all(Path(sys.argv[1]))
+    fork_cells(Path(sys.argv[1]), [Cell(**cell) for cell in json.loads(sys.argv[2])])

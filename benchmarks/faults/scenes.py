@@ -13,11 +13,10 @@ from pathlib import Path
 
 from faults import cheap
 from faults.originals import TINY
-from faults.processes import ForkedWorker
+from faults.processes import fork_workers
 from rksp.cli import main as rksp
 from rksp.grid.cell import Options
 from rksp.grid.drive import drive
-from rksp.grid.engines import local
 from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.ray import RayEngine
@@ -42,9 +41,10 @@ class GridScene:
         cells: By axis.
         workers: Processes.
         is_forked: Fork the workers instead of starting them, which costs no imports.
+        services: Names of processes below the coordinator that do no work of rksp.
     """
 
-    name: str = "grid"
+    name: str = "cheap grid"
     evaluator: str = CHEAP
     cells: dict[str, list] = field(
         default_factory=lambda: {
@@ -55,6 +55,7 @@ class GridScene:
     workers: int = 2
     size: int = 48
     is_forked: bool = True
+    services: tuple[str, ...] = ()
 
     def warm(self) -> None:
         """Import here what forked workers need."""
@@ -80,7 +81,7 @@ class GridScene:
         cheap.log_to(folder / "judged")
         os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
         if self.is_forked:
-            local.subprocess.Popen = ForkedWorker
+            fork_workers()
         with self.filled(folder) as store:
             (folder / "judged").touch()
             drive(store, self.engine())
@@ -106,8 +107,9 @@ class GridScene:
 class RayScene(GridScene):
     """A grid whose coordinator starts a Ray of its own on this machine."""
 
-    name: str = "grid on Ray"
+    name: str = "Ray grid"
     is_forked: bool = False
+    services: tuple[str, ...] = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
     def engine(self) -> Engine:
         """Return where the cells are judged."""
@@ -245,7 +247,7 @@ Scene = GridScene | LabScene | ConfirmScene | StreamScene
 def real_grid() -> GridScene:
     """Return a grid whose cells are measured on a model."""
     return GridScene(
-        name="grid of a model",
+        name="model grid",
         evaluator=EVALUATOR,
         cells={"seed": [0, 1], "lr": [10 ** (-5 + i / 4) for i in range(12)]},
         size=24,
@@ -254,19 +256,19 @@ def real_grid() -> GridScene:
 
 def started_grid() -> GridScene:
     """Return such a grid whose workers are started, as a user's are."""
-    return dataclasses.replace(real_grid(), name="started workers", is_forked=False, workers=1)
+    return dataclasses.replace(real_grid(), name="started grid", is_forked=False, workers=1)
 
 
 def shares() -> tuple[tuple[Scene, float], ...]:
     """Return the jobs, and which share of the kills meets each."""
     return (
-        (GridScene(), 0.4),
-        (real_grid(), 0.1),
+        (GridScene(), 0.5),
+        (real_grid(), 0.15),
         (started_grid(), 0.01),
-        (RayScene(), 0.025),
-        (LabScene(), 0.2),
-        (ConfirmScene(), 0.165),
         (StreamScene(), 0.1),
+        (ConfirmScene(), 0.115),
+        (LabScene(), 0.1),
+        (RayScene(), 0.025),
     )
 
 
