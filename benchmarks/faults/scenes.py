@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import multiprocessing
 import os
@@ -20,14 +21,14 @@ from rksp.grid.drive import drive
 from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.engines.ray import RayEngine
-from rksp.grid.evaluate import EVALUATOR, load_evaluator
+from rksp.grid.evaluate import load_evaluator
 from rksp.grid.plan import make_plan
 from rksp.grid.store import GridStore
 from rksp.lab import run as lab_run
 from rksp.lab.ladder import run_ladder
 from rksp.lab.plan import Plan
 
-CHEAP = "faults.cheap:evaluate"
+CHEAP, MEASURED = "faults.cheap:evaluate", "faults.cheap:measure"
 _SHAPE = {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 300}
 
 
@@ -61,6 +62,7 @@ class GridScene:
         """Import here what forked workers need."""
         if self.is_forked and self.evaluator != CHEAP:
             with tempfile.TemporaryDirectory() as folder:
+                cheap.log_to(Path(folder) / "judged")
                 few = dataclasses.replace(self, cells={"seed": [0], "lr": [1e-3]})
                 with few.filled(Path(folder)) as store:
                     list(load_evaluator(self.evaluator)(store.claim(60.0)))
@@ -184,8 +186,7 @@ class ConfirmScene:
 
     def warm(self) -> None:
         """Import here what forked processes need."""
-        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SystemExit):
-            self.work(Path(folder))
+        _work_here(self)
 
     def work(self, folder: Path) -> None:
         """Train what the folder does not hold, and write the report."""
@@ -218,8 +219,7 @@ class StreamScene:
 
     def warm(self) -> None:
         """Import here what forked processes need."""
-        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SystemExit):
-            self.work(Path(folder))
+        _work_here(self)
 
     def work(self, folder: Path) -> None:
         """Score, and replace the report."""
@@ -241,6 +241,17 @@ class StreamScene:
         return 0
 
 
+def _work_here(scene: ConfirmScene | StreamScene) -> None:
+    """Do the work of a scene in this process, in silence, for its imports."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.suppress(SystemExit),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        scene.work(Path(folder))
+
+
 Scene = GridScene | LabScene | ConfirmScene | StreamScene
 
 
@@ -248,7 +259,7 @@ def real_grid() -> GridScene:
     """Return a grid whose cells are measured on a model."""
     return GridScene(
         name="model grid",
-        evaluator=EVALUATOR,
+        evaluator=MEASURED,
         cells={"seed": [0, 1], "lr": [10 ** (-5 + i / 4) for i in range(12)]},
         size=24,
     )
