@@ -69,3 +69,17 @@ def test_the_matrix_has_three_runs_two_threads_and_two_hash_seeds():
     plain = [c for c in found if (c.locale, c.folder) == ("C.UTF-8", "work")]
     assert len({(c.run, c.threads, c.hash_seed) for c in plain}) == len(plain) == 12
     assert len(found) == 14
+
+
+def test_a_difference_is_measured():
+    one, two = ({"x": [1, value], "y": "a"} for value in (2, 4))
+    said = matrix.difference(*(json.dumps(d).encode() for d in (one, two)))
+    assert said == "1 values, the worst by 5.0e-01 of itself at .x[1]"
+    assert matrix.difference(b"a\nb", b"a\nc") == "b'b' is b'c'"
+    assert matrix.difference(b"", None) == "in one of the two only"
+
+
+def test_the_table_counts_answers_that_differ():
+    first, second = matrix.cells()[:2]
+    said = matrix.table({first: {"a": b"1", "b": b"2"}, second: {"a": b"1", "b": b"3"}})
+    assert said.splitlines()[-1] == "1 of 2 answers differ."

@@ -87,12 +87,11 @@ def commands() -> tuple[tuple[str, Sequence[str]], ...]:
                 *("-o", "c.json", "--keep", "kept", *json_),
             ),
         ),
-        ("reproduce", ("reproduce", "table-1", "--stored")),
+        ("reproduce", ("reproduce", "kss", "--stored")),
         ("lab run", ("lab", "run", "plan.yaml", "-o", "ladders", "--workers", "1")),
         ("lab pack", ("lab", "pack", "ladders", "-o", "all.parquet")),
         ("lab card", ("lab", "card", "all.parquet")),
         ("lab measure", ("lab", "measure", "ladders", "-o", "measured", "--workers", "1")),
-        ("lab fit", ("lab", "fit", "-o", "edge.json")),
     )
 
 
