@@ -62,6 +62,9 @@ def test_times_are_left_out_of_a_comparison_and_nothing_else():
     one, two = {"x": 1, "seconds": 1.0}, {"x": 1, "seconds": 2.0}
     steady = [matrix.steady("a.json", json.dumps(d).encode()) for d in (one, two, {"x": 2})]
     assert steady[0] == steady[1] != steady[2]
+    lines = [f'<testsuite tests="1" time="{s}">\n| build | {s} s |'.encode() for s in (1.5, 2.5)]
+    assert matrix.steady("a.xml", lines[0]) == matrix.steady("a.xml", lines[1])
+    assert b'tests="1"' in matrix.steady("a.xml", lines[0])
 
 
 def test_the_matrix_has_three_runs_two_threads_and_two_hash_seeds():

@@ -9,6 +9,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,7 @@ sequence_lengths: [16]
 steps: [4]
 """
 # What differs between equal runs and says so: times, and what names the machine's state.
+_TIME = re.compile(rb' time="[\d.]+"|(?<=\| )[\d.]+ s(?= \|)')  # of JUnit, of a table
 _VARIES = ("seconds", "timings", "overhead", "threads", "created", "command", "progress")
 
 
@@ -255,9 +257,12 @@ def steady(name: str, content: bytes) -> bytes:
         document = json.loads(content)
     except ValueError:
         return b"\n".join(
-            line
+            _TIME.sub(b"", line)
             for line in content.splitlines()
-            if not any(word in line for word in (b"seconds", b"overhead", b" s/step", b"took "))
+            if not any(
+                word in line
+                for word in (b"seconds", b"timings/", b"overhead", b" s/step", b"took ")
+            )
         )
     return json.dumps(_steady(document), sort_keys=True).encode()
 
