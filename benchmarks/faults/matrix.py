@@ -52,7 +52,8 @@ sequence_lengths: [16]
 steps: [4]
 """
 # What differs between equal runs and says so: times, and what names the machine's state.
-_TIME = re.compile(rb' time="[\d.]+"|(?<=\| )[\d.]+ s(?= \|)')  # of JUnit, of a table
+# Of JUnit, of a table, of the report inside an HTML page.
+_TIME = re.compile(rb' time="[\d.]+"|(?<=\| )[\d.]+ s(?= \|)|"timings":\{[^}]*\}')
 _VARIES = ("seconds", "timings", "overhead", "threads", "created", "command", "progress")
 
 
