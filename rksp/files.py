@@ -112,7 +112,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
             path.write_bytes(data)
             return
     except OSError as error:
-        raise _failure(path, error) from error
+        raise write_failure(path, error) from error
     with replacing(path) as partial:
         partial.write_bytes(data)
 
@@ -138,7 +138,7 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.chmod(target.stat().st_mode & 0o7777)
         partial.replace(target)
     except OSError as error:
-        raise _failure(path, error) from error
+        raise write_failure(path, error) from error
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -192,7 +192,7 @@ class ResultFolder:
         try:
             file = (self.folder / _LOCK).open("ab")
         except OSError as error:
-            raise _failure(self.folder / _LOCK, error) from error
+            raise write_failure(self.folder / _LOCK, error) from error
         with file:
             if fcntl is not None:
                 try:
@@ -221,6 +221,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _failure(path: Path, error: OSError) -> RkspError:
+def write_failure(path: Path, error: OSError) -> RkspError:
+    """Return the error for a file that could not be written: of the disk, or of the path."""
     sentence = f"{path!s:.200} cannot be written: {error.strerror or error}."
     return Incomplete(sentence) if error.errno in _NO_ROOM else InputError(sentence)

@@ -46,21 +46,25 @@ def _cache(folder: Path, is_whole: bool):
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path, is_whole):
     path, write = _cache(tmp_path, is_whole)
-    wholes = writes._wholes(path, write)
+    wholes = writes.wholes_of(path, write)
     tally = writes.Writes(name="cache")
-    writes._fill_up(path, write, tally, wholes)
+    writes.without_room(path, write, tally, wholes)
     assert (tally.wrong == 0) == is_whole
     if is_whole:
         for _ in range(4):
-            writes._kill_one(path, write, random.Random(0))
+            writes.kill_one(path, write, tally, random.Random(0))
             assert path.read_bytes() in wholes
         assert tally.faults == 0
+        assert tally.kills + tally.between == 4
 
 
 def test_times_are_left_out_of_a_comparison_and_nothing_else():
     one, two = {"x": 1, "seconds": 1.0}, {"x": 1, "seconds": 2.0}
     steady = [matrix.steady("a.json", json.dumps(d).encode()) for d in (one, two, {"x": 2})]
     assert steady[0] == steady[1] != steady[2]
+    lines = [f'<testsuite tests="1" time="{s}">\n| build | {s} s |'.encode() for s in (1.5, 2.5)]
+    assert matrix.steady("a.xml", lines[0]) == matrix.steady("a.xml", lines[1])
+    assert b'tests="1"' in matrix.steady("a.xml", lines[0])
 
 
 def test_the_matrix_has_three_runs_two_threads_and_two_hash_seeds():
@@ -68,3 +72,17 @@ def test_the_matrix_has_three_runs_two_threads_and_two_hash_seeds():
     plain = [c for c in found if (c.locale, c.folder) == ("C.UTF-8", "work")]
     assert len({(c.run, c.threads, c.hash_seed) for c in plain}) == len(plain) == 12
     assert len(found) == 14
+
+
+def test_a_difference_is_measured():
+    one, two = ({"x": [1, value], "y": "a"} for value in (2, 4))
+    said = matrix.difference(*(json.dumps(d).encode() for d in (one, two)))
+    assert said == "1 values, the worst by 5.0e-01 of itself at .x[1]"
+    assert matrix.difference(b"a\nb", b"a\nc") == "b'b' is b'c'"
+    assert matrix.difference(b"", None) == "in one of the two only"
+
+
+def test_the_table_counts_answers_that_differ():
+    first, second = matrix.cells()[:2]
+    said = matrix.table({first: {"a": b"1", "b": b"2"}, second: {"a": b"1", "b": b"3"}})
+    assert said.splitlines()[-1] == "1 of 2 answers differ."

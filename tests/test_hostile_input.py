@@ -66,6 +66,10 @@ INFINITE = {
     "axolotl": AXOLOTL.replace("max_steps: 10", "num_epochs: .inf\nwarmup_ratio: .nan"),
     "hf": HUGGING_FACE.replace("max_steps: 10", "warmup_ratio: .inf\nmax_steps: 1e400"),
     "neox": '{"train_micro_batch_size_per_gpu": 1e400, "train_iters": 1e400, "optimizer": {}}',
+    "levanter": "trainer:\n  train_batch_size: 1e400\n  num_train_steps: .inf\n"
+    "optimizer: {learning_rate: .nan, warmup: .inf}\n",
+    "olmo half": "model:\n  max_sequence_length: 8\nglobal_train_batch_size: 0.5\n"
+    "max_duration: 1e400\n",
     "olmo": "model:\n  max_sequence_length: 1e-3\nglobal_train_batch_size: 0\nmax_duration: .inf\n",
     "foundry": "max_duration: .infba\nglobal_train_batch_size: .nan\nmax_seq_len: .inf\n",
 }
@@ -74,6 +78,7 @@ INFINITE = {
 @pytest.mark.parametrize("trainer", INFINITE)
 def test_a_number_that_nothing_can_count_with_is_no_crash(run, trainer):
     names = {"hf": "hugging-face", "neox": "gpt-neox", "foundry": "llm-foundry"}
+    names["olmo half"] = "olmo"
     Path("run.yaml").write_text(INFINITE[trainer])
     done = run(f"explain-config run.yaml --devices 1 --as {names.get(trainer, trainer)}")
     assert done[0] in (0, 2), done

@@ -72,23 +72,26 @@ def writes(
     from faults.originals import environment
 
     environment()
+    from faults.disks import on_disks
     from faults.writes import closed_pipes, kill_writers, table
 
-    typer.echo(table(kill_writers(count, seed=seed), closed_pipes()))
+    disks = on_disks()
+    if not disks:
+        print("Real disks were not tried: this process may not mount one.", file=sys.stderr)
+    typer.echo(table([*kill_writers(count, seed=seed), *disks], closed_pipes()))
 
 
 @app.command()
 def same(
+    results: Annotated[
+        Path, typer.Option(help="Folder of answers; the same command goes on from it.")
+    ] = _FOLDER / "rksp-same",
     limit: Annotated[int, typer.Option(help="Only so many cells of the matrix.")] = 99,
 ) -> None:
     """Run every command over runs, threads, hash seeds, locales and folders; compare the bytes."""
-    from faults.matrix import cells, outcome, table
+    from faults.matrix import cells, outcomes, table
 
-    found = {}
-    for cell in cells()[:limit]:
-        found[cell] = outcome(cell)
-        print(cell.name, file=sys.stderr)
-    typer.echo(table(found))
+    typer.echo(table(outcomes(cells()[:limit], results)))
 
 
 def _warm(chosen: list) -> None:

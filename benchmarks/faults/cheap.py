@@ -1,4 +1,4 @@
-"""An evaluator of grid cells without a model: what kills of a grid are tried on."""
+"""Evaluators of grid cells that note what they judge: what kills of a grid are tried on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import CellGroup, Event
 
 PAUSE = 0.01  # seconds a cell takes
@@ -18,10 +19,22 @@ def evaluate(group: CellGroup) -> Iterator[Event]:
     yield {"kind": "profile", "seconds": 0.0}
     for key, recipe in group["cells"]:
         time.sleep(PAUSE)
-        with Path(os.environ[_LOG]).open("a", encoding="utf-8") as log:
-            log.write(f"{key}\n")
+        _note(key)
         result = {"verdict": "ok", "probability_failed": recipe["learning_rate"], "findings": []}
         yield {"kind": "result", "cell": key, "result": result}
+
+
+def measure(group: CellGroup) -> Iterator[Event]:
+    """Yield the events of rksp's own evaluator, which measures a model."""
+    for event in load_evaluator(EVALUATOR)(group):
+        if event["kind"] == "result":
+            _note(event["cell"])
+        yield event
+
+
+def _note(key: str) -> None:
+    with Path(os.environ[_LOG]).open("a", encoding="utf-8") as log:
+        log.write(f"{key}\n")
 
 
 def log_to(path: Path) -> None:

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults import cheap
-from faults.processes import descendants, exit_code, forked, has_ended, seconds_until_gone
+from faults.processes import (
+    alive,
+    descendants,
+    exit_code,
+    forked,
+    has_ended,
+    name_of,
+    seconds_until_gone,
+)
 from faults.scenes import Scene
 
 ORPHANED = 10.0  # seconds after which a worker without a coordinator counts as an orphan
@@ -33,6 +41,7 @@ class Toll:
         doubled: Results that were stored and then computed again.
         different: Jobs whose rows differ from the undisturbed run's.
         orphans: Workers that outlived their coordinator by ten seconds.
+        services: Processes of Ray itself that lived on; they hold no work and are not counted.
         slowest: Seconds that the slowest worker lived on.
     """
 
@@ -45,6 +54,7 @@ class Toll:
     doubled: int = 0
     different: int = 0
     orphans: int = 0
+    services: int = 0
     slowest: float = 0.0
 
     @property
@@ -66,6 +76,7 @@ def kill(scene: Scene, kills: int, *, seed: int = 0) -> Toll:
     with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "whole"
         whole.mkdir()
+        scene.warm()
         started = time.monotonic()
         assert exit_code(forked(lambda: scene.work(whole))) == 0, scene.name
         seconds = time.monotonic() - started
@@ -97,6 +108,7 @@ def _one_job(
             exit_code(pid)
             break
         below = descendants(pid)
+        services = {p: below.pop(p) for p in [*below] if name_of(p) in _services(scene)}
         is_worker = bool(below) and workers_met < 1 and source.random() < 0.2
         workers_met += is_worker
         if is_worker:  # the coordinator goes on, or says that a worker died
@@ -107,6 +119,8 @@ def _one_job(
         _strike(pid, source)
         code = exit_code(pid)
         lived = seconds_until_gone(below)
+        toll.services += len(alive(services))
+        seconds_until_gone(services, 0.0)
         after = scene.done(folder)
         toll.slowest = max(toll.slowest, lived)
         toll.orphans += lived > ORPHANED
@@ -120,6 +134,10 @@ def _one_job(
     if exit_code(pid) != 0:
         toll.different += 1
     toll.doubled += scene.doubled(folder, kept, judged)
+
+
+def _services(scene: Scene) -> tuple[str, ...]:
+    return getattr(scene, "services", ())
 
 
 def _wait_for_a_moment(
@@ -163,7 +181,17 @@ def has_ended_if_child(pid: int) -> bool:
 
 def table(tolls: Sequence[Toll]) -> str:
     """Return the tolls as text, with their sum."""
-    columns = ("kills", "early", "workers", "jobs", "lost", "doubled", "different", "orphans")
+    columns = (
+        "kills",
+        "early",
+        "workers",
+        "jobs",
+        "lost",
+        "doubled",
+        "different",
+        "orphans",
+        "services",
+    )
     lines = [f"{'job':<18}" + "".join(f"{name:>10}" for name in columns) + "   slowest end"]
     whole = Toll(name="all")
     for toll in tolls:

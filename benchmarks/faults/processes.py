@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
-from rksp.grid.engines import child
+from rksp.grid.engines import child, local
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -78,6 +80,14 @@ def descendants(pid: int) -> dict[int, str]:
     return below
 
 
+def name_of(pid: int) -> str:
+    """Return the first word of a process's command line; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].strip().decode()
+    except OSError:
+        return ""
+
+
 def alive(processes: dict[int, str]) -> dict[int, str]:
     """Return those of the processes that still run."""
     found = {}
@@ -105,6 +115,11 @@ def _stat(path: Path) -> tuple[int, int, str, str] | None:
         return None
     fields = text.rpartition(")")[2].split()
     return int(path.parent.name), int(fields[1]), fields[0], fields[19]
+
+
+def fork_workers() -> None:
+    """Let the local engine of this process fork its workers instead of starting them."""
+    local.subprocess = SimpleNamespace(Popen=ForkedWorker, PIPE=subprocess.PIPE)
 
 
 class ForkedWorker:

@@ -7,7 +7,9 @@ import io
 import os
 import random
 import resource
+import shutil
 import signal
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ from torch import nn
 from faults.originals import made
 from faults.processes import exit_code, forked
 from rksp.cli import main as rksp
+from rksp.errors import RkspError
 from rksp.files import ResultFolder, atomic_write
 from rksp.training.checkpoints import Checkpoints
 
@@ -31,17 +34,21 @@ class Writes:
     """What kills and full disks did to one way of writing.
 
     Attributes:
-        kills: That met the process while it wrote.
+        kills: That met the process while it wrote: its partial file remained.
+        between: That met it between two writes.
         half: Files that were neither the old nor the new content.
         full: Attempts on a disk without room.
+        read_only: Attempts on a disk that is mounted read-only.
         wrong: Of these, exit codes other than 2 and 3, or an old file that changed.
         leftovers: Partial files that an attempt on a full disk left behind.
     """
 
     name: str
     kills: int = 0
+    between: int = 0
     half: int = 0
     full: int = 0
+    read_only: int = 0
     wrong: int = 0
     leftovers: int = 0
     said: list[str] = field(default_factory=list)
@@ -56,6 +63,7 @@ def ways(folder: Path) -> dict[str, tuple[Path, Write]]:
     """Return each way in which rksp writes a file: where to, and what writes it."""
     for name, content in made().items():
         (folder / name).write_bytes(content)
+    (folder / "fewer.db").write_bytes(_with_fewer_cells(folder / "grid.db"))
     reports = ("score.json", "risky.json")
 
     def command(*words: str) -> Write:
@@ -67,7 +75,7 @@ def ways(folder: Path) -> dict[str, tuple[Path, Write]]:
     return {
         "-o html": (folder / "o.html", command("report", "REPORT", "-o", "o.html")),
         "-o json": (folder / "o.json", command("report", "REPORT", "-o", "o.json")),
-        "-o svg, md, xml": (folder / "o.md", command("report", "REPORT", "-o", "o.md")),
+        "-o md": (folder / "o.md", command("report", "REPORT", "-o", "o.md")),
         "--export csv": (folder / "e.csv", _exported(folder / "e.csv")),
         "--export parquet": (folder / "e.parquet", _exported(folder / "e.parquet")),
         "lab pack": (
@@ -87,22 +95,22 @@ def kill_writers(count: int, *, seed: int = 0) -> list[Writes]:
     """Kill processes that write without a pause, and look at what they leave."""
     source = random.Random(seed)
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
-        folder = Path(place)
         found = []
-        for name, (path, write) in ways(folder).items():
+        written = ways(Path(place))
+        each = -(-count // len(written))
+        for name, (path, write) in written.items():
             tally = Writes(name=name)
-            wholes = _wholes(path, write)
-            for _ in range(-(-count // 9)):
-                _kill_one(path, write, source)
-                tally.kills += 1
-                if path.read_bytes() not in wholes:
-                    tally.half += 1
-            _fill_up(path, write, tally, wholes)
+            wholes = wholes_of(path, write)
+            while tally.kills < each and tally.between < 5 * each:
+                kill_one(path, write, tally, source)
+                tally.half += path.read_bytes() not in wholes
+            without_room(path, write, tally, wholes)
             found.append(tally)
         return found
 
 
-def _wholes(path: Path, write: Write) -> list[bytes]:
+def wholes_of(path: Path, write: Write) -> list[bytes]:
+    """Return the two contents that a file may have."""
     found = []
     for turn in (0, 1):
         write(turn)
@@ -111,16 +119,28 @@ def _wholes(path: Path, write: Write) -> list[bytes]:
     return found
 
 
-def _kill_one(path: Path, write: Write, source: random.Random) -> None:
-    """Let a process write by turns; kill it at a random moment of its third write or later."""
+def kill_one(path: Path, write: Write, tally: Writes, source: random.Random) -> None:
+    """Let a process write by turns, and kill it soon after a partial file has appeared."""
     before = path.stat().st_ino
     pid = forked(lambda: _forever(write))
     end = time.monotonic() + 60
     while path.stat().st_ino == before and time.monotonic() < end:
         time.sleep(0.001)
-    time.sleep(source.uniform(0, 0.05))
+    while not partials(path.parent) and time.monotonic() < end:
+        pass
+    time.sleep(source.choice((0.0, source.uniform(0, 0.002))))
     os.kill(pid, signal.SIGKILL)
     exit_code(pid)
+    left = partials(path.parent)
+    tally.kills += bool(left)
+    tally.between += not left
+    for partial in left:
+        partial.unlink()
+
+
+def partials(folder: Path) -> list[Path]:
+    """Return the files of a folder that are not written to their end."""
+    return [path for path in folder.iterdir() if path.suffix == ".partial"]
 
 
 def _forever(write: Write) -> None:
@@ -130,25 +150,32 @@ def _forever(write: Write) -> None:
         turn = 1 - turn
 
 
-def _fill_up(path: Path, write: Write, tally: Writes, wholes: Sequence[bytes]) -> None:
-    """Write where no file may grow beyond some size, as on a full disk."""
+def without_room(path: Path, write: Write, tally: Writes, wholes: Sequence[bytes]) -> None:
+    """Write where no file may grow beyond some size."""
     write(0)
-    before, beside = path.read_bytes(), set(path.parent.iterdir())
-    sizes = (0, 1, len(wholes[1]) // 2, len(wholes[1]) - 1)
-    for size in sizes:
-        code = exit_code(forked(lambda size=size: _without_room(write, size)))
+    for size in (0, 1, len(wholes[1]) // 2, len(wholes[1]) - 1):
         tally.full += 1
-        if code not in (2, 3) or path.read_bytes() != before:
-            tally.wrong += 1
-            tally.said.append(f"{tally.name} with room for {size} bytes left with {code}")
-        tally.leftovers += len(set(path.parent.iterdir()) - beside)
+        refused(path, lambda size=size: _limited(write, size), tally, f"{size} bytes of room")
 
 
-def _without_room(write: Write, size: int) -> None:
-    from rksp.errors import RkspError
+def refused(path: Path, attempt: Callable[[], object], tally: Writes, where: str) -> None:
+    """Attempt a write that cannot succeed: it must say so and leave all files as they were."""
+    before, beside = path.read_bytes(), set(path.parent.iterdir())
+    code = exit_code(forked(attempt))
+    if code not in (2, 3) or path.read_bytes() != before:
+        tally.wrong += 1
+        tally.said.append(f"{tally.name} with {where} left with {code}")
+    tally.leftovers += len(set(path.parent.iterdir()) - beside)
 
+
+def _limited(write: Write, size: int) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    attempted(write)
+
+
+def attempted(write: Write) -> None:
+    """Write the second content; leave with the exit code of a refusal."""
     try:
         write(1)
     except RkspError as error:
@@ -166,10 +193,17 @@ def _quietly(command: Sequence[str]) -> None:
 
 
 def _exported(path: Path) -> Write:
-    some = ("--where", "lr<5e-4")
-    return lambda turn: _quietly(
-        ["grid", "grid.db", "--export", str(path), *(some if turn else ())]
-    )
+    stores = ("grid.db", "fewer.db")
+    return lambda turn: _quietly(["grid", stores[turn], "--export", str(path)])
+
+
+def _with_fewer_cells(store: Path) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copy(store, folder)
+        with contextlib.closing(sqlite3.connect(copy)) as base:
+            base.execute("DELETE FROM cells WHERE position > 1")
+            base.commit()
+        return Path(copy).read_bytes()
 
 
 def _checkpointed(folder: Path, model: nn.Module) -> Write:
@@ -230,12 +264,12 @@ def _into_a_closed_pipe(command: Sequence[str]) -> None:
 
 def table(found: Sequence[Writes], pipes: Mapping[str, int | None]) -> str:
     """Return the tallies as text, with their sum."""
-    columns = ("kills", "half", "full", "wrong", "leftovers")
-    lines = [f"{'written by':<18}" + "".join(f"{name:>10}" for name in columns)]
+    columns = ("kills", "between", "half", "full", "read_only", "wrong", "leftovers")
+    lines = [f"{'written by':<22}" + "".join(f"{name:>10}" for name in columns)]
     for tally in found:
         counts = "".join(f"{getattr(tally, name):>10}" for name in columns)
-        lines.append(f"{tally.name:<18}{counts}")
+        lines.append(f"{tally.name:<22}{counts}")
     whole = "".join(f"{sum(getattr(t, name) for t in found):>10}" for name in columns)
-    lines += [f"{'all':<18}{whole}", *(line for tally in found for line in tally.said)]
+    lines += [f"{'all':<22}{whole}", *(line for tally in found for line in tally.said)]
     lines.append("closed pipe: " + ", ".join(f"{name} {code}" for name, code in pipes.items()))
     return "\n".join(lines)

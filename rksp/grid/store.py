@@ -75,6 +75,7 @@ class GridStore:
     Raises:
         InputError: The folder does not exist, or it cannot be written.
         ArtifactError: The file is not a grid store.
+        sqlite3.OperationalError: The disk is full or fails, or another process holds the file.
     """
 
     def __init__(self, path: Path, *, owner: str | None = None, read_only: bool = False) -> None:
@@ -86,6 +87,8 @@ class GridStore:
             self._base = _opened(path, read_only)
             found = self._meta("schema")
         except sqlite3.DatabaseError as error:
+            if _is_of_the_disk(error):
+                raise
             raise ArtifactError(f"{path} is not a grid store ({error}).") from error
         if found not in (None, SCHEMA):
             raise ArtifactError(f"{path} has schema {found!r}; this rksp reads {SCHEMA!r}.")
@@ -323,7 +326,16 @@ class _Transaction:
         self._base.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._base.execute("COMMIT" if kind is None else "ROLLBACK")
+        if kind is None:
+            self._base.execute("COMMIT")
+        elif self._base.in_transaction:  # a full disk has ended it
+            self._base.execute("ROLLBACK")
+
+
+def _is_of_the_disk(error: sqlite3.DatabaseError) -> bool:
+    """Return True if the disk or another process is the cause, and not the content."""
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
+    return primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY)
 
 
 def _may_live(owner: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rksp.errors import ArtifactError, InputError
-from rksp.files import atomic_write
+from rksp.files import atomic_write, write_failure
 from rksp.monitors.alarm import Alarm, Severity
 from rksp.monitors.base import Reading
 
@@ -46,13 +46,14 @@ class JsonLines(Sink):
 
     Raises:
         InputError: The file cannot be written.
+        Incomplete: The disk is full or failed, at any step.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, from_step: int | None = None) -> None:
         self.path = Path(path)
         try:
             self._repair(from_step)
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file = self.path.open("ab", buffering=0)
         except OSError as error:
             raise InputError(
                 f"The monitor log {self.path} cannot be written ({error.strerror}); "
@@ -60,12 +61,15 @@ class JsonLines(Sink):
             ) from error
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Append the records and flush."""
+        """Append the records."""
         lines = [_line("reading", reading) for reading in readings]
         lines += [_line("alarm", alarm) for alarm in alarms]
-        if lines:
-            self._file.write("".join(lines))
-            self._file.flush()
+        data = "".join(lines).encode()
+        try:
+            while data:  # a disk that is almost full takes a part
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise write_failure(self.path, error) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 from torch.optim import Optimizer
 
-from rksp.errors import InputError
-from rksp.files import replacing
+from rksp.errors import Incomplete, InputError
+from rksp.files import ResultFolder, replacing
 from rksp.run_state import RunState
 
 
@@ -47,7 +48,12 @@ class Checkpoints:
             self._states.append(RunState.of(step, model, optimizer))
 
     def write(self, step: int, model: nn.Module) -> None:
-        """Write the oldest state; later calls do nothing."""
+        """Write the oldest state; later calls do nothing.
+
+        Raises:
+            InputError: The folder cannot be created.
+            Incomplete: The file cannot be written; an old file is unchanged.
+        """
         if self.written is not None or not self._states:
             return
         state = self._states[0]
@@ -57,10 +63,12 @@ class Checkpoints:
             for key, value in entries.items():
                 if hasattr(value, "untyped_storage"):
                     tensors[f"optimizer.{names[parameter]}.{key}"] = value
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"before-step-{step}.safetensors"
+        path = ResultFolder(self.folder).path(f"before-step-{step}", ".safetensors")
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        with replacing(path) as partial:
-            save_file(whole, partial, metadata={"step": str(state.step)})
+        try:
+            with replacing(path) as partial:
+                save_file(whole, partial, metadata={"step": str(state.step)})
+        except SafetensorError as error:
+            raise Incomplete(f"{path} cannot be written: {error}.") from error
         self.written = path
         self._states.clear()

@@ -1,0 +1,114 @@
+"""Disks that are full or mounted read-only: files and jobs stay whole, and go on afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from faults.processes import exit_code, forked
+from faults.scenes import ConfirmScene, GridScene, LabScene, Scene
+from faults.writes import Writes, attempted, refused, ways, wholes_of
+
+_NEW_NAMESPACE = 0x20000  # CLONE_NEWNS: mounts of this process, which end with it
+_UNABLE = 75
+_PAGE = 4096
+_SIZE = 24 * 2**20  # bytes of the disk
+
+
+def on_disks() -> list[Writes]:
+    """Write on a full and on a read-only disk; an empty list if this machine lets us mount none."""
+    with tempfile.TemporaryDirectory() as place:
+        said, disk = Path(place) / "said.json", Path(place) / "disk"
+        disk.mkdir()
+        if exit_code(forked(lambda: _with_a_disk(disk, said)), 900) == _UNABLE:
+            return []
+        return [Writes(**record) for record in json.loads(said.read_text())]
+
+
+def _with_a_disk(disk: Path, said: Path) -> None:
+    """Mount a small disk where only this process and its children see it, and try it."""
+    if ctypes.CDLL(None).unshare(_NEW_NAMESPACE) or not _is_mounted(disk):
+        raise SystemExit(_UNABLE)
+    os.chdir(disk)
+    scenes = (GridScene(), LabScene(), ConfirmScene())
+    found = [*_files(disk), *(_job(scene, disk) for scene in scenes)]
+    said.write_text(json.dumps([asdict(tally) for tally in found]))
+
+
+def _is_mounted(disk: Path) -> bool:
+    options = f"size={_SIZE}"
+    steps = (
+        ("mount", "--make-rprivate", "/"),
+        ("mount", "-t", "tmpfs", "-o", options, "tmpfs", disk),
+    )
+    return all(subprocess.run(step, capture_output=True).returncode == 0 for step in steps)
+
+
+def _files(disk: Path) -> list[Writes]:
+    """Let everything that writes a file meet a full and a read-only disk."""
+    found = []
+    for name, (path, write) in ways(disk).items():
+        tally = Writes(name=f"{name}, disk")
+        pages = -(-len(wholes_of(path, write)[1]) // _PAGE)
+        write(0)
+        for room in sorted({0, pages // 2, pages - 1}):
+            with _filled(disk, room):
+                tally.full += 1
+                refused(path, lambda write=write: attempted(write), tally, f"{room} pages of room")
+        with _read_only(disk):
+            tally.read_only += 1
+            refused(path, lambda write=write: attempted(write), tally, "a read-only disk")
+        found.append(tally)
+    return found
+
+
+def _job(scene: Scene, disk: Path) -> Writes:
+    """Let a job meet a full disk; once there is room, it ends as if nothing had happened."""
+    tally = Writes(name=f"{scene.name}, disk")
+    whole, folder = disk / f"{scene.name}, whole", disk / scene.name
+    for place in (whole, folder):
+        place.mkdir()
+    assert exit_code(forked(lambda: scene.work(whole))) == 0, scene.name
+    for room in (0, 2, 6):
+        with _filled(disk, room):
+            tally.full += 1
+            if exit_code(forked(lambda: scene.work(folder))) == 0:
+                tally.wrong += 1
+                tally.said.append(f"{tally.name} ended well with {room} pages of room")
+    with _read_only(disk):
+        tally.read_only += 1
+        if exit_code(forked(lambda: scene.work(folder))) == 0:
+            tally.wrong += 1
+            tally.said.append(f"{tally.name} ended well on a read-only disk")
+    if exit_code(forked(lambda: scene.work(folder))) or scene.rows(folder) != scene.rows(whole):
+        tally.wrong += 1
+        tally.said.append(f"{tally.name} did not go on when there was room again")
+    return tally
+
+
+@contextlib.contextmanager
+def _filled(disk: Path, room: int) -> Iterator[None]:
+    """Fill a disk but for some pages."""
+    filler = disk / "filler"
+    free = os.statvfs(disk).f_bavail - room
+    filler.write_bytes(bytes(max(0, free) * _PAGE))
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+@contextlib.contextmanager
+def _read_only(disk: Path) -> Iterator[None]:
+    subprocess.run(("mount", "-o", "remount,ro", disk), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(("mount", "-o", "remount,rw", disk), check=True)
