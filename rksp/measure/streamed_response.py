@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rksp.allocator import return_freed_memory
+from rksp.allocator import freed_memory_returned
 from rksp.batch import Batch
 from rksp.errors import NotCovered
 from rksp.measure.first_update import FirstUpdate
@@ -111,8 +111,8 @@ def measure_streamed_response(
     meter.add(0)
     stream.supply.buffers.limit *= 2  # room for updates and moved weights
     with evaluating(model, []):
-        gradients = _gradients(stream, same, meter)
-        return_freed_memory()  # the activations, in pieces too small to go back by themselves
+        with freed_memory_returned():  # activations make room for the factors of gradients
+            gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
         if not math.isfinite(norm):
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)
