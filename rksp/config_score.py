@@ -118,7 +118,8 @@ def _assessed(
     """Return the answer, or the reason why there is none."""
     rate = recipe.learning_rate
     try:
-        inputs = configured_inputs(source.config, recipe)
+        text = getattr(source.config, "text_config", None)  # of a model that is scored on text
+        inputs = configured_inputs(text or source.config, recipe)
         doubts = tuple(uncovered(recipe))
         model = classifier or load_edge_model()
         return assess(extract(), inputs, model, learning_rate=rate, doubts=doubts, **bars), None

@@ -78,6 +78,36 @@ def test_freed_memory_comes_without_new_pages():
     assert 4 * inside < outside
 
 
+_HOLES = """
+import torch
+from rksp.allocator import freed_memory_returned
+from rksp.models.streaming.memory import resident_memory
+
+def grown(count=100):  # every second piece of 2 MB is replaced
+    before = resident_memory()
+    pieces = [torch.ones(1 << 19) for _ in range(count)]
+    fresh = []
+    for place in range(0, count, 2):
+        pieces[place] = None
+        fresh.append(torch.ones(1 << 19))
+    return (resident_memory() - before) / (count << 21)
+
+torch.ones(1 << 19)  # glibc maps no piece of a size that was freed once
+with freed_memory_returned():
+    returned = grown(200)
+print(returned, grown(100))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_a_hole_takes_no_piece_of_its_size_unless_freed_memory_goes_back():
+    done = subprocess.run(
+        [sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True
+    )
+    returned, kept = map(float, done.stdout.split())
+    assert returned < 1.1 < 1.3 < kept
+
+
 def test_freed_pieces_go_back_to_the_system():
     pieces = [torch.ones(1 << 14) for _ in range(2000)]  # 64 KB each, below what is mapped
     last = torch.ones(1 << 14)  # keeps the heap from shrinking by itself

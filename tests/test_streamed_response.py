@@ -303,10 +303,6 @@ def test_a_type_that_transformers_does_not_know_is_refused_before_it_could_be_st
         resolve(str(CONFIGS[0].with_name("baichuan.json")))
 
 
-def test_a_weight_that_is_read_after_its_module_is_a_reason():
+def test_a_weight_that_is_read_just_after_its_module_is_there():
     source = resolve_tiny("gemma4")
-    both, same, fresh = halves(source)
-    with open_stream(source, 0) as stream:
-        collect(stream.model, both, consume=lambda transition: None)
-    response = respond(stream.model, stream, same, fresh, Recipe())
-    assert "--stream never" in response.reason
+    assert_equal(streamed(source, Recipe()), in_memory(source, Recipe()))

@@ -64,9 +64,11 @@ class Tape(TorchFunctionMode):
         self._tall = {id(slot.empty): slot for slot in stream.tall}
         self._products: list[Begin | None] = []  # in the order of the forward pass
         self._coming: dict[int, Callable[[], Tensor]] = {}
+        self._done: list[Unit] = []
 
     def enter(self, unit: Unit) -> None:
         """Place the weights of a unit."""
+        self.end()
         tensors = self.stream.supply.fetch(unit)
         self.served(unit.size)
         lent = {
@@ -78,8 +80,14 @@ class Tape(TorchFunctionMode):
         unit.place(lent)
 
     def leave(self, unit: Unit) -> None:
-        """Remove the weights of a unit."""
-        unit.clear()
+        """Note that a unit has run."""
+        self._done.append(unit)
+
+    def end(self) -> None:
+        """Remove the weights of units that have run."""
+        for unit in self._done:
+            unit.clear()
+        self._done.clear()
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
         """Return one expert of a stack."""
