@@ -143,7 +143,7 @@ def test_the_response_is_predicted_from_the_cost_of_the_pass():
         assert cost.sequences == both.count
         assert cost.computing > 0 < cost.loading
         plan = plan_response(stream, both.count, 8, 100)
-        assert plan.processor_seconds == pytest.approx(20 * cost.computing + 7 * cost.loading)
+        assert plan.processor_seconds == pytest.approx(20 * cost.computing + 9 * cost.loading)
         stream.cost = replace(cost, seconds=2 * cost.seconds)
         assert plan_response(stream, both.count, 8, 100).seconds == pytest.approx(2 * plan.seconds)
 

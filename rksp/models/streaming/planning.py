@@ -62,8 +62,9 @@ _GRAPH = 1.2
 _LANES = 5  # most lanes of a sweep
 # Multiples of what a pass takes. Arithmetic over one batch: forward and backward (3), two passes
 # over both batches (4), 11 over one, and gradients multiplied out five times (2). Loading of
-# weights: forward, backward, sums and four sweeps.
-_BATCHES, _LOADS = 3 + 4 + 11 + 2, 7
+# weights: forward, backward, sums and four sweeps; to make updates and to move weights along them
+# costs two more.
+_BATCHES, _LOADS = 3 + 4 + 11 + 2, 7 + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
