@@ -14,6 +14,7 @@ from test_streamed_response import halves
 from rksp.allocator import return_freed_memory
 from rksp.bench.score import score_cost
 from rksp.cli.process import collector_paused
+from rksp.config_score import score_configuration
 from rksp.errors import InputError
 from rksp.evidence import gather
 from rksp.measure.snapshots import collect
@@ -22,6 +23,7 @@ from rksp.models.streaming.memory import resident_memory
 from rksp.models.streaming.opening import open_stream
 from rksp.models.streaming.planning import plan_response
 from rksp.models.streaming.pools import CountingPool
+from rksp.recipe import Recipe
 
 _LOADED = """
 import sys
@@ -52,6 +54,16 @@ def test_the_class_is_known_before_it_is_loaded(kind):
     bare = resolve(kind, counts=False)
     assert bare.num_parameters is None
     assert (bare.model_class, bare.task) == (small.model_class, small.task)
+
+
+def test_a_multimodal_configuration_is_scored_by_its_text_part():
+    recipe = Recipe(learning_rate=1e-4)
+    whole, text = (
+        score_configuration(resolve(kind, counts=False), recipe).seeds[0].risk
+        for kind in ("gemma3", "gemma3_text")
+    )
+    assert whole == text
+    assert whole.do_not_exceed > 0
 
 
 _FAULTS = """
