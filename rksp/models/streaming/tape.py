@@ -186,7 +186,9 @@ class _Product(torch.autograd.Function):
         ctx.tall = lent.value if lent.begin is None else None
         ctx.save_for_backward(x)
         if not is_transposed:
-            return F.linear(x, lent.value, bias)
+            out = F.linear(x, lent.value, bias)
+            # The model may change its product in place, but no view that comes from here.
+            return out.clone() if out._is_view() else out
         out = x @ lent.value
         return out if bias is None else out.add_(bias)
 
