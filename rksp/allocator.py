@@ -7,8 +7,10 @@ import ctypes
 import sys
 from collections.abc import Iterator
 
-_MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # parameters of mallopt in malloc.h of glibc
-_MOST_MAPS, _TRIM_AT = 65_536, 128 * 1024  # what they are by default
+# Parameters of mallopt in malloc.h of glibc, and what the first two are by default.
+_MMAP_MAX, _TRIM_THRESHOLD, _MMAP_THRESHOLD = -4, -1, -3
+_MOST_MAPS, _TRIM_AT = 65_536, 128 * 1024
+_LARGE, _LARGEST = 128 * 1024, 32 * 1024**2  # the least size that glibc maps, and the most
 
 
 def _glibc() -> ctypes.CDLL | None:
@@ -38,4 +40,22 @@ def freed_memory_kept() -> Iterator[None]:
     finally:
         library.mallopt(_MMAP_MAX, _MOST_MAPS)
         library.mallopt(_TRIM_THRESHOLD, _TRIM_AT)
+        return_freed_memory()
+
+
+@contextlib.contextmanager
+def freed_memory_returned() -> Iterator[None]:
+    """Give each large piece that is freed inside back to the system at once.
+
+    torch asks for aligned pieces, which glibc does not place into a hole of the same size, so what
+    a backward pass frees would stay beside what it makes.
+    """
+    if (library := _glibc()) is None:
+        yield
+        return
+    library.mallopt(_MMAP_THRESHOLD, _LARGE)
+    try:
+        yield
+    finally:
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
         return_freed_memory()

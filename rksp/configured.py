@@ -22,7 +22,7 @@ _POST_NORM_TYPES = (
 def configured_inputs(config: object, recipe: Recipe, task: str | None = None) -> EdgeInputs:
     """Return the inputs of the edge model from a configuration, without building the model.
 
-    A model of text and images counts as its language model; an encoder and a decoder count as one
+    A model of text and images counts as the part that the task needs; an encoder and a decoder count as one
     chain.
 
     Args:
@@ -33,8 +33,8 @@ def configured_inputs(config: object, recipe: Recipe, task: str | None = None) -
     Raises:
         InputError: The configuration states no width or depth.
     """
-    if not hasattr(config, "hidden_size") and hasattr(config, "get_text_config"):
-        config = config.get_text_config()
+    part = "vision_config" if task == "image-classification" else "text_config"
+    config = getattr(config, part, None) or config
     width, depth = _size(config, "hidden_size"), _size(config, "num_hidden_layers")
     vocabulary = _size(config, "vocab_size")
     if vocabulary is None or (task or "").endswith("classification"):

@@ -7,12 +7,14 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
 from grid_runs import run_here
 
+import rksp.grid.evaluate
 from rksp.cli import app
 from rksp.errors import InputError
 from rksp.evidence import first_step, gather
@@ -66,6 +68,25 @@ def test_cells_say_what_score_says(worked):
         options = MeasureOptions(seed=row.seed, states=256)
         alone, _ = evaluate(source, Recipe(**row.recipe), options)
         assert summarize(alone) == row.result
+
+
+@pytest.mark.parametrize(("streaming", "kept"), [("never", ["in", "out"]), ("always", [])])
+def test_a_worker_keeps_freed_memory_unless_it_streams(streaming, kept, tmp_path, monkeypatch):
+    seen = []
+
+    @contextmanager
+    def noted():
+        seen.append("in")
+        yield
+        seen.append("out")
+
+    monkeypatch.setattr(rksp.grid.evaluate, "freed_memory_kept", noted)
+    plan = read_plan("gpt2", [*TINY, "n_layer=1", "lr=1e-4,1e-2"])
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill(plan.cells, STATES.model_copy(update={"streaming": streaming}))
+        run_here(store)
+        assert [row.state for row in store.rows()] == ["done"] * 2
+    assert seen == kept
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+# The second and the fourth are what transformers itself loads, a lower bound of the lines after.
 _CODE = {
     "import torch": "import torch",
+    "a configuration alone": "from transformers.models.gpt2 import configuration_gpt2",
     "load for --evidence config": (
         "import rksp.config_score; from rksp.models.resolve import resolve; "
         "resolve('gpt2', counts=False)"
     ),
+    "a model class alone": "from transformers.models.gpt2 import modeling_gpt2",
     "load for a score": (
         "import rksp.pipeline, rksp.score_report; from rksp.models.resolve import resolve; "
         "resolve('gpt2')"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from rksp.allocator import freed_memory_kept
 from rksp.errors import InputError, RkspError
 from rksp.grid.cell import Options
 from rksp.grid.events import CellGroup, Event, Failure
@@ -74,19 +76,21 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         yield _failed(error)
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
-    for key, fields in group["cells"]:
-        try:
-            evaluation = judge(
-                evidence,
-                Recipe.model_validate(fields),
-                threshold=options.threshold,
-                risk=options.risk,
-                classifier=classifier,
-            )
-        except expected as error:
-            yield _failed(error) | {"cell": key}
-            continue
-        yield {"kind": "result", "cell": key, "result": summarize(evaluation)}
+    # A stream has buffers of its own.
+    with nullcontext() if evidence.stream else freed_memory_kept():
+        for key, fields in group["cells"]:
+            try:
+                evaluation = judge(
+                    evidence,
+                    Recipe.model_validate(fields),
+                    threshold=options.threshold,
+                    risk=options.risk,
+                    classifier=classifier,
+                )
+            except expected as error:
+                yield _failed(error) | {"cell": key}
+                continue
+            yield {"kind": "result", "cell": key, "result": summarize(evaluation)}
 
 
 def load_evaluator(name: str):

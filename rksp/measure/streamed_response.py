@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rksp.allocator import return_freed_memory
+from rksp.allocator import freed_memory_returned
 from rksp.batch import Batch
 from rksp.errors import NotCovered
 from rksp.measure.first_update import FirstUpdate
@@ -36,10 +36,6 @@ from rksp.objective import cross_entropy, logits_of
 from rksp.recipe import Recipe
 
 _WORK = 3 + 13  # forward, backward (twice as much), and the lanes, in loadings of all weights
-_OUTSIDE = (
-    "the model reads a weight after the module that holds it has run, which a streamed response "
-    "cannot give it; use --stream never"
-)
 AHEAD = 2  # halvings per sweep: three lanes instead of two, but half as many sweeps
 
 
@@ -71,10 +67,6 @@ def respond(
             return measure_streamed_response(opened, same, fresh, recipe, progress)
     except NotCovered as error:
         return unmeasured(str(error), 0.0)
-    except RuntimeError as error:
-        if "meta" not in str(error):
-            raise
-        return unmeasured(_OUTSIDE, 0.0)
 
 
 def measure_streamed_response(
@@ -111,8 +103,8 @@ def measure_streamed_response(
     meter.add(0)
     stream.supply.buffers.limit *= 2  # room for updates and moved weights
     with evaluating(model, []):
-        gradients = _gradients(stream, same, meter)
-        return_freed_memory()  # the activations, in pieces too small to go back by themselves
+        with freed_memory_returned():  # activations make room for the factors of gradients
+            gradients = _gradients(stream, same, meter)
         norm = math.sqrt(sum(gradients.squared_norm(k, _shape(stream, k)) for k in gradients))
         if not math.isfinite(norm):
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)

@@ -20,7 +20,11 @@ class Guest(Protocol):
         ...
 
     def leave(self, unit: Unit) -> None:
-        """Remove the weights of a unit."""
+        """Note that a unit has run; its weights stay until the next one, which may read them."""
+        ...
+
+    def end(self) -> None:
+        """Remove the weights that are left when a pass has ended."""
         ...
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:

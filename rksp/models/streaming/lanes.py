@@ -69,6 +69,7 @@ class _Lane(threading.Thread):
         self.result: object = None
         self.go = threading.Event()
         self.held: list[tuple[Unit, dict[str, Tensor]]] = []
+        self.done: list[Unit] = []  # units that have run and still hold their weights
         self.place, self.turn = 0, 0
 
     def run(self) -> None:
@@ -154,6 +155,7 @@ class Lanes:
 
     def enter(self, unit: Unit) -> None:
         """Wait for the unit's moved weights and place them."""
+        self.end()
         lane = threading.current_thread()
         places = self._places.get(unit, ())
         lane.place = next((place for place in places if place >= lane.place), lane.place)
@@ -164,10 +166,16 @@ class Lanes:
         unit.place(tensors)
 
     def leave(self, unit: Unit) -> None:
-        """Remove the unit's weights."""
-        held = threading.current_thread().held
-        held[:] = [pair for pair in held if pair[0] is not unit]
-        unit.clear()
+        """Note that a unit has run."""
+        threading.current_thread().done.append(unit)
+
+    def end(self) -> None:
+        """Remove the weights of units that have run."""
+        lane = threading.current_thread()
+        lane.held = [pair for pair in lane.held if pair[0] not in lane.done]
+        for unit in lane.done:
+            unit.clear()
+        lane.done.clear()
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
         """Wait for one moved expert of a stack and return it."""

@@ -56,14 +56,15 @@ def plan_stream(stream: Stream, sequences: int, entries: int) -> tuple[MemoryPla
     raise AssertionError("a plan beyond the limit is refused")
 
 
-# Share of the factors of all gradients, plus what the forward pass keeps and the factors have not
-# replaced yet, at the worst moment of the backward pass.
-_KEPT = 1.35
+# What a forward pass keeps for the backward pass, as a share of the inputs and outputs of all
+# products (1.13 of Llama). The factors of all gradients are 0.9 to 1.03 of these.
+_GRAPH = 1.2
 _LANES = 5  # most lanes of a sweep
 # Multiples of what a pass takes. Arithmetic over one batch: forward and backward (3), two passes
 # over both batches (4), 11 over one, and gradients multiplied out five times (2). Loading of
-# weights: forward, backward, sums and four sweeps.
-_BATCHES, _LOADS = 3 + 4 + 11 + 2, 7
+# weights: forward, backward, sums and four sweeps; to make updates and to move weights along them
+# costs two more.
+_BATCHES, _LOADS = 3 + 4 + 11 + 2, 7 + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +115,10 @@ def plan_response(stream: Stream, sequences: int, tokens: int, classes: int) -> 
         elif len(shape) > 2:
             kept += slot.empty.numel()
     logits = 2 * tokens * classes
-    largest = max(_slice_size(stream), *(unit.size for unit in stream.units), 0)
-    # The update and one lane's weight, in addition to the weights that any pass holds.
-    weights = 2 * largest + (0 if stream.plan is None else stream.plan.weights)
+    # Updates and moved weights take as much again as the weights of a pass.
+    weights = 0 if stream.plan is None else 2 * stream.plan.weights
     lanes = _LANES * 4 * 2 * stream.widest + 3 * 4 * logits
-    inside = _KEPT * 4 * kept + weights + lanes
+    inside = weights + max(_GRAPH * 4 * kept, 4 * kept + lanes)
     peak = resident_memory() + OVERHEAD + int(1.1 * inside)
     cost = stream.cost
     if cost is None:

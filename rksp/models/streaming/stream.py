@@ -233,7 +233,9 @@ class Stream:
         return moved((args, kwargs), self.device)
 
     def _end_pass(self) -> None:
-        if self._guest is None:
+        if self._guest is not None:
+            self._guest.end()
+        else:
             self.release()
             spent = (end - start for start, end in zip(self._begun, self._clocks(), strict=True))
             self.cost = PassCost(*spent, sequences=self._sequences)

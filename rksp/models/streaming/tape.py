@@ -64,9 +64,11 @@ class Tape(TorchFunctionMode):
         self._tall = {id(slot.empty): slot for slot in stream.tall}
         self._products: list[Begin | None] = []  # in the order of the forward pass
         self._coming: dict[int, Callable[[], Tensor]] = {}
+        self._done: list[Unit] = []
 
     def enter(self, unit: Unit) -> None:
         """Place the weights of a unit."""
+        self.end()
         tensors = self.stream.supply.fetch(unit)
         self.served(unit.size)
         lent = {
@@ -78,8 +80,14 @@ class Tape(TorchFunctionMode):
         unit.place(lent)
 
     def leave(self, unit: Unit) -> None:
-        """Remove the weights of a unit."""
-        unit.clear()
+        """Note that a unit has run."""
+        self._done.append(unit)
+
+    def end(self) -> None:
+        """Remove the weights of units that have run."""
+        for unit in self._done:
+            unit.clear()
+        self._done.clear()
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
         """Return one expert of a stack."""
@@ -178,7 +186,9 @@ class _Product(torch.autograd.Function):
         ctx.tall = lent.value if lent.begin is None else None
         ctx.save_for_backward(x)
         if not is_transposed:
-            return F.linear(x, lent.value, bias)
+            out = F.linear(x, lent.value, bias)
+            # The model may change its product in place, but no view that comes from here.
+            return out.clone() if out._is_view() else out
         out = x @ lent.value
         return out if bias is None else out.add_(bias)
 
