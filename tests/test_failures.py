@@ -59,6 +59,19 @@ def test_the_tables_count_failures_leads_rescues_and_false_alarms() -> None:
     assert "| `backoff` | 1/2 | +0.30 |" in saved
 
 
+def test_a_twin_that_ends_above_its_slower_self_is_not_healthy() -> None:
+    failure = FAILURES[1]
+    twins = [_row(seed, failure.name, is_twin=True, alarms={"loss": 1}) for seed in range(2)]
+    slower = [
+        _row(seed, failure.name, is_twin=True, arm="rate=0.1", final_loss=1.9 - 0.2 * seed)
+        for seed in range(2)
+    ]
+    failing = [_row(seed, failure.name, final_loss=2.5) for seed in range(2)]
+    spoken = Failures(failures=[failure], seeds=range(2)).table([*failing, *twins, *slower])
+    cells = [cell.strip() for cell in spoken.splitlines()[2].split("|")]
+    assert (cells[4], cells[8]) == ("1/2", "7.14")  # 1 in the 140 steps of the healthy one
+
+
 def test_a_run_that_did_not_end_has_failed_and_one_near_its_twin_has_not() -> None:
     twins = {0: _row(0, "x", is_twin=True)}
     assert has_failed(_row(0, "x", final_loss=None), twins)
