@@ -213,7 +213,7 @@ def main(
     torch.set_num_threads(1)
     lines = INTERVENTIONS if interventions else {}
     if only:
-        lines = {line: INTERVENTIONS[line] for line in only}
+        lines = {line: every for line, every in INTERVENTIONS.items() if line in only}
     rows = monitor_cost(batch_size=batch_size, rounds=rounds, interventions=lines)
     rows.append(fixed_cost())
     if output_format == "json":

@@ -52,7 +52,8 @@ def test_the_tables_count_failures_leads_rescues_and_false_alarms() -> None:
             _row(seed, failure.name, is_twin=True, alarms={"loss": seed}),
             _row(seed, failure.name, arm="backoff", final_loss=2.1 + 0.4 * seed),
         ]
-    spoken, saved = Failures(failures=[failure], seeds=range(2)).table(rows).split("\n\n")
+    spoken, total, saved = Failures(failures=[failure], seeds=range(2)).table(rows).split("\n\n")
+    assert total == "Alarms in all healthy twins: 1 in 280 steps, 3.57 per 1,000."
     cells = [cell.strip() for cell in spoken.splitlines()[2].split("|")]
     assert cells[3:6] == ["2/2", "0/2", "+0.50"]
     assert cells[6:9] == ["attention-logits: 2/2, +25", "1/2, -10", "3.57"]  # 1 in 2 x 140 steps

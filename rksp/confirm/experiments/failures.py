@@ -70,7 +70,10 @@ class Failures:
 
     def table(self, rows: Sequence[TrialRow]) -> str:
         """Return both tables, as Markdown: who spoke first, and what saved the run."""
-        return f"{_spoke(self.failures, rows)}\n{_saved(self.failures, rows)}"
+        false, steps = _false_alarms([r for f in self.failures for r in _healthy(f, rows)])
+        rate = f"{1000 * false / steps:.2f}" if steps else _NONE
+        total = f"Alarms in all healthy twins: {false} in {steps:,} steps, {rate} per 1,000.\n"
+        return f"{_spoke(self.failures, rows)}\n{total}\n{_saved(self.failures, rows)}"
 
 
 def _failure(
@@ -202,13 +205,10 @@ def _spoke(failures: Sequence[Failure], rows: Sequence[TrialRow]) -> str:
         if not failing:
             continue
         failed = [row for row in failing if has_failed(row, twins)]
-        slower = {row.seed: row for row in _twins(failure, rows, REFERENCE)}
+        slower = _twins(failure, rows, REFERENCE)
         bad = [row for row in twins.values() if has_failed(row, slower)]
         first = _first(failing)
-        # After a planted shift of the data an alarm is no false one.
-        healthy = [] if failure.twin.faults else [r for r in twins.values() if r not in bad]
-        steps = sum(row.steps - WARMUP for row in healthy)
-        false = sum(sum(row.alarms.values()) for row in healthy)
+        false, steps = _false_alarms(_healthy(failure, rows))
         cells.append(
             (
                 failure.name,
@@ -246,14 +246,28 @@ def _of(
 ) -> tuple[list[TrialRow], dict[int, TrialRow], list[TrialRow]]:
     """Return the failing trials, the twins by seed, and the trials with a response."""
     own = [row for row in rows if row.case == failure.name]
-    twins = {row.seed: row for row in _twins(failure, rows, BASELINE)}
+    twins = _twins(failure, rows, BASELINE)
     others = [row for row in own if not row.is_twin and row.seed in twins]
     failing = [row for row in others if row.arm == BASELINE]
     return failing, twins, [row for row in others if row.arm != BASELINE]
 
 
-def _twins(failure: Failure, rows: Sequence[TrialRow], arm: str) -> list[TrialRow]:
-    return [r for r in rows if r.case == failure.name and r.is_twin and r.arm == arm]
+def _twins(failure: Failure, rows: Sequence[TrialRow], arm: str) -> dict[int, TrialRow]:
+    """Return the twins of a failure under an arm, by seed."""
+    return {r.seed: r for r in rows if r.case == failure.name and r.is_twin and r.arm == arm}
+
+
+def _healthy(failure: Failure, rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return the twins that do not fail; none if the twin's own data shift."""
+    slower = _twins(failure, rows, REFERENCE)
+    twins = _twins(failure, rows, BASELINE).values()
+    return [] if failure.twin.faults else [row for row in twins if not has_failed(row, slower)]
+
+
+def _false_alarms(healthy: Sequence[TrialRow]) -> tuple[int, int]:
+    """Return the alarms and the steps after the warm-up."""
+    alarms = sum(sum(row.alarms.values()) for row in healthy)
+    return alarms, sum(row.steps - WARMUP for row in healthy)
 
 
 def _above(rows: Sequence[TrialRow], twins: Mapping[int, TrialRow]) -> str:
