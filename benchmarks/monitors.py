@@ -204,11 +204,16 @@ def main(
     rounds: Annotated[int, typer.Option(help="Steps of every kind.")] = 3,
     batch_size: Annotated[int, typer.Option(help=f"Sequences of {LENGTH} tokens a step.")] = BATCH,
     interventions: Annotated[bool, typer.Option(help="Time interventions too.")] = True,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Time these alone: {'; '.join(INTERVENTIONS)}.")
+    ] = None,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> None:
     """Time every monitor and intervention as a share of a training step."""
     torch.set_num_threads(1)
     lines = INTERVENTIONS if interventions else {}
+    if only:
+        lines = {line: every for line, every in INTERVENTIONS.items() if line in only}
     rows = monitor_cost(batch_size=batch_size, rounds=rounds, interventions=lines)
     rows.append(fixed_cost())
     if output_format == "json":

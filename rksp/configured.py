@@ -22,8 +22,8 @@ _POST_NORM_TYPES = (
 def configured_inputs(config: object, recipe: Recipe, task: str | None = None) -> EdgeInputs:
     """Return the inputs of the edge model from a configuration, without building the model.
 
-    A model of text and images counts as the part that the task needs; an encoder and a decoder count as one
-    chain.
+    A model of text and images counts as the part that the task needs; an encoder and a decoder
+    count as one chain.
 
     Args:
         config: Of Hugging Face.

@@ -52,11 +52,25 @@ def test_the_tables_count_failures_leads_rescues_and_false_alarms() -> None:
             _row(seed, failure.name, is_twin=True, alarms={"loss": seed}),
             _row(seed, failure.name, arm="backoff", final_loss=2.1 + 0.4 * seed),
         ]
-    spoken, saved = Failures(failures=[failure], seeds=range(2)).table(rows).split("\n\n")
+    spoken, total, saved = Failures(failures=[failure], seeds=range(2)).table(rows).split("\n\n")
+    assert total == "Alarms in all healthy twins: 1 in 280 steps, 3.57 per 1,000."
     cells = [cell.strip() for cell in spoken.splitlines()[2].split("|")]
     assert cells[3:6] == ["2/2", "0/2", "+0.50"]
     assert cells[6:9] == ["attention-logits: 2/2, +25", "1/2, -10", "3.57"]  # 1 in 2 x 140 steps
     assert "| `backoff` | 1/2 | +0.30 |" in saved
+
+
+def test_a_twin_that_ends_above_its_slower_self_is_not_healthy() -> None:
+    failure = FAILURES[1]
+    twins = [_row(seed, failure.name, is_twin=True, alarms={"loss": 1}) for seed in range(2)]
+    slower = [
+        _row(seed, failure.name, is_twin=True, arm="rate=0.1", final_loss=1.9 - 0.2 * seed)
+        for seed in range(2)
+    ]
+    failing = [_row(seed, failure.name, final_loss=2.5) for seed in range(2)]
+    spoken = Failures(failures=[failure], seeds=range(2)).table([*failing, *twins, *slower])
+    cells = [cell.strip() for cell in spoken.splitlines()[2].split("|")]
+    assert (cells[4], cells[8]) == ("1/2", "7.14")  # 1 in the 140 steps of the healthy one
 
 
 def test_a_run_that_did_not_end_has_failed_and_one_near_its_twin_has_not() -> None:

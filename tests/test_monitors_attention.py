@@ -19,6 +19,7 @@ from rksp.models.anatomy.parts import find_anatomy
 from rksp.moment import Moment
 from rksp.monitors.attention_entropy import AttentionEntropy
 from rksp.monitors.attention_logits import AttentionLogits
+from rksp.monitors.base import Reading
 from rksp.monitors.jacobian_alignment import JacobianAlignment, _as_function
 from rksp.monitors.key_null_sum import KeyNullSum
 from rksp.monitors.multi_max import MultiMaximum
@@ -372,22 +373,31 @@ def _float64(value: object) -> object:
     return tuple(map(_float64, value)) if isinstance(value, tuple | list) else value
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "falcon", "zoo"])
-def test_jacobians_of_architectures_in_float32_are_those_of_dense_ones(name: str) -> None:
-    model, monitor = tiny(name), JacobianAlignment()
+def _jacobians(model: nn.Module, monitor: JacobianAlignment) -> tuple[dict, list[Reading]]:
+    """Return the inputs of the blocks in a pass over ten tokens, and the monitor's readings."""
     assert monitor.bind(model) is None
     handles = monitor.arm(model)
     model(TOKENS[:, :10])
     for handle in handles:
         handle.remove()
     kept = dict(monitor._inputs)
-    readings = monitor.read(Moment(step=0, model=model))
+    return kept, monitor.read(Moment(step=0, model=model))
+
+
+@pytest.mark.parametrize("positions", [10, 6])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "falcon", "zoo"])
+def test_jacobians_of_architectures_in_float32_are_those_of_dense_ones(
+    name: str, positions: int
+) -> None:
+    model = tiny(name)
+    kept, readings = _jacobians(model, JacobianAlignment(positions=positions))
     dense = []
     for path, (args, kwargs) in kept.items():
         block = model.get_submodule(path).double().eval()
         function, state = _as_function(block, _float64(args), _float64(kwargs))
         matrix = torch.autograd.functional.jacobian(function, state)
-        dense.append(torch.linalg.svd(matrix.reshape(state.numel(), -1)))
+        matrix = matrix[:, :positions, :, :, :positions]
+        dense.append(torch.linalg.svd(matrix.flatten(3).flatten(0, 2)))
     (u, _, _), (_, sigma, v) = dense
     reading = readings[0]
     assert reading.value == pytest.approx(float((u[:, 0] @ v[0]).abs()), rel=0.01)
@@ -395,6 +405,15 @@ def test_jacobians_of_architectures_in_float32_are_those_of_dense_ones(name: str
     gaps = [float(s[1] / s[0]) for _, s, _ in dense]
     assert reading.detail["gap"] == pytest.approx(max(gaps), rel=1e-3)
     assert reading.detail["residual"] < 1e-2
+
+
+def test_a_block_that_looks_ahead_is_measured_at_all_positions() -> None:
+    model = tiny("bert")
+    cut, whole = (_jacobians(model, JacobianAlignment(positions=n))[1] for n in (6, 10))
+    assert cut == whole and len(cut) > 0
+    model = tiny("llama")
+    cut, whole = (_jacobians(model, JacobianAlignment(positions=n))[1] for n in (6, 10))
+    assert cut != whole
 
 
 def test_a_triplet_that_did_not_converge_says_so_and_is_left_out() -> None:

@@ -140,6 +140,7 @@ def test_a_lasting_shift_becomes_critical_once_and_its_baseline_is_frozen() -> N
     x[350] = 9.0
     again = replay(_readings(x), _rules())
     assert [a.step for a in again] == [200, 209, 350]  # it closed, on the old baseline
+    assert [a.is_escalation for a in again] == [False, True, False]
 
 
 def test_a_falling_loss_that_jumps_warns_and_one_that_returns_from_a_dip_does_not() -> None:
@@ -204,6 +205,14 @@ def test_ten_times_the_median_three_times_is_critical() -> None:
     assert (alarm.step, alarm.severity) == (82, Severity.CRITICAL)
     x[82] = 1.0
     assert replay(_readings(x), _rules(rule)) == []
+
+
+def test_a_series_that_often_passes_the_ratio_has_a_wider_one() -> None:
+    rule = dataclasses.replace(RULES["gradient_norm"], floor=9.0)  # the ratio alone
+    for spread, count in ((0.5, 1), (2.0, 0)):
+        x = np.exp(spread * _ar(100, 0.0, seed=10))
+        x[80:83] = 40.0 * np.median(x)
+        assert len(replay(_readings(x), _rules(rule))) == count
 
 
 def test_what_is_not_finite_is_critical_whatever_the_rule() -> None:

@@ -69,13 +69,13 @@ def alarm_rules(recipe: Recipe) -> Rules:
 def seen(alarms: Sequence[Alarm], start: int | None, *, since: int) -> dict[str, dict[str, int]]:
     """Return the fields of a report that tell which monitor saw what.
 
-    Alarms from step `since` on count as having seen the trouble.
+    Alarms from step `since` on count as having seen the trouble. `alarms` counts episodes.
     """
     first = first_alarms(alarms, since=since)
     return {
         "first_alarms": first,
         "leads": leads(first, start),
-        "alarms": dict(Counter(alarm.monitor for alarm in alarms)),
+        "alarms": dict(Counter(alarm.monitor for alarm in alarms if not alarm.is_escalation)),
     }
 
 

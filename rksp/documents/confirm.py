@@ -79,7 +79,7 @@ class TrialReport(Part):
         onset: Step from which the loss shows the failure; None if it does not.
         first_alarms: Step of the first alarm of each monitor that gave one, after the fault.
         leads: Steps by which it came before the onset.
-        alarms: Number of alarms of each monitor, before the fault too.
+        alarms: Number of alarm episodes of each monitor, before the fault too.
         silent: Monitors that did not measure, with the reason.
         actions: How often each intervention did something.
         action_seconds, monitor_seconds: Host time of interventions (without what they add to the

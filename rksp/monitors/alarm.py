@@ -29,6 +29,8 @@ class Alarm:
         layers: Number of layers over the bar at that step.
         advice: The intervention that the literature recommends; another one if that one is already
             active; or empty.
+        is_escalation: Whether a warning of the same episode came before it. An episode counts as
+            one alarm.
     """
 
     monitor: str
@@ -41,3 +43,4 @@ class Alarm:
     baseline: float | None
     layers: int = 1
     advice: str = ""
+    is_escalation: bool = False

@@ -27,8 +27,9 @@ class Baseline:
         recent: Median of their newest third.
         end: The line at the newest sample.
         slope: The rise of the line from one sample to the next.
-        scale: MAD around the line, in standard deviations, and the step of a random walk that comes
-            as far as the line, in quadrature, plus the floor.
+        spread: MAD around the line, in standard deviations.
+        scale: The spread and the step of a random walk that comes as far as the line, in
+            quadrature, plus the floor.
         correlation: Lag-one autocorrelation around the line.
         single_z: Threshold for one sample, at this count and correlation.
         run_z: Threshold for samples in a row, at this count and correlation.
@@ -41,6 +42,7 @@ class Baseline:
     recent: float
     end: float
     slope: float
+    spread: float
     scale: float
     correlation: float
     single_z: float
@@ -124,6 +126,7 @@ def fit_baseline(
         recent=recent,
         end=start + slope * (n - 1),
         slope=slope,
+        spread=spread,
         # A random walk that covers the trend in n samples takes steps of |slope| √n.
         scale=math.hypot(spread, slope * math.sqrt(n)) + least,
         correlation=correlation,

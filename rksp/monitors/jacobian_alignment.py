@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 
 import torch
@@ -17,10 +17,14 @@ from torch.utils.hooks import RemovableHandle
 from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.moment import Moment, Phase
 from rksp.monitors.base import Monitor, Reading
-from rksp.monitors.singular_triplet import Triplet, leading_triplet
+from rksp.monitors.singular_triplet import leading_triplet
 
 _ITERATIONS = 12
+_POSITIONS = 64
+_EXACT = 1e-3  # by how much a block's output may change when later positions are cut off
 _UNTRUSTED = 0.1  # above this residual the vectors mean nothing
+_Inputs = tuple[tuple, dict]  # a block's arguments, by position and by name
+_NOT_SHORTENED = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
 _CACHES = ("past_key_value", "past_key_values", "layer_past", "use_cache")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -30,21 +34,24 @@ class JacobianAlignment(Monitor):
 
     J_l is the Jacobian of block l at the first sequence of the micro-batch, in evaluation mode,
     without caches and without hooks other than torch's own (the run's hooks count the run's
-    passes). u_1 and v_1 are its first singular vectors by a block Krylov method: four vectors a
-    round, and a Rayleigh–Ritz step over the twelve kept, until the residual ‖Jᵀu − σv‖ / σ is small
-    compared with the gap to σ_2. Reverse derivatives are exact. Forward derivatives are central
-    differences, because grouped and fused kernels have no others. The detail gives the larger
+    passes). If no position of any block depends on later ones, as under causal masks, J_l is that
+    of the first `positions` positions; a forward pass of each block tests it. u_1 and v_1 are its
+    first singular vectors by a block Krylov method: four vectors a round, and a Rayleigh–Ritz step
+    over the twelve kept, until the residual ‖Jᵀu − σv‖ / σ is small compared with the gap to σ_2.
+    Reverse derivatives are exact. Forward derivatives are central differences, because grouped and
+    fused kernels have no others. The detail gives the larger
     `residual` of the two blocks and their larger `gap` σ_2/σ_1; if it is near 1, the directions
     mean little. A pair with a residual above 0.1 has no reading; `pairs` of the whole model counts
     those that have one.
 
     The value is in [0, 1]. With ‖J‖ ≥ M and alignment ≥ a everywhere, the product of the Jacobians
     grows like (aM)^L: `jacobian_growth` of the whole model is median ‖J‖ × median a, dangerous
-    above 1. A round costs about 20 forward passes of one sequence, so readings are rare.
+    above 1. A round costs about 20 forward passes of these positions, so readings are rare.
 
     Args:
         every: Steps between two readings.
         iterations: The largest number of rounds per block.
+        positions: The largest number of positions, if no position depends on later ones.
     """
 
     name = "jacobian-alignment"
@@ -54,15 +61,19 @@ class JacobianAlignment(Monitor):
     source = "MSign, arXiv 2602.01734"
 
     def __init__(
-        self, *, every: PositiveInt | None = None, iterations: PositiveInt = _ITERATIONS
+        self,
+        *,
+        every: PositiveInt | None = None,
+        iterations: PositiveInt = _ITERATIONS,
+        positions: PositiveInt = _POSITIONS,
     ) -> None:
         super().__init__(every=every)
-        self.iterations = iterations
+        self.iterations, self.positions = iterations, positions
 
     def bind(self, model: nn.Module) -> str | None:
         """Find the blocks."""
         self._blocks = block_paths(model)
-        self._inputs: dict[str, tuple[tuple, dict]] = {}
+        self._inputs: dict[str, _Inputs] = {}
         return None if len(self._blocks) > 1 else "no list of at least two blocks was found"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
@@ -75,14 +86,19 @@ class JacobianAlignment(Monitor):
 
     def read(self, moment: Moment) -> list[Reading]:
         """Return the alignment of every pair of neighbors and the growth of the whole model."""
-        inputs, self._inputs = self._inputs, {}
-        found: list[tuple[str, Triplet]] = []
-        for path in self._blocks:
-            if path in inputs:
-                block = moment.model.get_submodule(path)
-                with _as_found(block), torch.no_grad():
-                    function, state = _as_function(block, *inputs[path])
-                    found.append((path, leading_triplet(function, state, rounds=self.iterations)))
+        inputs = {path: self._inputs[path] for path in self._blocks if path in self._inputs}
+        self._inputs = {}
+        blocks = {path: moment.model.get_submodule(path) for path in inputs}
+        first = {path: _first_positions(inputs[path], self.positions) for path in inputs}
+        with ExitStack() as stack, torch.no_grad():
+            for block in blocks.values():
+                stack.enter_context(_as_found(block))
+            if not any(_depends_on_later(blocks[p], inputs[p], first[p]) for p in blocks):
+                inputs = first
+            found = [
+                (path, leading_triplet(*_as_function(block, *inputs[path]), rounds=self.iterations))
+                for path, block in blocks.items()
+            ]
         if not all(math.isfinite(triplet.sigma) for _, triplet in found):
             return []  # another monitor reports states that are not finite
         readings, step = [], moment.step
@@ -112,6 +128,44 @@ class JacobianAlignment(Monitor):
             self._inputs[path] = _first_sequence((args, kept), len(state))
 
         return before
+
+
+def _depends_on_later(block: nn.Module, whole: _Inputs, first: _Inputs) -> bool:
+    """Return whether the output at the first positions changes if the later ones are cut off.
+
+    It counts as changed if the block cannot run without them.
+    """
+    if first is whole:
+        return False
+    function, state = _as_function(block, *whole)
+    short, start = _as_function(block, *first)
+    try:
+        expected, found = function(state)[:, : start.shape[1]], short(start)
+    except _NOT_SHORTENED:
+        return True
+    return expected.shape != found.shape or not bool(
+        (found - expected).norm() <= _EXACT * expected.norm()
+    )
+
+
+def _first_positions(inputs: _Inputs, positions: int) -> _Inputs:
+    """Cut the first tensor's second dimension, and all dimensions of that length elsewhere."""
+    state = first_tensor(inputs)
+    if state.dim() != 3 or state.shape[1] <= positions:
+        return inputs
+
+    def cut(value: object) -> object:
+        if isinstance(value, Tensor):
+            places = (1,) if value.shape == state.shape else range(value.dim())
+            for place in places:
+                if value.shape[place] == state.shape[1]:
+                    value = value.narrow(place, 0, positions)
+            return value
+        if isinstance(value, dict):
+            return {key: cut(item) for key, item in value.items()}
+        return type(value)(map(cut, value)) if isinstance(value, tuple | list) else value
+
+    return cut(inputs)
 
 
 def _as_function(block: nn.Module, args: tuple, kwargs: dict):

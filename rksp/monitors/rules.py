@@ -25,7 +25,8 @@ class Rules:
     is the distance from their line in units of their spread plus the rule's floor. A sample is
     *over the bar* at z ≥ `run_z`. An alarm is a warning at z ≥ `single_z` once, or after
     `run_length` samples over the bar in a row. It is critical after `critical_length` of them,
-    beyond a hard limit, or at once if z or a jump is `critical_factor` times its threshold. Both
+    beyond a hard limit, or at once if z or a jump is `critical_factor` times its threshold. A ratio
+    to the median counts only `ratio_z` spreads away from it. Both
     thresholds grow if samples are few or autocorrelated (see `rksp.monitors.baseline`), so a series
     of 20 samples can alarm, but only on values beyond its own uncertainty. A smooth series is
     judged by its jumps too. A sample warns if it is `single_z` times further from the last one than
@@ -52,6 +53,7 @@ class Rules:
     run_length: int = 3
     critical_length: int = 10
     critical_factor: float = 10.0
+    ratio_z: float = 3.0
     warmup_steps: int = 0
     rearm_at: tuple[int, ...] = ()
     active: frozenset[str] = frozenset()
@@ -157,10 +159,8 @@ class _Quantity:
         lasts = self.over >= self.rules.critical_length and not self.rule.from_start
         if self.raised is not None and lasts:
             severity, rule = Severity.CRITICAL, f"{rule}, {self.over} samples in a row"
-        is_news = severity is not None and (
-            self.raised is None or (self.raised is Severity.WARN and severity is Severity.CRITICAL)
-        )
-        if not is_news:
+        is_escalation = self.raised is Severity.WARN and severity is Severity.CRITICAL
+        if severity is None or not (self.raised is None or is_escalation):
             return None
         self.raised = severity
         reading = worst.reading
@@ -175,6 +175,7 @@ class _Quantity:
             baseline=worst.baseline,
             layers=len(verdicts),
             advice=self.rules.advice(self.rule),
+            is_escalation=is_escalation,
         )
 
 
@@ -279,7 +280,9 @@ class _Series:
             )
         if rule.ratio is not None:
             factor = rule.ratio_to(reading.value, rule.restored(baseline.median))
-            self.beyond = self.beyond + 1 if factor > rule.ratio else 0
+            # A series that often passes the ratio by itself is judged by its spread.
+            is_far = abs(x - baseline.median) >= rules.ratio_z * baseline.spread
+            self.beyond = self.beyond + 1 if factor > rule.ratio and is_far else 0
             if self.beyond >= rules.run_length:
                 yield _Verdict(
                     reading=reading,

@@ -1,8 +1,10 @@
 """Public failures replayed small, as data: each beside a healthy twin and what may save it.
 
 A trial *failed* if its own curve says so, or if it ended above its twin of the same seed by the
-margin of the ladders' policy. Its *onset* is that of `rksp.confirm.onset`, or else the step from
-which its smoothed loss stays above its twin's by the margin.
+margin of the ladders' policy. A twin is judged in the same way beside itself at a tenth of its
+rate; one that fails is not healthy, and its alarms are not false. A trial's *onset* is that of
+`rksp.confirm.onset`, or else the step from which its smoothed loss stays above its twin's by the
+margin.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments.rows import TrialRow
-from rksp.confirm.experiments.tables import markdown
+from rksp.confirm.experiments.tables import REFERENCE, markdown
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.onset import LOSS
 from rksp.outcome import OutcomePolicy
@@ -45,13 +47,14 @@ class Failure:
     responses: Sequence[str]
 
     def trials(self, seed: int) -> list[Trial]:
-        """Return the failing trial, its twin and the responses at one seed."""
+        """Return the failing trial, its twin, the twin at a lower rate, and the responses."""
         watched = {"monitors": _WATCHED, "seed": seed, "case": self.name}
         failing = self.setting.model_copy(update=watched)
         twin = self.twin.model_copy(update=watched | {"is_twin": True})
+        slower = [] if twin.faults else [{"arm": REFERENCE, "monitors": ()}]
         unwatched = {arm: {} if arm == _BACKOFF else {"monitors": ()} for arm in self.responses}
         arms = [failing.model_copy(update={"arm": a} | more) for a, more in unwatched.items()]
-        return [failing, twin, *arms]
+        return [failing, twin, *(twin.model_copy(update=more) for more in slower), *arms]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,10 @@ class Failures:
 
     def table(self, rows: Sequence[TrialRow]) -> str:
         """Return both tables, as Markdown: who spoke first, and what saved the run."""
-        return f"{_spoke(self.failures, rows)}\n{_saved(self.failures, rows)}"
+        false, steps = _false_alarms([r for f in self.failures for r in _healthy(f, rows)])
+        rate = f"{1000 * false / steps:.2f}" if steps else _NONE
+        total = f"Alarms in all healthy twins: {false} in {steps:,} steps, {rate} per 1,000.\n"
+        return f"{_spoke(self.failures, rows)}\n{total}\n{_saved(self.failures, rows)}"
 
 
 def _failure(
@@ -108,7 +114,9 @@ def _with(trial: Trial, changes: Mapping[str, object]) -> Trial:
 
 _DEEPER = {"num_hidden_layers": 4}
 _ROUTED = {"num_experts": 4, "num_experts_per_tok": 1}
-_LARGE = {"init_std": 2.0, "activation": "swiglu"}
+_BOUNDED = {"qk_norm": True}
+_GATED = _BOUNDED | {"activation": "swiglu"}
+_LONGER = {"max_steps": 2 * STEPS}
 _SHIFT = (f"bad_batches:step={STRUCK},steps=20,kind=repeated",)
 
 FAILURES = (
@@ -116,16 +124,19 @@ FAILURES = (
         "low-precision attention",
         "arXiv 2510.04212",
         (_BACKOFF, "qk_clip:tau=10", "qk_norm"),
-        rate=2e-2,
-        failing={"faults": (f"low_precision_attention:step={STRUCK},bits=7",)},
+        failing={
+            "faults": (f"low_precision_attention:step={STRUCK},bits=7",),
+            "recipe": _LONGER,
+        },
+        healthy={"recipe": _LONGER},
     ),
     _failure(
         "logit growth, no QK-norm",
         "arXiv 2309.14322",
         (_BACKOFF, "qk_clip:tau=10", "rate=0.1"),
-        rate=0.2,
+        rate=0.1,
         failing={},
-        healthy={"shape": {"qk_norm": True}},
+        healthy={"shape": _BOUNDED},
     ),
     _failure(
         "growth without norms",
@@ -134,7 +145,7 @@ FAILURES = (
         rate=2.5e-2,
         clip=None,
         failing={"family": "zoo_no_norm", "shape": _DEEPER},
-        healthy={"shape": _DEEPER},
+        healthy={"shape": _DEEPER | _BOUNDED},
     ),
     _failure(
         "no balance loss",
@@ -163,9 +174,9 @@ FAILURES = (
         "fp16 overflow",
         "arXiv 1710.03740",
         (_BACKOFF, "rate=0.3"),
-        rate=3e-2,
-        failing={"recipe": {"precision": "fp16"}, "shape": _LARGE},
-        healthy={"shape": _LARGE},
+        rate=0.2,
+        failing={"recipe": {"precision": "fp16"}, "shape": _GATED},
+        healthy={"shape": _GATED},
     ),
     _failure(
         "bad batches",
@@ -194,17 +205,16 @@ def _spoke(failures: Sequence[Failure], rows: Sequence[TrialRow]) -> str:
         if not failing:
             continue
         failed = [row for row in failing if has_failed(row, twins)]
+        slower = _twins(failure, rows, REFERENCE)
+        bad = [row for row in twins.values() if has_failed(row, slower)]
         first = _first(failing)
-        # After a planted shift of the data an alarm is no false one.
-        healthy = [] if failure.twin.faults else list(twins.values())
-        steps = sum(row.steps - WARMUP for row in healthy)
-        false = sum(sum(row.alarms.values()) for row in healthy)
+        false, steps = _false_alarms(_healthy(failure, rows))
         cells.append(
             (
                 failure.name,
                 failure.source,
                 f"{len(failed)}/{len(failing)}",
-                f"{sum(has_failed(row, {}) for row in twins.values())}/{len(twins)}",
+                f"{len(bad)}/{len(twins)}",
                 _above(failing, twins),
                 _NONE if first is None else f"{first}: {_lead(first, failing)}",
                 _lead(LOSS, failing),
@@ -236,10 +246,28 @@ def _of(
 ) -> tuple[list[TrialRow], dict[int, TrialRow], list[TrialRow]]:
     """Return the failing trials, the twins by seed, and the trials with a response."""
     own = [row for row in rows if row.case == failure.name]
-    twins = {row.seed: row for row in own if row.is_twin}
+    twins = _twins(failure, rows, BASELINE)
     others = [row for row in own if not row.is_twin and row.seed in twins]
     failing = [row for row in others if row.arm == BASELINE]
     return failing, twins, [row for row in others if row.arm != BASELINE]
+
+
+def _twins(failure: Failure, rows: Sequence[TrialRow], arm: str) -> dict[int, TrialRow]:
+    """Return the twins of a failure under an arm, by seed."""
+    return {r.seed: r for r in rows if r.case == failure.name and r.is_twin and r.arm == arm}
+
+
+def _healthy(failure: Failure, rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return the twins that do not fail; none if the twin's own data shift."""
+    slower = _twins(failure, rows, REFERENCE)
+    twins = _twins(failure, rows, BASELINE).values()
+    return [] if failure.twin.faults else [row for row in twins if not has_failed(row, slower)]
+
+
+def _false_alarms(healthy: Sequence[TrialRow]) -> tuple[int, int]:
+    """Return the alarms and the steps after the warm-up."""
+    alarms = sum(sum(row.alarms.values()) for row in healthy)
+    return alarms, sum(row.steps - WARMUP for row in healthy)
 
 
 def _above(rows: Sequence[TrialRow], twins: Mapping[int, TrialRow]) -> str:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments.trials import Stored
 from rksp.confirm.onset import departure
 from rksp.errors import ArtifactError
@@ -75,7 +76,11 @@ class Cost(BaseModel):
 
 def to_rows(stored: Sequence[Stored]) -> list[TrialRow]:
     """Return the rows of stored trials; a twin of the same case and seed gives an onset too."""
-    twins = {(s.trial.case, s.trial.seed): s for s in stored if s.trial.is_twin}
+    twins = {
+        (s.trial.case, s.trial.seed): s
+        for s in stored
+        if s.trial.is_twin and s.trial.arm == BASELINE
+    }
     return [_row(s, twins.get((s.trial.case, s.trial.seed))) for s in stored]
 
 
