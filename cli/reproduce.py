@@ -13,7 +13,10 @@ from rksp.errors import InputError, nearest
 from rksp.files import check_writable
 
 # Here and not in the catalog of experiments, which needs torch.
-NAMES = ("kss", "kss-batch", "msign", "msign-deep", "cross-talk", "failures", "cost", "table-1")
+NAMES = (
+    *("kss", "kss-learns", "kss-batch", "msign", "msign-learns", "msign-deep"),
+    *("cross-talk", "failures", "cost", "table-1"),
+)
 
 
 def reproduce(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments import tables
@@ -80,24 +81,45 @@ KSS_RATES = (0.005, 0.0075, 0.01)
 ENERGY, PUBLISHED = tables.ENERGY, "kss:form=published"
 RANDOM = "kss:form=random,weight=3"  # a penalty of the same cost and size
 MAIN_ARMS = (BASELINE, ENERGY, PUBLISHED, "clip=1.0", RANDOM)
+_KSS_PAPER = {BASELINE: 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}
 _KSS = small_trial("zoo_no_norm", "recall", width=64, depth=4, length=64, batch=32, rate=0.005)
 
 # MSign where the baseline diverges: the question of arXiv 2602.01734, Table 5, at small size. These
 # runs fail within 300 steps, so MSign acts every 20 steps as well as every 100.
 _MSIGN = small_trial(
-    *("zoo_no_norm", "recall"), width=64, depth=4, length=16, batch=32, rate=0.005, task_length=16
-)
+    *("zoo_no_norm", "recall"), width=64, depth=4, length=16, batch=32, rate=0.005,
+    task_options={"length": 16},
+)  # fmt: skip
 # MSign where training stalls: deep and narrow, at a rate that is too high. The loss stays finite
 # and ends far above that of a tenth of the rate.
 _MSIGN_DEEP = small_trial(
     *("zoo_pre_ln", "bytes"), width=48, depth=12, length=32, batch=16, rate=0.03,
-    warmup=50, task_length=32,
+    warmup=50, task_options={"length": 32},
 )  # fmt: skip
+
+# KSS and MSign where runs learn: model, task and optimizer are of the kind above, at a size that
+# gets far below chance in 400 steps. A step has 512 tokens, and KSS takes all of them.
+_PAIRS = {"length": 8, "vocab": 16, "pairs": 2}
+_LEARNS = small_trial(
+    *("zoo_no_norm", "recall"), width=32, depth=4, length=8, batch=64, rate=0.005,
+    steps=400, task_options=_PAIRS, shape={"vocab_size": 16},
+)  # fmt: skip
+_LEARNING = partial(tables.learning, chance=make_task("recall", **_PAIRS).trivial_loss)
+_MSIGN_ARMS = (
+    BASELINE,
+    *(f"msign:every=20,scope={scope}" for scope in ("attention", "mlp", "all")),
+    *(f"msign:every=100,scope={scope}" for scope in ("attention", "all")),
+)
+_MSIGN_PAPER = {  # outcomes of AdamW, attention-only and all 2-D at P = 100
+    BASELINE: "failed",
+    "msign:every=100,scope=attention": "trained",
+    "msign:every=100,scope=all": "trained",
+}
 
 # Which monitor sees which fault, how early, and how often it alarms without a fault.
 _CROSS_TALK = small_trial(
     *("zoo_moe", "bytes"), width=32, depth=3, length=32, batch=8, rate=1e-3,
-    warmup=tables.WARMUP, clip=1.0, task_length=32,
+    warmup=tables.WARMUP, clip=1.0, task_options={"length": 32},
     shape={"num_experts": 4, "num_experts_per_tok": 2},
     monitors=DENSE,
     fault_step=tables.FAULT_STEP,
@@ -118,7 +140,22 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
             ),
         ),
         tables=(tables.paired_divergence, tables.stable_rates, tables.cadence),
-        paper={BASELINE: 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5},
+        paper=_KSS_PAPER,
+    ),
+    "kss-learns": Experiment(
+        setting=_LEARNS,
+        blocks=(
+            Block(seeds=range(8), arms=MAIN_ARMS, rates=KSS_RATES),
+            Block(seeds=range(4), rates=(0.002, 0.003)),  # where the baseline is stable
+        ),
+        tables=(_LEARNING, tables.stable_rates),
+        paper=_KSS_PAPER,
+    ),
+    "msign-learns": Experiment(
+        setting=_LEARNS,
+        blocks=(Block(seeds=range(4), arms=_MSIGN_ARMS, rates=KSS_RATES),),
+        tables=(_LEARNING,),
+        paper=_MSIGN_PAPER,
     ),
     # At four times the batch the penalty samples as many tokens, and so costs a quarter as much.
     "kss-batch": Experiment(
@@ -130,25 +167,9 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
     ),
     "msign": Experiment(
         setting=_MSIGN,
-        blocks=(
-            Block(
-                seeds=range(12),
-                arms=(
-                    BASELINE,
-                    "msign:every=20,scope=attention",
-                    "msign:every=20,scope=mlp",
-                    "msign:every=20,scope=all",
-                    "msign:every=100,scope=attention",
-                    "msign:every=100,scope=all",
-                ),
-            ),
-        ),
+        blocks=(Block(seeds=range(12), arms=_MSIGN_ARMS),),
         tables=(tables.divergence,),
-        paper={  # outcomes of AdamW, attention-only and all 2-D at P = 100
-            BASELINE: "failed",
-            "msign:every=100,scope=attention": "trained",
-            "msign:every=100,scope=all": "trained",
-        },
+        paper=_MSIGN_PAPER,
     ),
     "msign-deep": Experiment(
         setting=_MSIGN_DEEP,

@@ -84,7 +84,7 @@ def _failure(
     """Return a failure of a model of width 32 and depth 2 on bytes; both take trial fields."""
     usual = small_trial(
         *(family, "bytes"), width=32, depth=2, length=32, batch=8, rate=rate,
-        warmup=WARMUP, clip=clip, task_length=32,
+        warmup=WARMUP, clip=clip, task_options={"length": 32},
     )  # fmt: skip
     usual = _with(usual, {"recipe": {"max_steps": STEPS}})
     return Failure(
