@@ -14,6 +14,7 @@ import rksp.confirm
 from rksp.cli.reproduce import NAMES
 from rksp.confirm.experiments import catalog, cost, run, table_1, tables, trials
 from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
+from rksp.confirm.experiments.profiles import PRESETS, ProfileRow
 from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
 from rksp.confirm.experiments.trials import Stored, Trial, read_trials, run_trials, store
 from rksp.monitors.rules import Rules
@@ -130,12 +131,17 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
 
 
 def test_the_command_knows_the_catalog() -> None:
-    assert (*EXPERIMENTS, "cost", "table-1") == NAMES
+    assert (*EXPERIMENTS, "cost", "table-1", *PRESETS) == tuple(NAMES)
 
 
 # Every row a table is made of, by its content: a plan that changes makes shipped results foreign.
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_shipped_rows_are_those_of_the_plan(name) -> None:
+    if name == "profiles":
+        planned = {(t.family, t.recipe.learning_rate, t.seed) for t in EXPERIMENTS[name].plan()}
+        rows = shipped_rows(name, ProfileRow)
+        assert {(row.family, row.rate, row.seed) for row in rows} == planned
+        return
     planned = {(t.arm, t.recipe.learning_rate, t.seed, t.faults) for t in EXPERIMENTS[name].plan()}
     assert {(r.arm, r.rate, r.seed, r.faults) for r in shipped_rows(name)} == planned
 
@@ -165,6 +171,9 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
         (["kss", "--stored", "--folder", "."], "holds no trial"),
         (["cost", "--folder", "."], "has no trials"),
         (["table-1", "--stored"], "not stored"),
+        (["profiles-vit", "--folder", "."], "CIFAR-10's binary version (data_batch_1.bin"),
+        (["profiles-gpt2", "--folder", ".", "--data", "no.txt"], "no.txt does not exist"),
+        (["kss", "--stored", "--data", "."], "brings its own data"),
         (["kss", "--stored", "-o", "nowhere/rows.json"], "no folder nowhere"),
     ],
 )
@@ -174,7 +183,7 @@ def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeyp
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "table-1"])
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "cost"])
 def test_the_tables_of_the_readme_are_those_of_the_command(name, capsys) -> None:
     assert left_with(["reproduce", name, "--stored"]) == 0
     table = capsys.readouterr().out

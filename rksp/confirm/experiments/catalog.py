@@ -9,7 +9,8 @@ from functools import partial
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments import tables
 from rksp.confirm.experiments.failures import FAILURES, Failures
-from rksp.confirm.experiments.rows import TrialRow
+from rksp.confirm.experiments.profiles import PROFILES, Profiles
+from rksp.confirm.experiments.rows import TrialRow, to_rows
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.datasets.tasks import make_task
 
@@ -49,6 +50,8 @@ class Experiment:
     blocks: Sequence[Block]
     tables: Sequence[Table]
     paper: Paper = field(default_factory=dict)
+    row_type = TrialRow
+    rows = staticmethod(to_rows)
 
     def plan(self) -> list[Trial]:
         """Return all trials, those of a block at one seed before the next seed."""
@@ -125,7 +128,9 @@ _CROSS_TALK = small_trial(
     fault_step=tables.FAULT_STEP,
 )  # fmt: skip
 
-EXPERIMENTS: Mapping[str, Experiment | Failures] = {
+AnyExperiment = Experiment | Failures | Profiles
+
+EXPERIMENTS: Mapping[str, AnyExperiment] = {
     "kss": Experiment(
         setting=_KSS,
         blocks=(
@@ -204,4 +209,5 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
         tables=(tables.cross_talk,),
     ),
     "failures": Failures(failures=FAILURES, seeds=range(5)),
+    "profiles": PROFILES,
 }

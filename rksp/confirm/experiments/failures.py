@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.rows import TrialRow
+from rksp.confirm.experiments.rows import TrialRow, to_rows
 from rksp.confirm.experiments.tables import markdown
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.onset import LOSS
@@ -60,6 +60,8 @@ class Failures:
 
     failures: Sequence[Failure]
     seeds: Sequence[int]
+    row_type = TrialRow
+    rows = staticmethod(to_rows)
 
     def plan(self) -> list[Trial]:
         """Return all trials, those of every failure at one seed before the next seed."""

@@ -40,7 +40,7 @@ class Trial(BaseModel):
     family: str
     shape: dict[str, bool | int | float | str | None]
     task: str
-    task_options: dict[str, int] = {}
+    task_options: dict[str, int | str] = {}
     recipe: Recipe
     seed: int
     arm: str = "baseline"
