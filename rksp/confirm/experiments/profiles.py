@@ -102,13 +102,16 @@ class Profiles:
 
 def _row(stored: Stored) -> ProfileRow:
     trial, result = stored.trial, stored.result
-    read = {step for curve in result.profiles.values() for step, _ in curve}
+    read = sorted({step for curve in result.profiles.values() for step, _ in curve})
+    known = {step: value for step, value in result.loss if value is not None}
+    # The curve has at most 200 points, so the nearest one may be of the step before or after.
+    near = {step: min(known, key=lambda at: abs(at - step)) for step in read if known}
     return ProfileRow(
         family=trial.family,
         rate=trial.recipe.learning_rate,
         seed=trial.seed,
         final_loss=result.final_loss,
-        loss=[(step, value) for step, value in result.loss if step in read and value is not None],
+        loss=[(step, known[at]) for step, at in near.items()],
         profiles=result.profiles,
     )
 
