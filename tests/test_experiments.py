@@ -93,6 +93,15 @@ def test_the_kss_table_counts_pairs_and_finds_the_largest_stable_rate() -> None:
     assert f"| `{ENERGY}` | 0/1 | 0% | 1/1 |" in printed and "| 1/1 | 100% | 1/1 |" in printed
 
 
+def test_where_runs_learn_a_trial_failed_if_it_did_not_get_below_chance() -> None:
+    rows = [_row("baseline", 0, "diverged", final_loss=None)]
+    rows += [_row("baseline", 1, "diverged", final_loss=1.2)]  # a spike that did no harm
+    rows += [_row(ENERGY, seed, "healthy", final_loss=1.9) for seed in range(2)]
+    printed = tables.learning(rows, {"baseline": 66.7}, chance=2.079)
+    assert "| `baseline` | 2/2 | 1 | 1/2 | 50% | – | 1.200 | 66.7 % |" in printed
+    assert f"| `{ENERGY}` | 0/2 | 0 | 2/2 | 100% | 1 | 1.900 | – |" in printed
+
+
 def test_the_kss_table_shows_what_a_sparser_penalty_keeps_and_costs() -> None:
     (share,) = [
         cost.share
