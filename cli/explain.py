@@ -8,6 +8,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from rksp.cli.reproduce import NAMES as EXPERIMENTS
 from rksp.errors import InputError, nearest
 from rksp.recipe_files.table_text import shown
 
@@ -48,7 +49,7 @@ def explained(word: str) -> tuple[str, Rows]:
     """
     from rksp.checks.registry import find_check
 
-    for look_up in (_check, _status, _glossary, _option, _monitor, _part):
+    for look_up in (_check, _status, _glossary, _option, _experiment, _monitor, _part):
         found = look_up(word)
         if found is not None:
             return found
@@ -116,6 +117,13 @@ def _status(word: str) -> tuple[str, Rows] | None:
     return f"{word}, a status of a block's spectrum", [("Means", Status(wanted).remedy)]
 
 
+def _experiment(word: str) -> tuple[str, Rows] | None:
+    name = word.strip().lower()
+    if name not in EXPERIMENTS:
+        return None
+    return f"{name}, an experiment of rksp reproduce", [("Shows", EXPERIMENTS[name])]
+
+
 def _monitor(word: str) -> tuple[str, Rows] | None:
     from rksp.monitors.registry import MONITORS
     from rksp.monitors.rule_table import RULES
@@ -167,6 +175,7 @@ def _known() -> Iterator[str]:
     for word in WORDS:
         yield from (word.name, *word.spellings)
     yield from flags_of(Recipe)
+    yield from EXPERIMENTS
     yield from MONITORS
     yield from INTERVENTIONS
     yield from FAULTS

@@ -13,7 +13,20 @@ from rksp.errors import InputError, nearest
 from rksp.files import check_writable
 
 # Here and not in the catalog of experiments, which needs torch.
-NAMES = ("kss", "kss-batch", "msign", "msign-deep", "cross-talk", "failures", "cost", "table-1")
+NAMES = {
+    "kss": "Koopman Spectral Shaping against its alternatives, in the paper's task.",
+    "kss-learns": "Koopman Spectral Shaping where runs learn the task.",
+    "kss-batch": "Koopman Spectral Shaping at four times the batch.",
+    "msign": "MSign where training diverges.",
+    "msign-deep": "MSign where a deep model stalls.",
+    "cross-talk": "Which monitor sees which fault, and how early.",
+    "failures": "Public failures replayed beside healthy twins.",
+    "profiles": "Near-unit mass, stable rank and QK rank over runs that learn.",
+    "cost": "What interventions add to a step.",
+    "table-1": "Spectra at initialization by normalization (arXiv 2602.22988, Table 1).",
+    "profiles-vit": "Preset: the paper's ViT on your copy of CIFAR-10 (--data FOLDER).",
+    "profiles-gpt2": "Preset: the paper's GPT-2 on your text or Parquet file (--data FILE).",
+}
 
 
 def reproduce(
@@ -23,6 +36,10 @@ def reproduce(
         typer.Option(
             help=("Folder for the trials, one file each; the same command resumes from it.")
         ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Your copy of a preset's data; nothing is ever downloaded."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -55,5 +72,6 @@ def reproduce(
     shown = counted(f"reproduce {name}", "trials") if folder and not stored else nullcontext()
     with shown as report:
         options = {} if report is None else {"progress": report}
+        options |= {} if data is None else {"data": data}
         tables = run(name, folder=folder, workers=workers, output=output, stored=stored, **options)
     typer.echo(tables, nl=False)

@@ -14,6 +14,7 @@ import rksp.confirm
 from rksp.cli.reproduce import NAMES
 from rksp.confirm.experiments import catalog, cost, run, table_1, tables, trials
 from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
+from rksp.confirm.experiments.profiles import PRESETS, ProfileRow
 from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
 from rksp.confirm.experiments.trials import Stored, Trial, read_trials, run_trials, store
 from rksp.monitors.rules import Rules
@@ -92,6 +93,15 @@ def test_the_kss_table_counts_pairs_and_finds_the_largest_stable_rate() -> None:
     assert f"| `{ENERGY}` | 0/1 | 0% | 1/1 |" in printed and "| 1/1 | 100% | 1/1 |" in printed
 
 
+def test_where_runs_learn_a_trial_failed_if_it_did_not_get_below_chance() -> None:
+    rows = [_row("baseline", 0, "diverged", final_loss=None)]
+    rows += [_row("baseline", 1, "diverged", final_loss=1.2)]  # a spike that did no harm
+    rows += [_row(ENERGY, seed, "healthy", final_loss=1.9) for seed in range(2)]
+    printed = tables.learning(rows, {"baseline": 66.7}, chance=2.079)
+    assert "| `baseline` | 2/2 | 1 | 1/2 | 50% | – | 1.200 | 66.7 % |" in printed
+    assert f"| `{ENERGY}` | 0/2 | 0 | 2/2 | 100% | 1 | 1.900 | – |" in printed
+
+
 def test_the_kss_table_shows_what_a_sparser_penalty_keeps_and_costs() -> None:
     (share,) = [
         cost.share
@@ -130,12 +140,17 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
 
 
 def test_the_command_knows_the_catalog() -> None:
-    assert (*EXPERIMENTS, "cost", "table-1") == NAMES
+    assert (*EXPERIMENTS, "cost", "table-1", *PRESETS) == tuple(NAMES)
 
 
 # Every row a table is made of, by its content: a plan that changes makes shipped results foreign.
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_shipped_rows_are_those_of_the_plan(name) -> None:
+    if name == "profiles":
+        planned = {(t.family, t.recipe.learning_rate, t.seed) for t in EXPERIMENTS[name].plan()}
+        rows = shipped_rows(name, ProfileRow)
+        assert {(row.family, row.rate, row.seed) for row in rows} == planned
+        return
     planned = {(t.arm, t.recipe.learning_rate, t.seed, t.faults) for t in EXPERIMENTS[name].plan()}
     assert {(r.arm, r.rate, r.seed, r.faults) for r in shipped_rows(name)} == planned
 
@@ -165,6 +180,9 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
         (["kss", "--stored", "--folder", "."], "holds no trial"),
         (["cost", "--folder", "."], "has no trials"),
         (["table-1", "--stored"], "not stored"),
+        (["profiles-vit", "--folder", "."], "CIFAR-10's binary version (data_batch_1.bin"),
+        (["profiles-gpt2", "--folder", ".", "--data", "no.txt"], "no.txt does not exist"),
+        (["kss", "--stored", "--data", "."], "brings its own data"),
         (["kss", "--stored", "-o", "nowhere/rows.json"], "no folder nowhere"),
     ],
 )
@@ -174,7 +192,7 @@ def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeyp
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "table-1"])
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "cost"])
 def test_the_tables_of_the_readme_are_those_of_the_command(name, capsys) -> None:
     assert left_with(["reproduce", name, "--stored"]) == 0
     table = capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -114,14 +116,20 @@ def test_bad_batches_refuse_what_they_cannot_change() -> None:
         BadBatches(step=0, steps=1, kind="repeated").batches(pictures, per_step=1, seed=0)
 
 
-def _alarms(quantity: str, steps: int) -> list[str]:
+def _alarms(quantity: str, values: Sequence[float]) -> list[str]:
     judge, found = Judge(Rules()), []
-    for step in range(steps):
-        reading = Reading(monitor="update-rms", quantity=quantity, layer="", step=step, value=0.9)
+    for step, value in enumerate(values):
+        reading = Reading(monitor="any", quantity=quantity, layer="", step=step, value=value)
         found += [alarm.severity.value for alarm in judge.feed([reading])]
     return found
 
 
 def test_an_optimizer_that_starves_is_named_from_the_first_step_and_never_critical() -> None:
-    assert _alarms("starved_share", 30) == ["warn"]
-    assert _alarms("epsilon_share", 30) == []  # a block that starts there may be an embedding
+    assert _alarms("starved_share", [0.9] * 30) == ["warn"]
+    assert _alarms("epsilon_share", [0.9] * 30) == []  # it may be an embedding
+
+
+def test_an_expert_that_never_lived_is_named_and_one_that_dies_becomes_critical() -> None:
+    assert _alarms("router_dead_experts", [1.0] * 30) == ["warn"]
+    assert _alarms("router_dead_experts", [0.0] + [1.0] * 30) == ["warn", "critical"]
+    assert _alarms("router_dead_experts", [0.0] * 30) == []

@@ -7,34 +7,41 @@ everywhere, so that the trainers can be compared with each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 
-import lightning
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from torch.utils.hooks import RemovableHandle
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from trainers import (
+    BACKOFF,
+    BATCH,
+    LEAP,
+    LENGTH,
+    MONITORS,
+    STEPS,
+    TRAINERS,
+    Planted,
+    Setting,
+    gpt2,
+    mixture,
+    of_lightning,
+    of_transformers,
+    plain,
+    rows,
+)
 
 from rksp.batch import Batch
 from rksp.errors import InputError
-from rksp.faults.registry import make_fault
 from rksp.interventions.base import Intervention
 from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
-from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.training import run
-from rksp.training.callbacks import hugging_face
-from rksp.training.callbacks import lightning as lightning_callback
-from rksp.training.callbacks.accelerate import AccelerateWatch
 from rksp.training.callbacks.plain import LoopWatch
 from rksp.training.callbacks.rate_scale import RateScale
 
@@ -44,57 +51,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-STEPS, LEAP, BATCH, LENGTH = 100, 60, 8, 8
-MONITORS = ["loss", "gradient-norm", "non-finite"]
-BACKOFF = ["backoff:every=10,lead=10,hold=10"]
-
-
-@cache
-def rows() -> list[dict[str, torch.Tensor]]:
-    """Sequences that count up from a random token: their loss falls to that of the first one."""
-    first = torch.randint(0, 31, (STEPS * BATCH, 1), generator=torch.Generator().manual_seed(3))
-    tokens = (first + torch.arange(LENGTH)) % 31
-    labels = tokens.clone()
-    labels[:, 0] = -100  # predicted by nothing; the Trainer of transformers would count it
-    pairs = zip(tokens, labels, strict=True)
-    return [{"input_ids": row, "labels": label} for row, label in pairs]
-
-
-def gpt2() -> GPT2LMHeadModel:
-    torch.manual_seed(0)
-    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 32, "n_positions": LENGTH}
-    dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(**shape, **dropout, bos_token_id=0, eos_token_id=0))
-
-
-def _optimizer(model: nn.Module, factor: float) -> tuple[torch.optim.Optimizer, LambdaLR]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return optimizer, LambdaLR(optimizer, lambda step: factor if step == LEAP else 1.0)
-
-
-def _plain(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
-    model = gpt2()
-    optimizer, schedule = _optimizer(model, factor)
-    watch = LoopWatch(model, optimizer, monitors=MONITORS, interventions=responses)
-    for batch in DataLoader(rows(), batch_size=BATCH):
-        watch.begin_step()
-        loss = model(**batch).loss
-        watch.penalized(loss).backward()
-        watch.after_backward(loss)
-        optimizer.step()
-        schedule.step()
-        watch.after_update()
-        optimizer.zero_grad()
-    watch.close()
-    return watch
 
 
 def _fp16(factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
     """A plain loop in fp16 with a loss scaler."""
+    setting = Setting(leap=factor, responses=responses)
     model = gpt2()
-    optimizer, schedule = _optimizer(model, factor)
+    optimizer, schedule = setting.optimizer(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    watch = LoopWatch(model, optimizer, monitors=MONITORS, interventions=responses)
+    watch = LoopWatch(model, optimizer, **setting.watching())
     for batch in DataLoader(rows(), batch_size=BATCH):
         watch.begin_step()
         with torch.autocast("cpu", dtype=torch.float16):
@@ -110,96 +75,6 @@ def _fp16(factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
     return watch
 
 
-def _accelerate(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
-    accelerator = Accelerator(cpu=True)
-    model = gpt2()
-    optimizer, schedule = _optimizer(model, factor)
-    data = DataLoader(rows(), batch_size=BATCH)
-    model, optimizer, data = accelerator.prepare(model, optimizer, data)
-    watch = AccelerateWatch(
-        accelerator, model, optimizer, monitors=MONITORS, interventions=responses
-    )
-    for batch in data:
-        with accelerator.accumulate(model):
-            watch.begin_step()
-            loss = model(**batch).loss
-            accelerator.backward(watch.penalized(loss))
-            watch.after_backward(loss)
-            optimizer.step()
-            schedule.step()
-            watch.after_update()
-            optimizer.zero_grad()
-    watch.close()
-    return watch
-
-
-def _hugging_face(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
-    model = gpt2()
-    callback = hugging_face.WatchCallback(monitors=MONITORS, interventions=responses)
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=str(path),
-            num_train_epochs=1,
-            per_device_train_batch_size=BATCH,
-            max_grad_norm=0.0,
-            train_sampling_strategy="sequential",
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            logging_steps=25,
-            disable_tqdm=True,
-        ),
-        train_dataset=rows(),
-        optimizers=_optimizer(model, factor),
-        callbacks=[callback],
-    )
-    trainer.train()
-    callback.loop.history = trainer.state.log_history
-    assert "training_step" not in vars(trainer) and "backward" not in vars(trainer.accelerator)
-    return callback.loop
-
-
-class _Module(lightning.LightningModule):
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.model, self.factor = gpt2(), factor
-
-    def training_step(self, batch: dict, index: int) -> torch.Tensor:
-        return self.model(**batch).loss
-
-    def configure_optimizers(self):
-        optimizer, schedule = _optimizer(self.model, self.factor)
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
-
-
-def _lightning(path: Path, factor: float, responses: Sequence[str | Intervention]) -> LoopWatch:
-    callback = lightning_callback.WatchCallback(monitors=MONITORS, interventions=responses)
-    trainer = lightning.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=path,
-        callbacks=[callback],
-    )
-    module = _Module(factor)
-    trainer.fit(module, DataLoader(rows(), batch_size=BATCH))
-    assert "backward" not in vars(module)
-    callback.loop.metrics = dict(trainer.callback_metrics)
-    return callback.loop
-
-
-TRAINERS = {
-    "plain": _plain,
-    "accelerate": _accelerate,
-    "hugging_face": _hugging_face,
-    "lightning": _lightning,
-}
-
-
 def _losses(loop: LoopWatch, *, missing: int = 0) -> np.ndarray:
     """The losses of all steps but those, `missing` at most, in which it was not finite."""
     found = [r.value for r in loop.watch.readings if r.quantity == "loss"]
@@ -209,19 +84,19 @@ def _losses(loop: LoopWatch, *, missing: int = 0) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    return _losses(_plain(tmp_path_factory.mktemp("twin"), 1.0, []))
+    return _losses(plain(tmp_path_factory.mktemp("twin"), Setting()))
 
 
 def test_the_leap_ruins_a_run_that_is_only_watched(healthy, tmp_path: Path) -> None:
     assert healthy[-5:].mean() < healthy[0] - 1  # it learns
-    ruined = _plain(tmp_path, 1e3, [])
+    ruined = plain(tmp_path, Setting(leap=1e3))
     assert _losses(ruined)[-5:].mean() > healthy[-5:].mean() + 0.5
     assert not ruined.actions
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_back_off_saves_the_run_in_every_trainer(name: str, healthy, tmp_path: Path) -> None:
-    loop = TRAINERS[name](tmp_path, 1e3, BACKOFF)
+    loop = TRAINERS[name](tmp_path, Setting(leap=1e3, responses=BACKOFF))
     losses = _losses(loop)
     np.testing.assert_allclose(losses[: LEAP + 1], healthy[: LEAP + 1], rtol=1e-4)
     back = [a for a in loop.actions if a.what.startswith("rolled back")]
@@ -233,31 +108,12 @@ def test_back_off_saves_the_run_in_every_trainer(name: str, healthy, tmp_path: P
 
 @pytest.mark.parametrize("fault", [None, "a bit of a weight"])
 def test_back_off_saves_a_run_in_fp16_with_a_loss_scaler(fault: str | None, healthy) -> None:
-    planted = [_Planted(FAULTS[fault])] if fault else []
+    planted = [Planted(FAULTS[fault])] if fault else []
     loop = _fp16(1.0 if fault else 1e3, [*planted, *BACKOFF])
     losses = _losses(loop, missing=3)
     assert any(a.what.startswith("rolled back") for a in loop.actions)
     np.testing.assert_allclose(losses[:LEAP], healthy[:LEAP], rtol=0.05, atol=0.02)
     assert abs(losses[-5:].mean() - healthy[-5:].mean()) < 0.1
-
-
-class _Planted(Intervention):
-    """A fault at its moments, in the place of an intervention."""
-
-    name = "planted"
-
-    def __init__(self, line: str) -> None:
-        super().__init__()
-        self.fault = make_fault(line)
-
-    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self.fault.bind(model, seed=0)
-
-    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        return self.fault.arm(moment)
-
-    def after_update(self, moment: Moment) -> None:
-        self.fault.after_update(moment)
 
 
 _FLIP = f"bitflip:step={LEAP},bit=30"
@@ -272,7 +128,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", TRAINERS)
 def test_back_off_saves_the_run_from_each_fault(name, fault, healthy, tmp_path: Path) -> None:
-    loop = TRAINERS[name](tmp_path, 1.0, [_Planted(FAULTS[fault]), *BACKOFF])
+    loop = TRAINERS[name](tmp_path, Setting(responses=[Planted(FAULTS[fault]), *BACKOFF]))
     losses = _losses(loop, missing=3)
     back = [a.step for a in loop.actions if a.what.startswith("rolled back")]
     assert back and LEAP <= back[0] <= LEAP + 1
@@ -280,17 +136,66 @@ def test_back_off_saves_the_run_from_each_fault(name, fault, healthy, tmp_path: 
 
 
 def test_the_flipped_weight_ruins_a_run_without_back_off(tmp_path: Path) -> None:
-    ruined = _plain(tmp_path, 1.0, [_Planted(FAULTS["a bit of a weight"])])
+    ruined = plain(tmp_path, Setting(responses=[Planted(FAULTS["a bit of a weight"])]))
     assert len(_losses(ruined, missing=STEPS)) == LEAP + 1  # not finite ever after
 
 
+TRUNCATED = Setting(rate=5e-2, monitors=(*MONITORS, "key-null-sum:every=1"))
+_LOW = f"low_precision_attention:step={LEAP},bits=8"
+
+
+@pytest.fixture(scope="module")
+def precise(tmp_path_factory: pytest.TempPathFactory) -> float:
+    watch = plain(tmp_path_factory.mktemp("precise"), TRUNCATED)
+    assert not watch.watch.alarms
+    return _losses(watch)[-5:].mean()
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_low_precision_is_seen_at_its_step_and_back_off_saves_the_run(
+    name: str, precise: float, tmp_path: Path
+) -> None:
+    responses = [Planted(_LOW), "backoff:every=10,lead=10,hold=40,severity=warn"]
+    loop = TRAINERS[name](tmp_path, replace(TRUNCATED, responses=responses))
+    first = loop.watch.alarms[0]
+    assert (first.step, first.monitor) == (LEAP, "key-null-sum")
+    assert any(a.what.startswith("rolled back") for a in loop.actions)
+    assert abs(_losses(loop)[-5:].mean() - precise) < 0.1
+
+
+def test_low_precision_ruins_a_run_without_back_off(precise: float, tmp_path: Path) -> None:
+    ruined = plain(tmp_path, replace(TRUNCATED, responses=[Planted(_LOW)]))
+    assert _losses(ruined)[-5:].mean() > precise + 0.5
+
+
+ROUTED = Setting(model=mixture, length=16, monitors=("loss", "router-load:every=1"))
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_missing_balance_loss_is_seen_by_the_dead_expert_that_it_leaves(
+    name: str, tmp_path: Path
+) -> None:
+    """No response brings the loss back, and the run's own loss does not suffer."""
+    alone = TRAINERS[name](tmp_path, replace(ROUTED, responses=[Planted("aux_off")]))
+    dead = [a for a in alone.watch.alarms if a.quantity == "router_dead_experts"]
+    assert dead[0].layers == 2 and dead[0].step < STEPS - 20  # in both routers
+    assert _losses(alone)[-5:].mean() < 0.1
+
+
+def test_with_the_balance_loss_no_expert_dies(tmp_path: Path) -> None:
+    loop = plain(tmp_path, ROUTED)
+    assert not loop.watch.alarms
+    seen = {r.quantity: r.value for r in loop.watch.readings}  # the last of each
+    assert seen["router_dead_experts"] == 0 and seen["router_max_vio"] < 0.3
+
+
 def test_the_trainers_own_logs_carry_the_readings(tmp_path: Path) -> None:
-    history = _hugging_face(tmp_path, 1e3, BACKOFF).history
+    history = of_transformers(tmp_path, Setting(leap=1e3, responses=BACKOFF)).history
     ours = [entry for entry in history if "rksp/loss/loss" in entry]
     assert [entry["step"] for entry in ours] == [25, 50, 75, 100]
     assert ours[0]["rksp/alarms"] == 0 and ours[-1]["rksp/alarms"] >= 1
     assert [entry["step"] for entry in history if "loss" in entry] == [25, 50, 75, 100]
-    metrics = _lightning(tmp_path, 1.0, []).metrics
+    metrics = of_lightning(tmp_path, Setting()).metrics
     assert metrics["rksp/gradient-norm/gradient_norm"] > 0
 
 

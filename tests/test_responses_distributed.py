@@ -1,23 +1,28 @@
-"""Back-off in two processes under `torchrun`: DDP in the Trainer of transformers, FSDP2 by hand.
+"""Back-off in two processes under `torchrun`: DDP in all four trainers, and FSDP2 by hand.
 
-Every rank has its own half of the data. The rate leaps a thousandfold at one step, and all ranks
-must roll back together.
+The rate leaps a thousandfold at one step, or one replica applies a wrong gradient; all ranks must
+roll back together.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from trainers import BACKOFF, LEAP, MONITORS, TRAINERS, Planted, Setting
 
-STEPS, LEAP, BATCH, LENGTH, RANKS = 100, 25, 4, 8, 2
-MONITORS = ["loss", "gradient-norm", "non-finite"]
-BACKOFF = ["backoff:every=10,lead=10,hold=10"]
+from rksp.training.callbacks.plain import LoopWatch
+
+RANKS = 2
+KINDS = (*TRAINERS, "fsdp2")
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
@@ -25,75 +30,26 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _rows() -> list[dict[str, torch.Tensor]]:
-    """Sequences that count up from a random token."""
-    generator = torch.Generator().manual_seed(3)
-    first = torch.randint(0, 31, (STEPS * BATCH * RANKS, 1), generator=generator)
-    tokens = (first + torch.arange(LENGTH)) % 31
-    return [{"input_ids": row, "labels": row} for row in tokens]
+def _settings() -> Iterator[tuple[str, Setting]]:
+    checked = (*MONITORS, "silent-corruption:every=1,checksum_every=1")
+    wrong = f"replica:rank=1,where=gradients,step={LEAP},steps=1,scale=100,name=mlp.c_fc.weight"
+    yield "healthy", Setting(monitors=checked)
+    yield "leap", Setting(leap=1e3, responses=BACKOFF)
+    yield "replica", Setting(monitors=checked, responses=[Planted(wrong), *BACKOFF])
+    yield "replica alone", Setting(monitors=checked, responses=[Planted(wrong)])
 
 
-def _gpt2():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 32, "n_positions": LENGTH}
-    dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(**shape, **dropout, bos_token_id=0, eos_token_id=0))
-
-
-def _optimizer(model: torch.nn.Module, factor: float):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    leap = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: factor if s == LEAP else 1.0)
-    return optimizer, leap
-
-
-def _ddp(folder: str, factor: float):
-    from transformers import Trainer, TrainingArguments
-
-    from rksp.training.callbacks.hugging_face import WatchCallback
-
-    model = _gpt2()
-    callback = WatchCallback(monitors=MONITORS, interventions=BACKOFF)
-    arguments = TrainingArguments(
-        output_dir=folder,
-        max_steps=STEPS,
-        per_device_train_batch_size=BATCH,
-        max_grad_norm=0.0,
-        use_cpu=True,
-        ddp_backend="gloo",
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-    )
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=_rows(),
-        optimizers=_optimizer(model, factor),
-        callbacks=[callback],
-    )
-    trainer.train()
-    assert isinstance(trainer.model_wrapped, torch.nn.parallel.DistributedDataParallel)
-    return callback.loop
-
-
-def _fsdp2(folder: str, factor: float):
+def _fsdp2(folder: Path, setting: Setting) -> LoopWatch:
     from torch.distributed.fsdp import fully_shard
-    from torch.utils.data import DataLoader
 
-    from rksp.training.callbacks.plain import LoopWatch
-
-    rank = torch.distributed.get_rank()
     mesh = torch.distributed.init_device_mesh("cpu", (RANKS,))
-    model = _gpt2()
+    model = setting.model()
     for block in model.transformer.h:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer, schedule = _optimizer(model, factor)
-    watch = LoopWatch(model, optimizer, monitors=MONITORS, interventions=[*BACKOFF, "zclip"])
-    for batch in DataLoader(_rows()[rank::RANKS], batch_size=BATCH):
+    optimizer, schedule = setting.optimizer(model)
+    watch = LoopWatch(model, optimizer, **setting.watching())
+    for batch in setting.data():
         watch.begin_step()
         loss = model(**batch).loss
         watch.penalized(loss).backward()
@@ -106,21 +62,33 @@ def _fsdp2(folder: str, factor: float):
     return watch
 
 
-def _main(folder: str) -> None:
+def _seen(loop: LoopWatch) -> dict[str, object]:
+    """Return what a rank saw, and a sum over its weights."""
+    local = [getattr(p, "_local_tensor", p) for p in loop.model.parameters()]
+    return {
+        "losses": [r.value for r in loop.watch.readings if r.quantity == "loss"],
+        "alarms": [[a.step, a.quantity] for a in loop.watch.alarms],
+        "back": [a.step for a in loop.actions if a.what.startswith("rolled back")],
+        "silent": dict(loop.watch.silent),
+        "weights": float(sum(p.detach().double().abs().sum() for p in local)),
+    }
+
+
+def _main(folder: Path) -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     found = {}
-    # The Trainer counts the first label of a row, so each has its own healthy twin.
-    for kind, trained in (("fsdp2", _fsdp2), ("ddp", _ddp)):
-        for name, factor in (("healthy", 1.0), ("leap", 1e3)):
-            loop = trained(folder, factor)
-            found[f"{kind} {name}"] = {
-                "losses": [r.value for r in loop.watch.readings if r.quantity == "loss"],
-                "back": [a.step for a in loop.actions if a.what.startswith("rolled back")],
-                "silent": dict(loop.watch.silent),
-            }
-    Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    for kind, trained in {**TRAINERS, "fsdp2": _fsdp2}.items():
+        for name, setting in _settings():
+            if kind == "fsdp2" and name.startswith("replica"):
+                continue  # sharded weights have no replicas
+            if kind != "plain" and name == "replica alone":
+                continue  # one negative control
+            found[f"{kind} {name}"] = _seen(trained(folder, setting))
+    (folder / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
     torch.distributed.destroy_process_group()
 
 
@@ -129,22 +97,42 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launch, "--nproc-per-node", str(RANKS), __file__, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def _last(run: dict) -> float:
+    return sum(run["losses"][-5:]) / 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_rank_rolls_back_at_the_same_step_and_the_run_is_saved(ranks, kind: str) -> None:
-    assert ranks[0][f"{kind} leap"] == ranks[1][f"{kind} leap"]
     healthy, saved = ranks[0][f"{kind} healthy"], ranks[0][f"{kind} leap"]
+    assert ranks[1][f"{kind} leap"]["back"] == saved["back"] == [LEAP + 1]
+    assert ranks[1][f"{kind} leap"]["losses"] == saved["losses"]
     assert saved["silent"] == {} and healthy["back"] == []
-    assert saved["back"] == [LEAP + 1]
-    last = [sum(run["losses"][-5:]) / 5 for run in (healthy, saved)]
-    assert last[0] < healthy["losses"][0] - 1  # it learns
-    assert abs(last[1] - last[0]) < 0.1
+    assert _last(healthy) < healthy["losses"][0] - 1  # it learns
+    assert abs(_last(saved) - _last(healthy)) < 0.1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fsdp2"])
+def test_a_corrupted_replica_is_seen_at_the_next_step_and_taken_back(ranks, kind: str) -> None:
+    healthy, saved, other = (
+        ranks[0][f"{kind} healthy"], ranks[0][f"{kind} replica"], ranks[1][f"{kind} replica"]
+    )  # fmt: skip
+    assert healthy["alarms"] == []
+    assert saved["alarms"][0] == [LEAP + 1, "checksum_mismatch"]
+    assert saved["back"] == other["back"] == [LEAP + 1]
+    assert saved["weights"] == other["weights"]  # the replicas are one model again
+    assert abs(_last(saved) - _last(healthy)) < 0.1
+
+
+def test_without_back_off_the_replicas_stay_apart(ranks) -> None:
+    alone = [rank["plain replica alone"] for rank in ranks]
+    assert alone[0]["weights"] != alone[1]["weights"] and alone[0]["back"] == []
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main(Path(sys.argv[1]))

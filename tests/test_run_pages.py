@@ -109,6 +109,16 @@ def test_the_page_of_a_confirmation_shows_the_same_numbers():
     assert "<b x" not in text
 
 
+def test_the_page_draws_profiles_that_have_two_points():
+    report = confirmation_report()
+    assert "Profiles" not in confirm_html.render(report)
+    curves = {"stable_rank": [(0, 3.0), (2, 2.0)], "near_unit_mass": [(0, 0.5)]}
+    trials = [report.trials[0].model_copy(update={"profiles": curves}), *report.trials[1:]]
+    page = confirm_html.render(report.model_copy(update={"trials": trials}))
+    assert "Stable rank of every run by step" in page and "Near-unit mass M≈1 of" not in page
+    check_self_contained(page)
+
+
 def test_a_stored_confirmation_renders_again(tmp_path, capsys):
     report = confirmation_report()
     spaced = json.dumps(json.loads(report.to_json()), indent=4)  # as another tool rewrites it

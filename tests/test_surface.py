@@ -56,7 +56,7 @@ OPTIONS = {
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",
     "report": "--format --output",
-    "reproduce": "--folder --output --stored --workers",
+    "reproduce": "--data --folder --output --stored --workers",
     "schema": "",
     "score": RECIPE
     + MEASURE

@@ -333,9 +333,10 @@ def test_every_block_adds_to_the_model_s_aux_loss() -> None:
 
 def _step(family: str) -> None:
     model = build_member(family, {**SMALL, "hidden_size": 16, "init_std": 0.05}, seed=1)
-    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    output = model(images if family == "vit" else TOKENS)
-    assert output.logits.shape == ((2, 10) if family == "vit" else (2, 6, 11))
+    size = {"vit": (2, 1, 8, 8), "vit_cifar10": (2, 3, 32, 32)}.get(family)
+    images = size and torch.randn(size, generator=torch.Generator().manual_seed(0))
+    output = model(TOKENS if images is None else images)
+    assert output.logits.shape == ((2, 6, 11) if images is None else (2, 10))
     output.logits.float().square().mean().backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     assert model.training

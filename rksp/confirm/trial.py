@@ -13,6 +13,7 @@ from torch import nn
 from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
+from rksp.confirm.profiles import profile_curves
 from rksp.documents.confirm import TrialReport
 from rksp.faults.registry import make_fault
 from rksp.monitors.alarm import Alarm
@@ -109,6 +110,7 @@ def sum_up(
         step_seconds=record.step_seconds,
         loss=_points(record.curves, "loss"),
         grad_norm=_points(record.curves, "grad_norm"),
+        profiles=profile_curves(record.readings),
         checkpoint=record.checkpoint,
         trivial_loss=trivial_loss,
     )

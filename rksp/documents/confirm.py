@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.recipe import Recipe
 
@@ -87,6 +89,7 @@ class TrialReport(Part):
         seconds: Of the whole run.
         step_seconds: Of the median step; None in a report of an older version.
         loss, grad_norm: (step, value), at most 200 evenly spaced steps; None where not finite.
+        profiles: Quantity → (step, value) of the whole model; see `rksp.confirm.profiles`.
         checkpoint: State from before the first critical alarm, if one was written.
     """
 
@@ -108,6 +111,7 @@ class TrialReport(Part):
     step_seconds: float | None = None
     loss: list[tuple[int, float | None]]
     grad_norm: list[tuple[int, float | None]]
+    profiles: dict[str, list[tuple[int, float]]] = Field(default_factory=dict)
     checkpoint: str | None = None
     trivial_loss: float | None = None
 

@@ -26,11 +26,10 @@ _REACHED = 1 + 1e-4  # times the threshold, so that a lowered value is not lower
 class SpectralSmoothing(Intervention):
     """Lowers the leading singular value of matrices in which it stands out.
 
-    Source: arXiv 2602.01308 ("curse of singularities") proposes to smooth the singular spectrum of
-    weights; its procedure and constants are not known to us. This is the simplest form of the idea.
-    With τ = `ratio` times the root mean square of all singular values, computed once per action,
-    every leading value above τ is lowered to τ, at most `rounds` of them: W ← W − (σ₁ − τ) u vᵀ.
-    The rest of the matrix stays. Its Frobenius norm falls, so τ is lower the next time.
+    It is rksp's own, the simplest form of smoothing a singular spectrum. With τ = `ratio` times the
+    root mean square of all singular values, computed once per action, every leading value above τ
+    is lowered to τ, at most `rounds` of them: W ← W − (σ₁ − τ) u vᵀ. The rest of the matrix stays.
+    Its Frobenius norm falls, so τ is lower the next time.
 
     It acts on the matrices of the blocks, with fused projections split. It needs no decomposition:
     the triplets come from a warm-started power iteration.

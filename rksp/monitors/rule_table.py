@@ -29,8 +29,9 @@ class Rule:
         warn: Hard limit of a warning on the value itself, on the bad side (`up` if there is none).
             It does not apply to a series that starts beyond it, unless `from_start` is set.
         critical: Hard limit of a critical alarm, on the same side.
-        from_start: Whether `warn` also applies to a series that starts beyond it. Such a warning
-            does not become critical by lasting: back-off would lower a rate that is not at fault.
+        from_start: Whether `warn` also applies to a series that starts beyond it. The warning of
+            such a series does not become critical by lasting: back-off would lower a rate that is
+            not at fault.
         patience: Number of samples in a row beyond a hard limit that raise its alarm.
         ratio: Alarm beyond this multiple (or fraction, if down) of the baseline's median, three
             samples in a row and outside of the usual spread, with `ratio_severity`.
@@ -168,7 +169,7 @@ RULES: dict[str, Rule] = {
     "router_entropy": Rule(direction="down", floor=0.05, advice="backoff"),
     "router_entropy_sigmoid": Rule(direction="down", floor=0.05, advice="backoff"),
     "router_max_vio": Rule(floor=0.3),
-    "router_dead_experts": Rule(direction=None, warn=1.0),
+    "router_dead_experts": Rule(direction=None, warn=1.0, from_start=True),
 }
 
 

@@ -109,6 +109,7 @@ class _Verdict:
     baseline: float | None = None
     severity: Severity | None = None
     is_limit: bool = False
+    is_from_start: bool = False  # the series was never within the limit
 
 
 class _Quantity:
@@ -156,7 +157,7 @@ class _Quantity:
         self.over, self.calm = self.over + 1, 0
         worst = max(verdicts, key=_rank)
         severity, rule = worst.severity, worst.rule
-        lasts = self.over >= self.rules.critical_length and not self.rule.from_start
+        lasts = self.over >= self.rules.critical_length and not worst.is_from_start
         if self.raised is not None and lasts:
             severity, rule = Severity.CRITICAL, f"{rule}, {self.over} samples in a row"
         is_escalation = self.raised is Severity.WARN and severity is Severity.CRITICAL
@@ -236,6 +237,7 @@ class _Series:
                 rule=f"limit {sign} {limit:g}",
                 severity=severity,
                 is_limit=True,
+                is_from_start=not self.was_within,
             )
             return
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from rksp.confirm.profiles import PROFILED, Curve
 from rksp.report import figures, svg
 from rksp.report.html import page
 
@@ -42,6 +43,7 @@ def render(report: ConfirmReport) -> str:
         hues=hues,
         curves=curves,
         ceiling=_ceiling(report.trials),
+        profiles=profiles(report.trials, hues),
         gauge=gauge,
         positions={m.monitor: i for i, m in enumerate(baseline.monitors)},
         watched=watched,
@@ -83,6 +85,31 @@ def loss_curves(
             parts.append(svg.circle(across(trial.onset), up(shown[-1]), 5, f"onset {css}", title))
     label = "Loss of every run by step"
     return svg.drawing(width, bottom + 44, label, *parts)
+
+
+def profiles(trials: Sequence[TrialReport], hues: dict[str, int]) -> list[tuple[str, Markup]]:
+    """Draw every profile that has at least two points in a run: (its name, the curves by arm)."""
+    drawn = []
+    for name, title in PROFILED.items():
+        curves = [(t.arm, t.profiles[name]) for t in trials if len(t.profiles.get(name, ())) > 1]
+        if curves:
+            drawn.append((title, _profile(title, curves, hues)))
+    return drawn
+
+
+def _profile(title: str, curves: Sequence[tuple[str, Curve]], hues: dict[str, int]) -> Markup:
+    width, height = 350, 220
+    values = [value for _, curve in curves for _, value in curve]
+    spare = 0.05 * (max(values) - min(values)) or 0.05 * abs(max(values)) or 0.5
+    last = max(step for _, curve in curves for step, _ in curve)
+    across = svg.Scale(low=0, high=last, start=46, end=width - 14)
+    up = svg.Scale(low=min(values) - spare, high=max(values) + spare, start=height - 44, end=14)
+    lines = [
+        svg.polyline([(across(step), up(value)) for step, value in curve], f"run arm{hues[arm]}")
+        for arm, curve in reversed(curves)
+    ]
+    axes = svg.axes(across, up, "step", ".3g", most=4)
+    return svg.drawing(width, height, f"{title} of every run by step", axes, *lines)
 
 
 def _ceiling(trials: Sequence[TrialReport]) -> float | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments import tables
 from rksp.confirm.experiments.failures import FAILURES, Failures
-from rksp.confirm.experiments.rows import TrialRow
+from rksp.confirm.experiments.profiles import PROFILES, Profiles
+from rksp.confirm.experiments.rows import TrialRow, to_rows
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.datasets.tasks import make_task
 
@@ -48,6 +50,8 @@ class Experiment:
     blocks: Sequence[Block]
     tables: Sequence[Table]
     paper: Paper = field(default_factory=dict)
+    row_type = TrialRow
+    rows = staticmethod(to_rows)
 
     def plan(self) -> list[Trial]:
         """Return all trials, those of a block at one seed before the next seed."""
@@ -79,31 +83,54 @@ class Experiment:
 KSS_RATES = (0.005, 0.0075, 0.01)
 ENERGY, PUBLISHED = tables.ENERGY, "kss:form=published"
 RANDOM = "kss:form=random,weight=3"  # a penalty of the same cost and size
-MAIN_ARMS = (BASELINE, ENERGY, PUBLISHED, "clip=1.0", RANDOM)
+MAIN_ARMS = (BASELINE, ENERGY, "clip=1.0", RANDOM)
+_KSS_PAPER = {BASELINE: 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5}
 _KSS = small_trial("zoo_no_norm", "recall", width=64, depth=4, length=64, batch=32, rate=0.005)
 
 # MSign where the baseline diverges: the question of arXiv 2602.01734, Table 5, at small size. These
 # runs fail within 300 steps, so MSign acts every 20 steps as well as every 100.
 _MSIGN = small_trial(
-    *("zoo_no_norm", "recall"), width=64, depth=4, length=16, batch=32, rate=0.005, task_length=16
-)
+    *("zoo_no_norm", "recall"), width=64, depth=4, length=16, batch=32, rate=0.005,
+    task_options={"length": 16},
+)  # fmt: skip
 # MSign where training stalls: deep and narrow, at a rate that is too high. The loss stays finite
 # and ends far above that of a tenth of the rate.
 _MSIGN_DEEP = small_trial(
     *("zoo_pre_ln", "bytes"), width=48, depth=12, length=32, batch=16, rate=0.03,
-    warmup=50, task_length=32,
+    warmup=50, task_options={"length": 32},
 )  # fmt: skip
+
+# KSS where runs learn: model, task and optimizer are those of `_KSS` at a size that gets far below
+# chance in 400 steps. A step has 512 tokens, and KSS takes all of them.
+_PAIRS = {"length": 8, "vocab": 16, "pairs": 2}
+_LEARNS = small_trial(
+    *("zoo_no_norm", "recall"), width=32, depth=4, length=8, batch=64, rate=0.005,
+    steps=400, task_options=_PAIRS, shape={"vocab_size": 16},
+)  # fmt: skip
+_LEARNING = partial(tables.learning, chance=make_task("recall", **_PAIRS).trivial_loss)
+_MSIGN_ARMS = (
+    BASELINE,
+    *(f"msign:every=20,scope={scope}" for scope in ("attention", "mlp", "all")),
+    *(f"msign:every=100,scope={scope}" for scope in ("attention", "all")),
+)
+_MSIGN_PAPER = {  # outcomes of AdamW, attention-only and all 2-D at P = 100
+    BASELINE: "failed",
+    "msign:every=100,scope=attention": "trained",
+    "msign:every=100,scope=all": "trained",
+}
 
 # Which monitor sees which fault, how early, and how often it alarms without a fault.
 _CROSS_TALK = small_trial(
     *("zoo_moe", "bytes"), width=32, depth=3, length=32, batch=8, rate=1e-3,
-    warmup=tables.WARMUP, clip=1.0, task_length=32,
+    warmup=tables.WARMUP, clip=1.0, task_options={"length": 32},
     shape={"num_experts": 4, "num_experts_per_tok": 2},
     monitors=DENSE,
     fault_step=tables.FAULT_STEP,
 )  # fmt: skip
 
-EXPERIMENTS: Mapping[str, Experiment | Failures] = {
+AnyExperiment = Experiment | Failures | Profiles
+
+EXPERIMENTS: Mapping[str, AnyExperiment] = {
     "kss": Experiment(
         setting=_KSS,
         blocks=(
@@ -118,7 +145,15 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
             ),
         ),
         tables=(tables.paired_divergence, tables.stable_rates, tables.cadence),
-        paper={BASELINE: 66.7, "clip=1.0": 58.3, PUBLISHED: 12.5},
+        paper=_KSS_PAPER,
+    ),
+    "kss-learns": Experiment(
+        setting=_LEARNS,
+        blocks=(
+            Block(seeds=(0, 2), arms=(BASELINE, ENERGY, PUBLISHED, "clip=1.0"), rates=KSS_RATES),
+        ),
+        tables=(_LEARNING,),
+        paper=_KSS_PAPER,
     ),
     # At four times the batch the penalty samples as many tokens, and so costs a quarter as much.
     "kss-batch": Experiment(
@@ -130,25 +165,9 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
     ),
     "msign": Experiment(
         setting=_MSIGN,
-        blocks=(
-            Block(
-                seeds=range(12),
-                arms=(
-                    BASELINE,
-                    "msign:every=20,scope=attention",
-                    "msign:every=20,scope=mlp",
-                    "msign:every=20,scope=all",
-                    "msign:every=100,scope=attention",
-                    "msign:every=100,scope=all",
-                ),
-            ),
-        ),
+        blocks=(Block(seeds=range(12), arms=_MSIGN_ARMS),),
         tables=(tables.divergence,),
-        paper={  # outcomes of AdamW, attention-only and all 2-D at P = 100
-            BASELINE: "failed",
-            "msign:every=100,scope=attention": "trained",
-            "msign:every=100,scope=all": "trained",
-        },
+        paper=_MSIGN_PAPER,
     ),
     "msign-deep": Experiment(
         setting=_MSIGN_DEEP,
@@ -183,4 +202,5 @@ EXPERIMENTS: Mapping[str, Experiment | Failures] = {
         tables=(tables.cross_talk,),
     ),
     "failures": Failures(failures=FAILURES, seeds=range(5)),
+    "profiles": PROFILES,
 }

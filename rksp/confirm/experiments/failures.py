@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.rows import TrialRow
+from rksp.confirm.experiments.rows import TrialRow, to_rows
 from rksp.confirm.experiments.tables import REFERENCE, markdown
 from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.onset import LOSS
@@ -63,6 +63,8 @@ class Failures:
 
     failures: Sequence[Failure]
     seeds: Sequence[int]
+    row_type = TrialRow
+    rows = staticmethod(to_rows)
 
     def plan(self) -> list[Trial]:
         """Return all trials, those of every failure at one seed before the next seed."""
@@ -90,7 +92,7 @@ def _failure(
     """Return a failure of a model of width 32 and depth 2 on bytes; both take trial fields."""
     usual = small_trial(
         *(family, "bytes"), width=32, depth=2, length=32, batch=8, rate=rate,
-        warmup=WARMUP, clip=clip, task_length=32,
+        warmup=WARMUP, clip=clip, task_options={"length": 32},
     )  # fmt: skip
     usual = _with(usual, {"recipe": {"max_steps": STEPS}})
     return Failure(

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from rksp.confirm.experiments import cost, table_1, tables
-from rksp.confirm.experiments.catalog import EXPERIMENTS, Experiment
-from rksp.confirm.experiments.failures import Failures
-from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
+from rksp.confirm.experiments.catalog import EXPERIMENTS, AnyExperiment
+from rksp.confirm.experiments.profiles import PRESETS
+from rksp.confirm.experiments.rows import Cost, shipped_rows, write_rows
 from rksp.confirm.experiments.trials import read_trials, run_trials
 from rksp.errors import InputError
 from rksp.lab.run import Progress
@@ -20,6 +22,7 @@ def reproduce(
     name: str,
     *,
     folder: Path | None = None,
+    data: Path | None = None,
     workers: int | None = None,
     output: Path | None = None,
     stored: bool = False,
@@ -28,27 +31,32 @@ def reproduce(
     """Run an experiment and return its tables, rksp's results beside the paper's, as Markdown.
 
     Args:
-        name: A key of `EXPERIMENTS`, `cost` or `table-1`.
+        name: A key of `EXPERIMENTS` or `PRESETS`, `cost` or `table-1`.
         folder: The folder of the trials, one file a trial; the same call resumes there.
+        data: The user's copy of a preset's data.
         workers: Processes of one thread each; by default one a core.
         output: The JSON file for the rows of the table.
         stored: Train nothing; read `folder`, or the results that rksp ships.
         progress: Called with the number of finished trials and of all trials.
 
     Raises:
-        InputError: The experiment needs a folder, or cannot use one.
+        InputError: The experiment needs a folder or data, or cannot use them.
         Incomplete: A worker died; stored trials stay.
     """
-    if name not in EXPERIMENTS:
+    if data is not None and name not in PRESETS:
+        raise InputError(f"{name} brings its own data; leave --data out.")
+    if name not in EXPERIMENTS and name not in PRESETS:
         if folder is not None:
             raise InputError(f"{name} has no trials to store in a folder; leave --folder out.")
         return _cost(stored, output) if name == "cost" else _table_1(stored, output)
-    experiment = EXPERIMENTS[name]
+    experiment = PRESETS[name] if name in PRESETS else EXPERIMENTS[name]
+    if data is not None:
+        experiment = experiment.on(data)
     if folder is not None:
         workers = 0 if stored else workers or os.cpu_count()
         rows = _rows(name, experiment, folder, workers, progress)
     elif stored:
-        rows = shipped_rows(name)
+        rows = shipped_rows(name, experiment.row_type)
     else:
         raise InputError(
             f"The trials of {name} take long and need a folder; give --folder, or give --stored "
@@ -60,18 +68,18 @@ def reproduce(
 
 
 def _rows(
-    name: str, experiment: Experiment | Failures, folder: Path, workers: int, progress: Progress
-) -> Sequence[TrialRow]:
+    name: str, experiment: AnyExperiment, folder: Path, workers: int, progress: Progress
+) -> Sequence[BaseModel]:
     """Return the rows of a folder; with workers, train the missing trials first."""
     plan = experiment.plan()
     if workers:
-        return to_rows(run_trials(plan, folder, workers=workers, progress=progress))
+        return experiment.rows(run_trials(plan, folder, workers=workers, progress=progress))
     found = read_trials(plan, folder)
     if not found:
         raise InputError(f"{folder} holds no trial of {name}; leave --stored out to train them.")
     if len(found) < len(plan):
         print(f"rksp: {len(found)} of {len(plan)} trials so far", file=sys.stderr)
-    return to_rows(found)
+    return experiment.rows(found)
 
 
 def _cost(stored: bool, output: Path | None) -> str:

@@ -56,13 +56,10 @@ def divergence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> st
         if arm != BASELINE and paired:
             p = _fisher((bad, len(own) - bad), (base, len(paired) - base))
             relative = f"{bad / base - 1:+.0%}" if base and len(paired) == len(own) else _NONE
-        finals = [r.final_loss for r in own.values() if r.final_loss is not None]
-        final = f"{statistics.median(finals):.3f}" if finals else _NONE
-        theirs = paper.get(arm, _NONE)
-        theirs = f"{theirs:.1f} %" if isinstance(theirs, float) else theirs
-        failed = len(own) - sum(final <= bar for final in finals)
-        counts = (f"{bad}/{len(own)}", f"{bad / len(own):.0%}", f"{failed}/{len(own)}")
-        cells.append((f"`{arm}`", *counts, p, relative, final, theirs))
+        trained = sum(r.final_loss is not None and r.final_loss <= bar for r in own.values())
+        counts = (f"{bad}/{len(own)}", f"{bad / len(own):.0%}", f"{len(own) - trained}/{len(own)}")
+        shown = (p, relative, _median_loss(own.values()), _published(paper, arm))
+        cells.append((f"`{arm}`", *counts, *shown))
     header = (
         *("arm", "diverged", "share", "failed", "Fisher p", "relative", "final loss", "paper"),
     )
@@ -72,6 +69,36 @@ def divergence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> st
 def paired_divergence(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
     """Compare the arms at the rates that most arms share."""
     return divergence(_paired(rows), paper)
+
+
+def learning(rows: Sequence[TrialRow], paper: Mapping[str, float | str], *, chance: float) -> str:
+    """Compare how many trials of every arm failed to learn with the baseline's.
+
+    A trial failed if it did not end below chance by the margin of the ladders' policy. A trial that
+    diverged by the published label and did not fail had a harmless spike. Fisher's test and the
+    median loss are those of `divergence`, with failed trials in the place of diverged ones.
+    """
+    rows = _paired(rows)
+    by_arm = {arm: {(r.rate, r.seed): r for r in rows if r.arm == arm} for arm in _arms(rows)}
+    bar = chance - OutcomePolicy().margin
+    failed = {
+        key: row.final_loss is None or row.final_loss > bar
+        for arm, own in by_arm.items()
+        for key, row in (((arm, *at), row) for at, row in own.items())
+    }
+    cells = []
+    for arm, own in by_arm.items():
+        paired = [at for at in own if at in by_arm[BASELINE]]
+        bad = sum(failed[arm, *at] for at in own)
+        base = sum(failed[BASELINE, *at] for at in paired)
+        is_compared = arm != BASELINE and paired
+        p = _fisher((bad, len(own) - bad), (base, len(paired) - base)) if is_compared else _NONE
+        harmless = sum(row.has_diverged and not failed[arm, *at] for at, row in own.items())
+        diverged = f"{_diverged(own.values())}/{len(own)}"
+        counts = (diverged, f"{harmless}", f"{bad}/{len(own)}", f"{bad / len(own):.0%}")
+        cells.append((f"`{arm}`", *counts, p, _median_loss(own.values()), _published(paper, arm)))
+    header = ("arm", "diverged", "harmless", "failed", "share", "Fisher p", "final loss", "paper")
+    return markdown(header, cells)
 
 
 def stable_rates(rows: Sequence[TrialRow], paper: Mapping[str, float | str]) -> str:
@@ -167,6 +194,17 @@ def _arms(rows: Sequence[TrialRow]) -> list[str]:
 
 def _diverged(rows: Iterable[TrialRow]) -> int:
     return sum(row.has_diverged for row in rows)
+
+
+def _median_loss(rows: Iterable[TrialRow]) -> str:
+    """Return the median final loss of the trials that ended."""
+    finals = [row.final_loss for row in rows if row.final_loss is not None]
+    return f"{statistics.median(finals):.3f}" if finals else _NONE
+
+
+def _published(paper: Mapping[str, float | str], arm: str) -> str:
+    theirs = paper.get(arm, _NONE)
+    return f"{theirs:.1f} %" if isinstance(theirs, float) else theirs
 
 
 def _fisher(first: tuple[int, int], second: tuple[int, int]) -> str:

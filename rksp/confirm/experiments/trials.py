@@ -40,7 +40,7 @@ class Trial(BaseModel):
     family: str
     shape: dict[str, bool | int | float | str | None]
     task: str
-    task_options: dict[str, int] = {}
+    task_options: dict[str, int | str] = {}
     recipe: Recipe
     seed: int
     arm: str = "baseline"
@@ -68,10 +68,10 @@ def small_trial(
     rate: float,
     warmup: int = 100,
     clip: float | None = None,
-    task_length: int | None = None,
+    steps: int = 300,
     **more: object,
 ) -> Trial:
-    """Return a trial of 300 steps at a constant rate on a model with 4 heads and 256 tokens."""
+    """Return a trial at a constant rate on a model with 4 heads and, by default, 256 tokens."""
     shape = {
         "hidden_size": width,
         "num_hidden_layers": depth,
@@ -82,15 +82,14 @@ def small_trial(
     recipe = Recipe(
         learning_rate=rate,
         warmup_steps=warmup,
-        max_steps=300,
+        max_steps=steps,
         schedule="constant",
         max_grad_norm=clip,
         batch_size=batch,
         sequence_length=length,
     )
     shape |= more.pop("shape", {})
-    options = {} if task_length is None else {"length": task_length}
-    given = {"family": family, "shape": shape, "task": task, "task_options": options}
+    given = {"family": family, "shape": shape, "task": task}
     return Trial(**given, recipe=recipe, seed=0, **more)
 
 

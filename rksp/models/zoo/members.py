@@ -164,6 +164,11 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = 
     "mamba": ("mamba", "causal-lm", _mamba),
     "bert": ("bert", "masked-lm", _bert),
     "vit": ("vit", "image-classification", _vit),
+    "vit_cifar10": (
+        "vit",
+        "image-classification",
+        _with(_vit, image_size=32, patch_size=4, num_channels=3),
+    ),
 }
 
 FAMILIES: tuple[str, ...] = (*ZOO_FAMILIES, *HF_FAMILIES)

@@ -1,0 +1,52 @@
+"""Profiles over training: spectra and ranks of the whole model, from initialization on."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch, which the page of a stored report does not need
+    from rksp.monitors.base import Reading
+
+# Quantity → its name on a page. A value is the mean over blocks of near-unit mass, the geometric
+# mean over matrices of stable rank, and the mean over layers of the lowest head's QK rank.
+PROFILED = {
+    "near_unit_mass": "Near-unit mass M≈1",
+    "stable_rank": "Stable rank",
+    "qk_delta2_rank": "Effective rank of the change of QK",
+}
+
+Curve = list[tuple[int, float]]
+
+
+def profile_curves(readings: Sequence[Reading]) -> dict[str, Curve]:
+    """Return (step, value) of every quantity of `PROFILED` that was read, in the order of steps.
+
+    Of the windows of `qk_delta2_rank` it takes the shortest. Values that are not finite are left
+    out.
+    """
+    windows = [int(r.quantity.rpartition("_")[2]) for r in readings if _is_window(r.quantity)]
+    shortest = f"qk_delta2_rank_{min(windows, default=0)}"
+    found: dict[str, dict[int, list[float]]] = {}
+    for reading in readings:
+        name = "qk_delta2_rank" if reading.quantity == shortest else reading.quantity
+        is_mean = name == "near_unit_mass" and reading.layer
+        if name in PROFILED and not is_mean and math.isfinite(reading.value):
+            found.setdefault(name, {}).setdefault(reading.step, []).append(reading.value)
+    return {
+        name: [(step, _mean(name, values)) for step, values in sorted(found[name].items())]
+        for name in PROFILED
+        if name in found
+    }
+
+
+def _is_window(quantity: str) -> bool:
+    stem, _, window = quantity.rpartition("_")
+    return stem == "qk_delta2_rank" and window.isdigit()
+
+
+def _mean(name: str, values: Sequence[float]) -> float:
+    is_geometric = name == "stable_rank" and min(values) > 0
+    return statistics.geometric_mean(values) if is_geometric else statistics.fmean(values)
