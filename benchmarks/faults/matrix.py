@@ -51,9 +51,9 @@ batch_sizes: [4]
 sequence_lengths: [16]
 steps: [4]
 """
-# What differs between equal runs and says so: times, and what names the machine's state.
-# Of JUnit, of a table, of the report inside an HTML page.
+# Times of JUnit, of a table, of the report inside an HTML page.
 _TIME = re.compile(rb' time="[\d.]+"|(?<=\| )[\d.]+ s(?= \|)|"timings":\{[^}]*\}')
+# What differs between equal runs and says so: times, and what names the machine's state.
 _VARIES = ("seconds", "timings", "overhead", "threads", "created", "command", "progress")
 
 
