@@ -112,12 +112,12 @@ print(returned, grown(100))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
-def test_a_hole_takes_no_piece_of_its_size_unless_freed_memory_goes_back():
+def test_pieces_freed_between_others_go_back_to_the_system_at_once():
     done = subprocess.run(
         [sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True
     )
     returned, kept = map(float, done.stdout.split())
-    assert returned < 1.1 < 1.3 < kept
+    assert 0.9 < returned < 1.1, kept
 
 
 def test_freed_pieces_go_back_to_the_system():
