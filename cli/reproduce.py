@@ -16,6 +16,7 @@ from rksp.files import check_writable
 NAMES = {
     "kss": "Koopman Spectral Shaping against its alternatives, in the paper's task.",
     "kss-learns": "Koopman Spectral Shaping where runs learn the task.",
+    "msign-learns": "MSign where runs learn the task.",
     "kss-batch": "Koopman Spectral Shaping at four times the batch.",
     "msign": "MSign where training diverges.",
     "msign-deep": "MSign where a deep model stalls.",

@@ -100,8 +100,8 @@ _MSIGN_DEEP = small_trial(
     warmup=50, task_options={"length": 32},
 )  # fmt: skip
 
-# KSS where runs learn: model, task and optimizer are those of `_KSS` at a size that gets far below
-# chance in 400 steps. A step has 512 tokens, and KSS takes all of them.
+# KSS and MSign where runs learn: model, task and optimizer are those of `_KSS` at a size that gets
+# far below chance in 400 steps. A step has 512 tokens, and KSS takes all of them.
 _PAIRS = {"length": 8, "vocab": 16, "pairs": 2}
 _LEARNS = small_trial(
     *("zoo_no_norm", "recall"), width=32, depth=4, length=8, batch=64, rate=0.005,
@@ -150,10 +150,22 @@ EXPERIMENTS: Mapping[str, AnyExperiment] = {
     "kss-learns": Experiment(
         setting=_LEARNS,
         blocks=(
-            Block(seeds=(0, 2), arms=(BASELINE, ENERGY, PUBLISHED, "clip=1.0"), rates=KSS_RATES),
+            Block(seeds=range(3), arms=(BASELINE, ENERGY, PUBLISHED, "clip=1.0"), rates=KSS_RATES),
         ),
         tables=(_LEARNING,),
         paper=_KSS_PAPER,
+    ),
+    "msign-learns": Experiment(
+        setting=_LEARNS,
+        blocks=(
+            Block(
+                seeds=range(3),
+                arms=(BASELINE, "msign:every=20,scope=all", "msign:every=100,scope=all"),
+                rates=(0.005, 0.01),
+            ),
+        ),
+        tables=(_LEARNING,),
+        paper=_MSIGN_PAPER,
     ),
     # At four times the batch the penalty samples as many tokens, and so costs a quarter as much.
     "kss-batch": Experiment(
