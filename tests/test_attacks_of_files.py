@@ -84,7 +84,7 @@ def test_it_is_refused(run, case):
 def test_a_module_that_prints_when_it_is_imported_leaves_stdout_empty(run):
     code, out, err = run("score this:nothing")
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1] == "rksp: this has no callable nothing."
+    assert err.splitlines()[-1] == "rksp: this has no function nothing."
 
 
 def test_a_file_that_blocks_is_not_waited_for(tmp_path):

@@ -12,6 +12,7 @@ from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY
 from rksp.configured import configured_inputs
 from rksp.errors import InputError
 from rksp.recipe import Recipe
+from rksp.text import short
 
 
 def scored(capsys, *arguments: str) -> tuple[int, dict]:
@@ -70,7 +71,7 @@ def test_what_was_given_has_no_alternative(capsys):
 def test_the_findings_advise_the_rate_to_start_with(capsys):
     _, report = scored(capsys, "gpt2", "--lr", "0.5", "--warmup-steps", "50", "--exit-zero")
     advised = {f["code"]: f["fix"] for f in report["findings"] if "rate to" in f["fix"]}
-    start = f"{report['seeds'][0]['risk']['start_here']:.2g}"
+    start = short(report["seeds"][0]["risk"]["start_here"], 2)
     assert {"RKSP501", "RKSP502"} <= set(advised)
     assert all(fix.endswith(f"ower the learning rate to {start}.") for fix in advised.values())
 

@@ -86,6 +86,7 @@ def _options(command) -> set[str]:
 
 # Options that take a path or a place, and only read it.
 READS = {
+    "--data",
     "--real",
     "--recipe",
     "--probe",

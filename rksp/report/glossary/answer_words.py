@@ -63,7 +63,7 @@ ANSWER_WORDS: tuple[Word, ...] = (
             "sources. The model saw nothing of the source. The next column is the same for the "
             "best rate. 0.3 decades are a factor of two."
         ),
-        spellings=("best rate missed by", "rule", "same rate", "1/√width", "1/width", "rate"),
+        spellings=("best rate missed by", "rule", "same rate", "1/√width", "1/width"),
     ),
     Word(name="next", meaning="The command that is most useful after this answer."),
     Word(
