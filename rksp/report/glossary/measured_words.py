@@ -17,7 +17,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
             "Near-unit mass: the share of a block's eigenvalues with a modulus between 0.90 and "
             "1.05. Its mean over the blocks is the published score."
         ),
-        usual=(0.061, 1.0),
+        usual=(0.062, 1.0),
         feature="near_unit_mass",
         spellings=("near-unit mass", "near_unit_mass", "published_score", "m~1", "near-unit"),
         source=_PAPER,
@@ -25,7 +25,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
     _Quantity(
         name="M>1",
         meaning="Expansive mass: the share of a block's eigenvalues with a modulus above 1.05.",
-        usual=(0.0, 0.73),
+        usual=(0.0, 0.72),
         feature="expansive_mass",
         spellings=("expansive mass", "expansive_mass", "outside: grows with depth"),
         source=_PAPER,
@@ -42,7 +42,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
     _Quantity(
         name="ρ",
         meaning="Spectral radius: the largest modulus of a block's eigenvalues.",
-        usual=(1.0, 26.0),
+        usual=(1.0, 25.0),
         feature="spectral_radius",
         spellings=("rho", "spectral radius", "spectral_radius", "spectral radius ρ"),
     ),
@@ -53,7 +53,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
             "it is large, states can grow for a while although every eigenvalue has a modulus "
             "below 1."
         ),
-        usual=(46.0, 1100.0),
+        usual=(47.0, 1000.0),
         feature="eigenvector_condition",
         spellings=("kappa", "eigenvector_condition", "eigenvector condition", "condition κ(V)"),
     ),
@@ -63,7 +63,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
             "Henrici's departure from normality, from 0 (orthogonal eigenvectors) to 1 (no "
             "eigenvalue differs from zero)."
         ),
-        usual=(0.044, 0.95),
+        usual=(0.046, 0.94),
         feature="nonnormality",
         spellings=("nonnormality",),
         source="Henrici (1962).",
@@ -74,7 +74,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
             "Energy gain: the mean of the squared singular values of a block's fitted map. Random "
             "states leave the block with this multiple of their energy."
         ),
-        usual=(1.0, 2800.0),
+        usual=(1.0, 2700.0),
         feature="energy_gain",
         spellings=("energy gain", "energy_gain"),
         source=_PAPER,
@@ -82,7 +82,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
     _Quantity(
         name="η",
         meaning="Nonlinearity ratio: the part of a block's update that no linear map explains.",
-        usual=(0.11, 1.3),
+        usual=(0.12, 1.3),
         feature="nonlinearity",
         spellings=("eta", "nonlinearity"),
         source=_PAPER,
@@ -90,7 +90,7 @@ MEASURED_WORDS: tuple[Word, ...] = (
     _Quantity(
         name="update",
         meaning="The size of a block's update divided by the size of its input.",
-        usual=(0.037, 24.0),
+        usual=(0.04, 24.0),
         feature="update_ratio",
         spellings=("update ratio", "update_ratio"),
     ),
