@@ -97,6 +97,7 @@ def test_a_device_without_room_is_said():
 
 def test_kills_while_writing_leave_a_whole_file(tmp_path):
     path = tmp_path / "file"
+    path.write_text("a" * 2_000_000)  # a busy machine may not get to the first write in time
     for kill in range(8):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
