@@ -164,7 +164,7 @@ def measure(version: str, route: str, wheels: Path | None) -> str:
     python, full = found
     install, score = readme_commands()[route].rsplit(" && ", 1)
     if route == "cpu" and wheels:
-        install = install.replace(_CPU, f"--find-links {wheels}")
+        install = install.replace(_CPU, f"-f {wheels}")
     print(f"Python {full}, {route}: {install} && {score}", flush=True)
     with tempfile.TemporaryDirectory() as folder, _tunnel() as tunnel:
         source = _export(Path(folder))

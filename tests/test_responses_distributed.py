@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainers import BACKOFF, LEAP, MONITORS, TRAINERS, Planted, Setting
+from trainers import BACKOFF, LEAP, MONITORS, TRAINERS, Planted, Setting, looped
 
 from rksp.training.callbacks.plain import LoopWatch
 
@@ -49,17 +49,7 @@ def _fsdp2(folder: Path, setting: Setting) -> LoopWatch:
     fully_shard(model, mesh=mesh)
     optimizer, schedule = setting.optimizer(model)
     watch = LoopWatch(model, optimizer, **setting.watching())
-    for batch in setting.data():
-        watch.begin_step()
-        loss = model(**batch).loss
-        watch.penalized(loss).backward()
-        watch.after_backward(loss)
-        optimizer.step()
-        schedule.step()
-        watch.after_update()
-        optimizer.zero_grad()
-    watch.close()
-    return watch
+    return looped(watch, model, optimizer, schedule, setting)
 
 
 def _seen(loop: LoopWatch) -> dict[str, object]:

@@ -140,6 +140,11 @@ def plain(path: Path, setting: Setting) -> LoopWatch:
     optimizer, schedule = setting.optimizer(model)
     called = DistributedDataParallel(model) if ranks() > 1 else model
     watch = LoopWatch(model, optimizer, **setting.watching())
+    return looped(watch, called, optimizer, schedule, setting)
+
+
+def looped(watch: LoopWatch, called, optimizer, schedule, setting: Setting) -> LoopWatch:
+    """Train in a plain loop; `called` is the model, or what shares it among ranks."""
     for batch in setting.data():
         watch.begin_step()
         loss = called(**batch).loss
