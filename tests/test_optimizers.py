@@ -12,7 +12,8 @@ from torch import nn
 
 from rksp.errors import InputError
 from rksp.evidence import first_step
-from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named
+from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
+from rksp.optimizers.adam_kin import AdamKin, Mars
 from rksp.recipe import Recipe
 
 NAMES = [spec.name for spec in OPTIMIZERS]
@@ -25,7 +26,7 @@ def test_a_recipe_chooses_among_the_table():
 
 
 def test_an_optimizer_that_is_only_known_is_refused_with_the_way_out():
-    assert MADE == ["adamw", "sgd", "lion", "adafactor", "muon"]
+    assert MADE == ["adamw", "sgd", "lion", "adafactor", "muon", "nadamw", "cautious", "mars"]
     with pytest.raises(InputError, match="'soap', but cannot take its steps; choose adamw, sgd"):
         make_optimizer(nn.Linear(2, 2), Recipe(optimizer="soap", learning_rate=1e-3))
 
@@ -46,7 +47,8 @@ def test_every_optimizer_can_be_made_and_steps(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_step_depends_on_fields_of_the_table_alone(name):
     other = Recipe(optimizer=name, max_steps=7, adam_beta1=0.5, batch_size=3, momentum=0.1)
-    assert first_step(other) == first_step(Recipe(optimizer=name))
+    reads_beta1 = "adam_beta1" in optimizer_spec(name).first_step
+    assert (first_step(other) == first_step(Recipe(optimizer=name))) is not reads_beta1
     decayed = other.model_copy(update={"weight_decay": 0.5})
     assert first_step(decayed) != first_step(other)
 
@@ -77,3 +79,89 @@ def test_the_table_needs_no_torch():
     code = "import sys, rksp.recipe, rksp.options; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def _walk(name: str, gradients: list[torch.Tensor], start: torch.Tensor) -> torch.Tensor:
+    """Return a weight after a step along each of several gradients."""
+    model = nn.Linear(3, 2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(start)
+    optimizer = make_optimizer(
+        model, Recipe(optimizer=name, learning_rate=0.1, adam_beta2=0.98, weight_decay=0.5)
+    )
+    for gradient in gradients:
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+    return model.weight.detach()
+
+
+def _by_hand(name: str, gradients: list[torch.Tensor], start: torch.Tensor) -> torch.Tensor:
+    """Take the same steps from the papers' equations, one after the other."""
+    beta1, beta2, eps = 0.9, 0.98, 1e-8
+    weight, mean, square, last = start.clone(), 0.0, 0.0, None
+    for t, gradient in enumerate(gradients, start=1):
+        seen = gradient
+        if name == "mars" and last is not None:
+            seen = gradient + 0.025 * beta1 / (1 - beta1) * (gradient - last)
+        if name == "mars" and seen.norm() > 1:
+            seen = seen / seen.norm()
+        last = gradient
+        mean = beta1 * mean + (1 - beta1) * seen
+        square = beta2 * square + (1 - beta2) * seen**2
+        ahead = mean / (1 - beta1**t)
+        if name == "nadamw":
+            ahead = beta1 * mean / (1 - beta1 ** (t + 1)) + (1 - beta1) * seen / (1 - beta1**t)
+        update = ahead / ((square / (1 - beta2**t)).sqrt() + eps)
+        if name == "cautious":
+            kept = (update * gradient > 0).double()
+            update = update * kept / kept.mean()
+        weight = weight * (1 - 0.1 * 0.5) - 0.1 * update
+    return weight
+
+
+@pytest.mark.parametrize("name", ["adamw", "nadamw", "cautious", "mars"])
+def test_the_kin_of_adam_take_the_steps_of_their_papers(name):
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    start, gradients = draw(), [draw() for _ in range(5)]
+    torch.testing.assert_close(_walk(name, gradients, start), _by_hand(name, gradients, start))
+    others = {"adamw", "nadamw", "cautious", "mars"} - {name}
+    for other in others:  # a negative control: the five steps tell them apart
+        gap = (_walk(name, gradients, start) - _by_hand(other, gradients, start)).abs().max()
+        assert gap > 1e-3
+
+
+def test_kin_that_change_nothing_are_adamw():
+    model = nn.Linear(4, 3)
+    twin = nn.Linear(4, 3)
+    twin.load_state_dict(model.state_dict())
+    options = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    ours = AdamKin(model.parameters(), **options)
+    torchs = torch.optim.AdamW(twin.parameters(), **options)
+    for seed in range(4):
+        inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+        for net, optimizer in ((model, ours), (twin, torchs)):
+            optimizer.zero_grad()
+            net(inputs).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(model.weight, twin.weight)
+
+
+def test_a_state_can_be_saved_and_goes_on():
+    def gradient(seed):
+        return torch.randn(3, generator=torch.Generator().manual_seed(seed))
+
+    weight, copy = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    whole, halted = Mars([weight], lr=0.1), Mars([copy], lr=0.1)
+    for seed in range(4):
+        weight.grad = gradient(seed)
+        whole.step()
+    for seed in range(2):
+        copy.grad = gradient(seed)
+        halted.step()
+    resumed = Mars([copy], lr=0.1)
+    resumed.load_state_dict(halted.state_dict())
+    for seed in range(2, 4):
+        copy.grad = gradient(seed)
+        resumed.step()
+    assert torch.equal(weight, copy)

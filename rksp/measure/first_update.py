@@ -25,7 +25,8 @@ class FirstUpdate:
     """The first update of an optimizer per unit rate, from gradients kept as factors.
 
     AdamW's is −g / (|g| + ε), because its moments are corrected to g and g². Lion's is −sign(g).
-    SGD's is −g, because its momentum is empty. Decay adds −λθ to each. Rows of these updates need
+    SGD's is −g, because its momentum is empty. NAdamW's is AdamW's times 1 + β₁ / (1 + β₁), as it
+    looks one step ahead. Decay adds −λθ to each. Rows of these updates need
     only the same rows of the gradient. Any other optimizer takes a step on the whole weight.
 
     Args:
@@ -133,7 +134,17 @@ def _sgd(gradient: Tensor, options: Mapping[str, object]) -> Tensor:
     return gradient.neg_()
 
 
-_BY_ROWS = {torch.optim.AdamW: _adam, Lion: _lion, torch.optim.SGD: _sgd}
+def _nadam(gradient: Tensor, options: Mapping[str, object]) -> Tensor:
+    beta1 = options["betas"][0]
+    return _adam(gradient, options).mul_(1 + beta1 / (1 + beta1))
+
+
+_BY_ROWS = {
+    torch.optim.AdamW: _adam,
+    torch.optim.NAdam: _nadam,
+    Lion: _lion,
+    torch.optim.SGD: _sgd,
+}
 
 
 def _step(

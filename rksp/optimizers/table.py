@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+_AT_ONCE = 1e9  # torch's NAdam raises beta1 to its value at this speed
 Family = Literal["adaptive", "plain", "sign-like", "orthogonal", "layerwise"]
 
 
@@ -60,13 +61,39 @@ def _adamw(model: nn.Module, recipe: Settings) -> Optimizer:
     import torch
 
     # One fused update per step; without it, the first group would make torch choose the slow loop.
-    return torch.optim.AdamW(
+    return torch.optim.AdamW(_decayed_groups(model, recipe), **_adam_options(recipe), fused=True)
+
+
+def _nadamw(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build Adam with Nesterov's look-ahead, of a constant beta1 as in optax and timm."""
+    import torch
+
+    return torch.optim.NAdam(
         _decayed_groups(model, recipe),
-        lr=recipe.learning_rate,
-        betas=(recipe.adam_beta1, recipe.adam_beta2),
-        eps=recipe.adam_epsilon,
-        fused=True,
+        **_adam_options(recipe),
+        momentum_decay=_AT_ONCE,
+        decoupled_weight_decay=True,
     )
+
+
+def _cautious(model: nn.Module, recipe: Settings) -> Optimizer:
+    from rksp.optimizers.adam_kin import Cautious
+
+    return Cautious(_decayed_groups(model, recipe), **_adam_options(recipe))
+
+
+def _mars(model: nn.Module, recipe: Settings) -> Optimizer:
+    from rksp.optimizers.adam_kin import Mars
+
+    return Mars(_decayed_groups(model, recipe), **_adam_options(recipe))
+
+
+def _adam_options(recipe: Settings) -> dict[str, object]:
+    return {
+        "lr": recipe.learning_rate,
+        "betas": (recipe.adam_beta1, recipe.adam_beta2),
+        "eps": recipe.adam_epsilon,
+    }
 
 
 def _sgd(model: nn.Module, recipe: Settings) -> Optimizer:
@@ -173,9 +200,30 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         make=_muon,
         follow_adam="some",
     ),
-    _unmade("nadamw", "adaptive", "nadam", follow_adam="all"),
-    _unmade("cautious", "adaptive", "cautious", follow_adam="all"),
-    _unmade("mars", "adaptive", "mars", follow_adam="all"),
+    OptimizerSpec(
+        name="nadamw",
+        family="adaptive",
+        aliases=(("nadam", ""),),
+        first_step=("adam_beta1", "adam_epsilon", "max_grad_norm", "weight_decay"),
+        make=_nadamw,
+        follow_adam="all",
+    ),
+    OptimizerSpec(
+        name="cautious",
+        family="adaptive",
+        aliases=(("cautious", ""),),
+        first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
+        make=_cautious,
+        follow_adam="all",
+    ),
+    OptimizerSpec(
+        name="mars",
+        family="adaptive",
+        aliases=(("mars", ""),),
+        first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
+        make=_mars,
+        follow_adam="all",
+    ),
     _unmade("sophia", "adaptive", "sophia"),
     _unmade("soap", "adaptive", "soap"),
     _unmade("kron", "orthogonal", "kron", "psgd"),
