@@ -109,7 +109,7 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
         "| source | ladders | start here: median | 90 % | fails | above do not exceed |",
         "|---|---|---|---|---|---|",
     ]
-    pooled, covered, probabilities, failed, weights, number = [], [], [], [], [], []
+    pooled, covered, judged, probabilities, failed, weights, number = ([] for _ in range(7))
     for name, found in by_source.items():
         mine = _adam(found)
         lost = [float(p.ladder.excess_at(p.start)) for p in mine]
@@ -122,6 +122,7 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
         )
         pooled += lost
         covered.append(share)
+        judged.append(np.mean([p.is_covered for p in edged if p.ladder.inputs.norm != "none"]))
         runs = sum(len(p.failed) for p in mine)
         for p in mine:
             probabilities += p.failed.tolist()
@@ -132,6 +133,7 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
         f"| all | {len(pooled)} | {np.median(pooled):.3f} | {np.quantile(pooled, 0.9):.3f} | | "
         f"{np.mean(covered):.0%} |"
     )
+    lines.append(f"| all with a norm, which rksp judges | | | | | {np.mean(judged):.0%} |")
     y, p = np.array(failed), np.array(probabilities)
     alike = _weighted_ece(y, p, np.array(weights))
     usual, most = _ece_of_exact(p, np.array(number), np.array(weights))
@@ -195,17 +197,19 @@ def _lab(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
         lines.append(f"| do not exceed instead | | | | {_worth(found, lambda p: p.ceiling)} |")
         covered = np.mean([p.is_covered for p in found if p.ladder.has_edge])
     lab = [x for x in ladders if x.source == LAB]
-    own = lambda x: float(
-        np.median(
-            [y.best for y in lab if y.inputs.optimizer == x.inputs.optimizer and y.name != x.name]
-        )
-    )
-    base = lambda p: own(p.ladder)
-    lines.append(f"| median best rate of the optimizer | | | | {_worth(found, base)} |")
+    usual = lambda p: _usual_best(p.ladder, lab)
+    lines.append(f"| median best rate of the optimizer | | | | {_worth(found, usual)} |")
     gain = difference(y, *margins, names)
     lines += ["", f"{covered:.1%} of their edges lie above *do not exceed*. Measuring adds "]
     lines[-1] += f"{gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of AUROC."
     return "\n".join(lines)
+
+
+def _usual_best(ladder: EdgeLadder, lab: Sequence[EdgeLadder]) -> float:
+    """Return the median best rate of the others with this optimizer, or of all if it has none."""
+    others = [x for x in lab if x.name != ladder.name]
+    kin = [x for x in others if x.inputs.optimizer == ladder.inputs.optimizer]
+    return float(np.median([x.best for x in kin or others]))
 
 
 def _probes(
@@ -281,7 +285,7 @@ def _transfer(ladders: Sequence[EdgeLadder]) -> str:
         "|---|---|---|",
     ]
     for rule, edge, best in transfer_errors(ladders):
-        lines.append(f"| {rule} | {edge:.2f} | {best:.2f} |")
+        lines.append(f"| {rule} | {edge:.3f} | {best:.3f} |")
     return "\n".join(lines)
 
 

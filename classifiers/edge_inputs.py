@@ -14,6 +14,7 @@ _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # What a classifier counts as: the lab's have ten classes and stand with this number in the data,
 # which say nothing of other numbers of classes.
 CLASSIFIER_VOCABULARY = 256
+_FEW_STEPS = 100  # from which what builds up over a run counts
 _DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
@@ -86,7 +87,8 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     schedule that does not decay costs more the longer the run is, and one that ends at a tenth of
     its peak hardly anything. Depth costs more where no block normalizes, since what each adds is
     multiplied by the next. The memories of Adam's moments count where the first is long
-    (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, or outlasts the second.
+    (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the run,
+    or outlasts the second.
     """
     is_warmed = inputs.optimizer in _WARMED
     warmup = min(inputs.warmup_steps if is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
@@ -95,18 +97,19 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         first = -math.log10(1 - (inputs.beta1 if inputs.beta1 is not None else _ADAM_BETAS[0]))
         second = -math.log10(1 - (inputs.beta2 if inputs.beta2 is not None else _ADAM_BETAS[1]))
     looks_ahead = first is not None and inputs.optimizer in _LOOKING_AHEAD
+    lasting = math.log10(max(inputs.steps, _FEW_STEPS) / _FEW_STEPS)
     features = {
         "width": math.log10(inputs.width),
         "depth": math.log10(inputs.depth),
         "warmup": math.log10(100 + warmup),
         "final_share": inputs.final_share**2,
-        "undecayed_steps": inputs.final_share**2 * math.log10(max(inputs.steps, 100) / 100),
+        "undecayed_steps": inputs.final_share**2 * lasting,
         "batch_tokens": math.log10(inputs.batch_tokens),
         "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
         "post_norm": float(inputs.norm == "post"),
         "no_norm": float(inputs.norm == "none"),
         "no_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "none" else 0.0,
-        "short_memory": max(0.0, _SHORT_MEMORY - first) if looks_ahead else 0.0,
+        "short_memory": max(0.0, _SHORT_MEMORY - first) * lasting if looks_ahead else 0.0,
         "long_memory": max(0.0, first - _LONG_MEMORY) if first is not None else 0.0,
         "memory_excess": max(0.0, first - second) if first is not None else 0.0,
     }
@@ -139,14 +142,14 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
     Column(name="no_norm", meaning="no normalization", sign=-1),
     Column(name="no_norm_depth", meaning="blocks that nothing normalizes", sign=-1),
-    Column(name="short_memory", meaning="a low beta1 with look-ahead", sign=-1),
+    Column(name="short_memory", meaning="a low beta1 with look-ahead over many steps", sign=-1),
     Column(name="long_memory", meaning="a high beta1", sign=-1),
     Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )
 # Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
 MEASURED_COLUMNS: tuple[Column, ...] = (
-    Column(name="nonlinearity", meaning="the nonlinearity of the blocks"),
+    Column(name="grad_norm", meaning="the gradient before the first step"),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,15 @@ LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
 OPENLM = "openlm"  # runs at one rate that differ in the warm-up (Gadre et al., 2024); never fitted
 BRIDGE = "bridge"  # the group of the lab's ladders of ten times the steps
 MARGIN = 0.25  # nats above the best from which a run above the best rate has failed
+
+
+def log_rates(rates: Iterable[float]) -> np.ndarray:
+    """Return the decimal logarithms, each as `math.log10` has it.
+
+    numpy's differ from it in the last bit, and on another processor otherwise: then the best rate
+    of a ladder is not among its rates, and the same data give another model.
+    """
+    return np.array([math.log10(rate) for rate in rates])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -14,6 +14,7 @@ from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
 from rksp.classifiers.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.edge_model import EdgeModel
 
+CONFIGURED = "rksp, configuration alone"
 # Shifts of log10 of a rate from one model to another, that need no model.
 RULES: dict[str, Callable[[EdgeInputs, EdgeInputs], float]] = {
     "same rate": lambda small, large: 0.0,
@@ -30,21 +31,51 @@ class Transfer:
         rate: For the large model.
         edge_shift: log10 of the large model's edge over the small one's.
         rules: What the rules beside it say.
+        used: The measured columns that it rests on; empty if on the configurations alone.
     """
 
     rate: float
     edge_shift: float
     rules: dict[str, float]
+    used: tuple[str, ...] = ()
 
 
-def transfer(model: EdgeModel, small: EdgeInputs, large: EdgeInputs, rate: float) -> Transfer:
-    """Keep the distance from the edge: multiply the rate by the ratio of the edges."""
-    shift = model.predict(large).log_edge - model.predict(small).log_edge
+def transfer(
+    model: EdgeModel,
+    small: EdgeInputs,
+    large: EdgeInputs,
+    rate: float,
+    measured: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
+) -> Transfer:
+    """Keep the distance from the edge: multiply the rate by the ratio of the edges.
+
+    Args:
+        model: The model of the edge.
+        small: The model and the recipe that the rate is tuned for.
+        large: Those to carry it to.
+        rate: The small one's.
+        measured: Features of both at learning rate 1, by name (`rksp.features`). What only one of
+            them has is not used: it would count as a difference between them.
+    """
+    of_small, of_large = _in_both(model, measured)
+    shift = model.predict(large, of_large).log_edge - model.predict(small, of_small).log_edge
     return Transfer(
         rate=rate * 10**shift,
         edge_shift=shift,
         rules={name: rate * 10 ** rule(small, large) for name, rule in RULES.items()},
+        used=tuple(of_small),
     )
+
+
+def _in_both(model: EdgeModel, measured: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Keep the measured columns that are finite in all."""
+    measured = list(measured)
+    names = [
+        name
+        for name in model.expected
+        if all(math.isfinite(values.get(name, math.nan)) for values in measured)
+    ]
+    return [{name: values[name] for name in names} for values in measured]
 
 
 def with_transfer_errors(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> EdgeModel:
@@ -60,7 +91,7 @@ def transfer_errors(ladders: Sequence[EdgeLadder]) -> list[tuple[str, float, flo
     """Measure the errors of a shift between public shapes; ours is called "rksp".
 
     Every pair of shapes of one source counts once, with the medians over their ladders; the model
-    did not see the source.
+    did not see the source, and reads what was measured of both shapes or of none.
 
     Args:
         ladders: Of the lab and of public sources.
@@ -80,7 +111,7 @@ def transfer_errors(ladders: Sequence[EdgeLadder]) -> list[tuple[str, float, flo
         by_shape = {shape: [x for x in mine if x.shape == shape] for shape in shapes}
         for one, other in combinations(shapes, 2):
             _compare(found, seen, by_shape[one], by_shape[other])
-    rules = ["rksp", *RULES]
+    rules = ["rksp", CONFIGURED, *RULES]
     return [
         (name, float(np.median(found[name][0])), float(np.median(found[name][1])))
         for name in rules
@@ -97,10 +128,26 @@ def _compare(
     middle = lambda value, ladders: float(np.median([value(x) for x in ladders]))
     edge = middle(lambda x: x.edge, large) - middle(lambda x: x.edge, small)
     best = middle(lambda x: x.best, large) - middle(lambda x: x.best, small)
-    log_edge = lambda x: model.predict(x.inputs).log_edge
-    shifts = {"rksp": middle(log_edge, large) - middle(log_edge, small)}
+    shifts = {
+        CONFIGURED: _shift(model, small, large, ({}, {})),
+        "rksp": _shift(model, small, large, (small[0].measured, large[0].measured)),
+    }
     shifts |= {name: rule(small[0].inputs, large[0].inputs) for name, rule in RULES.items()}
     for name, shift in shifts.items():
         edges, bests = found.setdefault(name, ([], []))
         edges.append(abs(shift - edge))
         bests.append(abs(shift - best))
+
+
+def _shift(
+    model: EdgeModel,
+    small: Sequence[EdgeLadder],
+    large: Sequence[EdgeLadder],
+    measured: tuple[Mapping[str, float], Mapping[str, float]],
+) -> float:
+    """Return the shift between the medians over the ladders of two shapes."""
+    middles = [
+        float(np.median([model.predict(x.inputs, values).log_edge for x in ladders]))
+        for ladders, values in zip((small, large), _in_both(model, measured), strict=True)
+    ]
+    return middles[1] - middles[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_ladder import MARGIN, OPENLM, PUBLISHED, EdgeLadder, bracket
+from rksp.classifiers.edge_ladder import MARGIN, OPENLM, PUBLISHED, EdgeLadder, bracket, log_rates
 from rksp.errors import ArtifactError
 from rksp.files import read_text
 
@@ -130,7 +130,7 @@ def _ladder(
         low=low,
         high=high,
         best=math.log10(rates[best]),
-        rates=np.log10(rates),
+        rates=log_rates(rates),
         excess=np.minimum(excess, cap),
         failed=failed,
         measured=measured.get(shape, {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -20,6 +20,7 @@ from rksp.text import short
 if TYPE_CHECKING:
     from rksp.classifiers.edge_inputs import EdgeInputs
     from rksp.cli.recipe_source import RequestedRun
+    from rksp.models.source import ModelSource
 
 _SMALL = "The model that the rate was tuned on, or its run file."
 _LARGE = "The model to carry the rate to, or its run file."
@@ -33,12 +34,17 @@ def transfer(
     model: Annotated[ModelOptions, Panel(title="Model")],
     recipe_file: RecipeFile = None,
     devices: Devices = None,
+    evidence: Annotated[
+        Literal["config", "response"],
+        typer.Option(help="response: measure both models as a score does; config: build neither."),
+    ] = "response",
     output_format: Annotated[
         Literal["text", "json"], typer.Option("--format", help="text or json.")
     ] = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.classifiers.edge_model import load_edge_model
+    from rksp.classifiers.edge_transfer import CONFIGURED
     from rksp.classifiers.edge_transfer import transfer as carry
     from rksp.risk import beyond
 
@@ -48,14 +54,20 @@ def transfer(
         raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
     quiet_transformers()
     with stdout_for_us_alone():
-        inputs = [_inputs(run, model) for run in runs]
+        sources = [model.resolve(run.target, run.overrides, counts=False) for run in runs]
+        inputs = [_inputs(*pair) for pair in zip(sources, runs, strict=True)]
+        measured = ({}, {}) if evidence == "config" else _measured(sources, runs)
     edges = load_edge_model()
-    found = carry(edges, inputs[0], inputs[1], rate)
-    errors = edges.card.get("transfer", {})
+    found = carry(edges, *inputs, rate, measured)
+    errors = dict(edges.card.get("transfer", {}))
+    configured = errors.pop(CONFIGURED, None)
+    if configured is not None and not found.used:
+        errors["rksp"] = configured
     doubts = sorted({text for x in inputs for text in beyond(edges.predict(x), x)})
     if output_format == "json":
         document = {"small_rate": rate, "rate": found.rate, "edge_shift": found.edge_shift}
         document |= {"rules": found.rules, "errors": errors, "reasons": doubts}
+        document["measured"] = list(found.used)
         json.dump(document, sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")
         return 0
@@ -66,7 +78,8 @@ def transfer(
     )
     for text in doubts:
         typer.echo(f"  not reliable here: {text}")
-    typer.echo(f"  the edge moves by {found.edge_shift:+.2f} decades")
+    read = "the first gradient of each" if found.used else "the configurations alone"
+    typer.echo(f"  the edge moves by {found.edge_shift:+.2f} decades, from {read}")
     rates = {"rksp": found.rate} | found.rules
     columns = ("rule", "rate", "edge missed by", "best rate missed by")
     rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
@@ -76,10 +89,25 @@ def transfer(
     return 0
 
 
-def _inputs(run: RequestedRun, model: ModelOptions) -> EdgeInputs:
+def _measured(
+    sources: Sequence[ModelSource], runs: Sequence[RequestedRun]
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    from rksp.cli.process import with_threads
+    from rksp.cli.progress import live_progress
+    from rksp.options import MeasureOptions
+    from rksp.transfer import measured_pair
+
+    small, large = zip(sources, (run.recipe for run in runs), strict=True)
+    options = with_threads(MeasureOptions())
+    with live_progress() as report:
+        return measured_pair(
+            small, large, options, lambda done, total, step: report(step, done, total)
+        )
+
+
+def _inputs(source: ModelSource, run: RequestedRun) -> EdgeInputs:
     from rksp.configured import configured_inputs
 
-    source = model.resolve(run.target, run.overrides)
     try:
         return configured_inputs(source.config, run.recipe, source.task)
     except InputError as error:

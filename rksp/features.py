@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the numbers outlive the tensors they came from: the answer 
     from rksp.measure.forward import ForwardStats
     from rksp.measure.response import ResponsePoint, ResponseProfile
     from rksp.spectra.profile import SpectralProfile
+    from rksp.spectra.spectrum import LayerSpectrum
 
 SCHEMA = "features-1"
 
@@ -100,9 +101,6 @@ def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:
     def mean(name: str) -> float | None:
         return spectra.aggregates.get(name, {}).get("mean")
 
-    # Directions that too few states left out of a block's map count as nonlinear: a width of the
-    # number of states takes 0.25 to 0.7.
-    is_full = not any(layer.rank_reduced_from for layer in spectra.layers)
     return {
         "near_unit_mass": mean("near_unit_mass"),
         "expansive_mass": mean("expansive_mass"),
@@ -110,9 +108,24 @@ def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:
         "eigenvector_condition": _log(mean("eigenvector_condition")),
         "nonnormality": mean("nonnormality"),
         "energy_gain": _log(mean("energy_gain")),
-        "nonlinearity": mean("nonlinearity") if is_full else None,
+        "nonlinearity": _nonlinearity(spectra.layers),
         "update_ratio": _log(mean("update_ratio")),
     }
+
+
+def _nonlinearity(layers: Sequence[LayerSpectrum]) -> float | None:
+    """Return the mean over the blocks whose states span the width; None if most do not.
+
+    Directions that too few states left out of a block's map would count as nonlinear: a width of
+    the number of states would take 0.25 to 0.7. The first block of a model with rotary positions
+    sees no more states than there are tokens in the text.
+    """
+    known = [
+        layer.nonlinearity
+        for layer in layers
+        if layer.status == "ok" and not layer.rank_reduced_from and layer.nonlinearity is not None
+    ]
+    return sum(known) / len(known) if known and 2 * len(known) >= len(layers) else None
 
 
 def _of_forward(forward: ForwardStats) -> dict[str, float | None]:

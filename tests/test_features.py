@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
+from rksp.datasets.probe import make_probe
 from rksp.features import FEATURES, SCHEMA, Tier, extract
 from rksp.measure.response import ResponsePoint, ResponseProfile
+from rksp.models.resolve import resolve
 from rksp.models.zoo import build_member
 from rksp.spectra.model_profile import profile
 
@@ -84,3 +86,16 @@ def test_nonlinearity_needs_more_states_than_the_width(sequences, is_known):
     values = extract(seen.forward, seen.spectra).values
     assert math.isfinite(values["nonlinearity"]) == is_known
     assert math.isfinite(values["update_ratio"])
+
+
+def test_nonlinearity_leaves_out_a_first_block_that_sees_too_few_tokens():
+    # Rotary positions turn queries and keys alone: block 0 gets one state a token of the text.
+    shape = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 2}
+    shape |= {"num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 128}
+    source = resolve("llama", overrides=shape)
+    seen = profile(source.build(0).eval(), make_probe(source).batch)
+    layers = seen.spectra.layers
+    assert [bool(layer.rank_reduced_from) for layer in layers] == [True, False, False]
+    found = extract(seen.forward, seen.spectra).values["nonlinearity"]
+    assert found == pytest.approx((layers[1].nonlinearity + layers[2].nonlinearity) / 2)
+    assert layers[0].nonlinearity > 1.5 * found  # what it would have added

@@ -64,7 +64,7 @@ OPTIONS = {
     + "--baseline --classifier --exit-zero --fail-on --format --ignore --level --output --recipe "
     "--risk --seed --seeds --select --set --verbose",
     "transfer": RECIPE.replace("--as ", "")
-    + "--allow-hub --format --max-params --recipe --set --trust-remote-code",
+    + "--allow-hub --evidence --format --max-params --recipe --set --trust-remote-code",
 }
 
 REPORT_KEYS = (

@@ -9,11 +9,12 @@ import numpy as np
 
 from rksp.classifiers.edge_ladder import LAB, EdgeLadder
 from rksp.datasets.probe import make_probe
+from rksp.evidence import gather
 from rksp.features import extract
 from rksp.lab.collection import read_collection
 from rksp.lab.plan import LadderSpec
+from rksp.models.given import module_source
 from rksp.models.zoo import build_member
-from rksp.spectra.model_profile import profile
 
 
 def deployed_features(
@@ -27,7 +28,7 @@ def deployed_features(
         collection: Where the lab's ladders are; None for the shipped one.
 
     Returns:
-        The features of the forward pass by ladder.
+        The features by ladder.
     """
     specs = {run.spec.id: run.spec for run in read_collection(collection)}
     lab = [x for x in ladders if x.source == LAB and x.measured and x.name in specs]
@@ -37,7 +38,8 @@ def deployed_features(
 
 def _measure(spec: LadderSpec) -> Mapping[str, float]:
     net = build_member(spec.family, spec.shape, seed=spec.seed).eval()
-    probe = make_probe(net.config)
-    is_zoo = not hasattr(net.config, "model_type")  # the zoo's own models take one tensor
-    seen = profile(net, probe.inputs["input_ids"] if is_zoo else probe.batch)
-    return extract(seen.forward, seen.spectra).values
+    is_zoo = not hasattr(net.config, "model_type")  # rksp brings no batch for these
+    batch = make_probe(net.config).inputs["input_ids"] if is_zoo else None
+    evidence = gather(module_source(net, batch))
+    response = evidence.response(spec.recipe, lambda done, total, label: None)
+    return extract(evidence.profile.forward, evidence.profile.spectra, response).values

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_ladder import BRIDGE, LAB, EdgeLadder
+from rksp.classifiers.edge_ladder import BRIDGE, LAB, EdgeLadder, log_rates
 from rksp.classifiers.real_ladders import read_measured, read_real_ladders
 from rksp.lab.collection import read_collection, trivial_loss
 from rksp.lab.grid import read_ladder_plan
@@ -102,7 +102,7 @@ def _ladder(
         low=math.log10(low),
         high=math.inf if high is None else math.log10(high),
         best=math.log10(judged.best_rate),
-        rates=np.log10(run.rates),
+        rates=log_rates(run.rates),
         excess=np.minimum(np.array(judged.excess), cap),
         failed=np.array([outcome.is_failure for outcome in judged.outcomes]),
         measured=values,
