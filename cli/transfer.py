@@ -99,10 +99,13 @@ def _measured(
 
     small, large = zip(sources, (run.recipe for run in runs), strict=True)
     options = with_threads(MeasureOptions())
-    with live_progress() as report:
-        return measured_pair(
-            small, large, options, lambda done, total, step: report(step, done, total)
-        )
+    try:
+        with live_progress() as report:
+            return measured_pair(
+                small, large, options, lambda done, total, step: report(step, done, total)
+            )
+    except InputError as error:
+        raise InputError(f"{error} Or carry the rate unmeasured: --evidence config.") from None
 
 
 def _inputs(source: ModelSource, run: RequestedRun) -> EdgeInputs:

@@ -120,3 +120,10 @@ def test_what_one_model_alone_shows_is_no_difference():
         )
     ]
     assert shifts[0] == shifts[1] != shifts[2]
+
+
+def test_what_cannot_be_measured_is_said_with_the_way_out(pair, capsys):
+    # The probe holds no sound.
+    assert left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith("--evidence config.")
+    assert left_with(["transfer", pair[0], "wav2vec2", "--lr", "2e-3", "--evidence", "config"]) == 0

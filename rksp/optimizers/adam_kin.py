@@ -7,10 +7,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from rksp.optimizers.groupwise import Groupwise
+
 _LEAST_KEPT = 1e-3  # least share of kept entries that an update is divided by
 
 
-class AdamKin(torch.optim.Optimizer):
+class AdamKin(Groupwise):
     """AdamW, whose relatives change the gradient before its moments or the update after them."""
 
     def __init__(
@@ -24,20 +26,8 @@ class AdamKin(torch.optim.Optimizer):
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, options)
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        """Take one step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._move(group, params)
-        return loss
-
-    def _move(self, group: dict[str, object], params: list[Tensor]) -> None:
+    def move(self, group: dict[str, object], params: list[Tensor]) -> None:
+        """Move parameters along their mean gradients over the root of their squares."""
         rate, (beta1, beta2) = group["lr"], group["betas"]
         gradients = self.gradients(params, beta1)
         for p in params:

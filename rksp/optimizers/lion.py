@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from rksp.optimizers.groupwise import Groupwise
 
-class Lion(torch.optim.Optimizer):
+
+class Lion(Groupwise):
     """Sign of an interpolated momentum, with decoupled weight decay.
 
     Source: Chen et al. (2023), "Symbolic discovery of optimization algorithms", algorithm 2:
@@ -24,27 +26,17 @@ class Lion(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        """Take one step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
-                continue
-            grads = [p.grad for p in params]
-            for p in params:
-                if not self.state[p]:
-                    self.state[p]["momentum"] = torch.zeros_like(p)
-            momenta = [self.state[p]["momentum"] for p in params]
-            updates = torch._foreach_mul(momenta, beta1)
-            torch._foreach_add_(updates, grads, alpha=1 - beta1)
-            torch._foreach_sign_(updates)
-            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(params, updates, alpha=-group["lr"])
-            torch._foreach_lerp_(momenta, grads, 1 - beta2)
-        return loss
+    def move(self, group: dict[str, object], params: list[Tensor]) -> None:
+        """Move parameters against the sign of their interpolated momenta."""
+        beta1, beta2 = group["betas"]
+        grads = [p.grad for p in params]
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+        momenta = [self.state[p]["momentum"] for p in params]
+        updates = torch._foreach_mul(momenta, beta1)
+        torch._foreach_add_(updates, grads, alpha=1 - beta1)
+        torch._foreach_sign_(updates)
+        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(params, updates, alpha=-group["lr"])
+        torch._foreach_lerp_(momenta, grads, 1 - beta2)

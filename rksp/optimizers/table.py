@@ -162,6 +162,18 @@ def _unmade(
     )
 
 
+def _adam_kin(name: str, alias: str, make: Maker, *also_first: str) -> OptimizerSpec:
+    """Describe a relative of AdamW, whose first step may depend on more fields."""
+    return OptimizerSpec(
+        name=name,
+        family="adaptive",
+        aliases=((alias, ""),),
+        first_step=(*also_first, "adam_epsilon", "max_grad_norm", "weight_decay"),
+        make=make,
+        follow_adam="all",
+    )
+
+
 OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     OptimizerSpec(
         name="adamw",
@@ -200,30 +212,9 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
         make=_muon,
         follow_adam="some",
     ),
-    OptimizerSpec(
-        name="nadamw",
-        family="adaptive",
-        aliases=(("nadam", ""),),
-        first_step=("adam_beta1", "adam_epsilon", "max_grad_norm", "weight_decay"),
-        make=_nadamw,
-        follow_adam="all",
-    ),
-    OptimizerSpec(
-        name="cautious",
-        family="adaptive",
-        aliases=(("cautious", ""),),
-        first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
-        make=_cautious,
-        follow_adam="all",
-    ),
-    OptimizerSpec(
-        name="mars",
-        family="adaptive",
-        aliases=(("mars", ""),),
-        first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
-        make=_mars,
-        follow_adam="all",
-    ),
+    _adam_kin("nadamw", "nadam", _nadamw, "adam_beta1"),
+    _adam_kin("cautious", "cautious", _cautious),
+    _adam_kin("mars", "mars", _mars),
     _unmade("sophia", "adaptive", "sophia"),
     _unmade("soap", "adaptive", "soap"),
     _unmade("kron", "orthogonal", "kron", "psgd"),
