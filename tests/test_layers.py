@@ -46,6 +46,7 @@ LAYERS = (
     "rksp.faults",
     "rksp.training",
     "rksp.evidence",
+    "rksp.transfer",
     "rksp.pipeline",
     "rksp.config_score",
     "rksp.score_report",
