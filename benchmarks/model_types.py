@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,7 +101,8 @@ def _differences(whole, part) -> dict[str, str]:
 
 
 def _sentence(error: BaseException | None) -> str:
-    return " ".join(str(error).split())
+    """Return the message in one line, without the folders of this machine."""
+    return re.sub(r"(<module '[\w.]+') from '[^']*'>", r"\1>", " ".join(str(error).split()))
 
 
 class _OutOfTime(BaseException):

@@ -48,7 +48,6 @@ def test_the_errors_of_every_rule_stand_beside_its_rate(pair, capsys, evidence):
 
 
 def test_json_carries_the_same_rates(pair, capsys):
-    found = {}
     for evidence in ("response", "config"):
         call = ["transfer", *pair, "--lr", "2e-3", "--format", "json", "--evidence", evidence]
         assert left_with(call) == 0
@@ -61,21 +60,8 @@ def test_json_carries_the_same_rates(pair, capsys):
 
 
 def test_a_shape_beyond_the_data_is_not_reliable(pair, capsys):
-    assert (
-        left_with(
-            [
-                "transfer",
-                *pair,
-                "--lr",
-                "2e-3",
-                "--evidence",
-                "config",
-                "--set",
-                "num_hidden_layers=900",
-            ]
-        )
-        == 0
-    )
+    deep = ["--evidence", "config", "--set", "num_hidden_layers=900"]
+    assert left_with(["transfer", *pair, "--lr", "2e-3", *deep]) == 0
     assert "not reliable here: the number of blocks lies" in capsys.readouterr().out
 
 

@@ -26,8 +26,8 @@ class FirstUpdate:
 
     AdamW's is −g / (|g| + ε), because its moments are corrected to g and g². Lion's is −sign(g).
     SGD's is −g, because its momentum is empty. NAdamW's is AdamW's times 1 + β₁ / (1 + β₁), as it
-    looks one step ahead. Decay adds −λθ to each. Rows of these updates need
-    only the same rows of the gradient. Any other optimizer takes a step on the whole weight.
+    looks one step ahead. Decay adds −λθ to each. Rows of these updates need only the same rows of
+    the gradient. Any other optimizer takes a step on the whole weight.
 
     Args:
         model: A skeleton or a model; it tells which weights the optimizer trains and how.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
 
-class Groupwise(torch.optim.Optimizer):
+class Groupwise(torch.optim.Optimizer, ABC):
     """An optimizer that moves the parameters of one group at a time."""
 
     @torch.no_grad()
@@ -22,6 +24,6 @@ class Groupwise(torch.optim.Optimizer):
                 self.move(group, params)
         return loss
 
+    @abstractmethod
     def move(self, group: dict[str, object], params: list[Tensor]) -> None:
         """Move parameters, all of which have a gradient, by the options of their group."""
-        raise NotImplementedError
