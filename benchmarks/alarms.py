@@ -11,14 +11,14 @@ import torch
 import typer
 
 from rksp.datasets.tasks import make_task
-from rksp.errors import RkspError
+from rksp.ground.errors import RkspError
 from rksp.models.zoo import build_member
-from rksp.monitors.registry import MONITORS, make_monitors
-from rksp.monitors.rules import Rules, replay
-from rksp.monitors.watch import Watch
 from rksp.outcome import Outcome
 from rksp.recipe import Recipe
-from rksp.training.runner import RunRecord, run
+from rksp.watch.monitors.registry import MONITORS, make_monitors
+from rksp.watch.monitors.rules import Rules, replay
+from rksp.watch.monitors.watch import Watch
+from rksp.watch.training.runner import RunRecord, run
 
 FAMILIES = ("zoo_pre_ln", "zoo_qk_norm", "zoo_moe", "gpt2", "llama", "mixtral")
 WARMUP, STEPS, RATE = 50, 500, 1e-3

@@ -15,7 +15,7 @@ import torch
 import typer
 from torch import Tensor
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 from rksp.kernels import dispatch
 from rksp.kernels.covariance import covariance_reference, covariance_triton
 from rksp.kernels.newton_schulz import symmetric_product_reference, symmetric_product_triton

@@ -18,7 +18,7 @@ from rksp.datasets.tasks import make_task
 from rksp.lab.batched import train_replicas
 from rksp.models.zoo import ZooConfig, build_member
 from rksp.recipe import Recipe
-from rksp.training import train
+from rksp.watch.training import train
 
 Row = dict[str, object]
 MAX_OVERHEAD = 1.15  # the lab's step over the bare loop's step
@@ -55,7 +55,7 @@ def run(
 
 
 def overhead(*, steps: int, rounds: int) -> Row:
-    """Measure the step time of `rksp.training.train` over that of a bare loop."""
+    """Measure the step time of `rksp.watch.training.train` over that of a bare loop."""
     recipe, batches = _workload(steps)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

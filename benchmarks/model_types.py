@@ -36,7 +36,7 @@ def row_of(kind: str) -> dict[str, str]:
         A cell a column of `COLUMNS`: `works` or the sentence that refuses; the differences between
         streamed and in memory, relative, and of features absolute.
     """
-    from rksp.errors import RkspError
+    from rksp.ground.errors import RkspError
     from rksp.models.tiny import RUNGS
 
     row, error = {"type": kind}, None
@@ -49,11 +49,11 @@ def row_of(kind: str) -> dict[str, str]:
 
 
 def _scored(kind: str, rung: int) -> dict[str, str]:
-    from rksp.config_score import score_configuration
-    from rksp.errors import RkspError
+    from rksp.assessment.config_score import score_configuration
+    from rksp.assessment.pipeline import evaluate
+    from rksp.ground.errors import RkspError
     from rksp.models.resolve import resolve_tiny
     from rksp.options import MeasureOptions
-    from rksp.pipeline import evaluate
     from rksp.recipe import Recipe
 
     source, recipe = resolve_tiny(kind, rung=rung, max_params=3e8), Recipe(learning_rate=3e-3)
@@ -140,7 +140,7 @@ def main(
     """Continue the table of model types, and count what works."""
     import torch
 
-    import rksp.pipeline  # noqa: F401  its seconds are no type's
+    import rksp.assessment.pipeline  # noqa: F401  its seconds are no type's
     from rksp.models.configuration import model_types
 
     torch.set_num_threads(1)

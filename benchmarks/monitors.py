@@ -13,16 +13,16 @@ import torch
 import typer
 
 from rksp.datasets.tasks import make_task
-from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
 from rksp.moment import Moment
-from rksp.monitors.qk_entropy import QKSpectralEntropy
-from rksp.monitors.registry import MONITORS, make_monitors
-from rksp.monitors.watch import Watch
 from rksp.recipe import Recipe
-from rksp.training import Companion, train
-from rksp.training.beside import Beside
-from rksp.training.rotation import Rotation
+from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.monitors.qk_entropy import QKSpectralEntropy
+from rksp.watch.monitors.registry import MONITORS, make_monitors
+from rksp.watch.monitors.watch import Watch
+from rksp.watch.training import Companion, train
+from rksp.watch.training.beside import Beside
+from rksp.watch.training.rotation import Rotation
 
 # 25.5 million parameters. Monitors of weights cost the same for any batch, so with 1,024 tokens a
 # step their share is larger than in real training.

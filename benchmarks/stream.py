@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from rksp.cli.options import assignments
-from rksp.errors import InputError
-from rksp.sizes import parse_size
+from rksp.ground.errors import InputError
+from rksp.ground.sizes import parse_size
 
 _DRAWS = "random numbers drawn"
 _RESPONSE = "response, s"

@@ -14,8 +14,8 @@ from statistics import NormalDist
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
-from rksp.errors import ArtifactError, InputError
-from rksp.files import read_text
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import read_text
 
 ARTIFACT_SCHEMA = "rksp-edge-3"
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name

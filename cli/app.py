@@ -14,8 +14,8 @@ import typer
 
 from rksp.cli import defaults
 from rksp.cli.commands import CommandTable
-from rksp.errors import RkspError, nearest
-from rksp.text import one_line
+from rksp.ground.errors import RkspError, nearest
+from rksp.ground.text import one_line
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")

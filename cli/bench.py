@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rksp.allocator import freed_memory_kept
+from rksp.ground.allocator import freed_memory_kept
 
 app = typer.Typer(
     name="bench",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 
 
 def checks(

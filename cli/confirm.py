@@ -23,11 +23,11 @@ from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threa
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, made_with, outputs
-from rksp.errors import InputError
-from rksp.flags import Flag
+from rksp.ground.errors import InputError
+from rksp.ground.flags import Flag
+from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.documents.confirm import ConfirmReport

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rksp.errors import InputError, nearest
-from rksp.files import read_text
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.files import read_text
 
 FILE = ".rksp.toml"
 _RUNS = "lets code run or be fetched"

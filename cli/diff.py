@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rksp.cli.rendering import conclude, emit, format_help, load, outputs
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 
 
 def diff(

@@ -9,8 +9,8 @@ from typing import Annotated, get_args
 import typer
 
 from rksp.cli.reproduce import NAMES as EXPERIMENTS
-from rksp.errors import InputError, nearest
-from rksp.recipe_files.table_text import shown
+from rksp.ground.errors import InputError, nearest
+from rksp.recipe_files.said.table_text import shown
 
 Rows = list[tuple[str, str]]
 
@@ -83,7 +83,7 @@ def _glossary(word: str) -> tuple[str, Rows] | None:
 
 
 def _option(word: str) -> tuple[str, Rows] | None:
-    from rksp.flags import flags_of
+    from rksp.ground.flags import flags_of
     from rksp.options import MeasureOptions
     from rksp.recipe import Recipe
 
@@ -125,8 +125,8 @@ def _experiment(word: str) -> tuple[str, Rows] | None:
 
 
 def _monitor(word: str) -> tuple[str, Rows] | None:
-    from rksp.monitors.registry import MONITORS
-    from rksp.monitors.rule_table import RULES
+    from rksp.watch.monitors.registry import MONITORS
+    from rksp.watch.monitors.rule_table import RULES
 
     wanted = word.lower().replace("_", "-")
     for monitor in MONITORS.values():
@@ -145,8 +145,8 @@ def _monitor(word: str) -> tuple[str, Rows] | None:
 
 
 def _part(word: str) -> tuple[str, Rows] | None:
-    from rksp.faults.registry import FAULTS
-    from rksp.interventions.registry import INTERVENTIONS
+    from rksp.watch.faults.registry import FAULTS
+    from rksp.watch.interventions.registry import INTERVENTIONS
 
     wanted = word.lower().replace("-", "_")
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
@@ -163,12 +163,12 @@ def _summary(kind: type) -> str:
 
 def _known() -> Iterator[str]:
     from rksp.checks.registry import CHECKS
-    from rksp.faults.registry import FAULTS
-    from rksp.flags import flags_of
-    from rksp.interventions.registry import INTERVENTIONS
-    from rksp.monitors.registry import MONITORS
+    from rksp.ground.flags import flags_of
     from rksp.recipe import Recipe
     from rksp.report.glossary.find import WORDS
+    from rksp.watch.faults.registry import FAULTS
+    from rksp.watch.interventions.registry import INTERVENTIONS
+    from rksp.watch.monitors.registry import MONITORS
 
     for check in CHECKS:
         yield from (check.code, check.name)

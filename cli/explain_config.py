@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli.process import reading
-from rksp.errors import InputError
-from rksp.text import one_line
+from rksp.ground.errors import InputError
+from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
-    from rksp.recipe_files.origin import RecipeFile
+    from rksp.recipe_files.said.origin import RecipeFile
 
 
 def explain_config(
@@ -78,7 +78,7 @@ def _document(read: RecipeFile) -> dict[str, object]:
 
 def _assumed(read: RecipeFile) -> str:
     """Return the line of assumptions; empty if the file gives no valid recipe."""
-    from rksp.recipe_files.assumptions import assumed_line
+    from rksp.recipe_files.said.assumptions import assumed_line
 
     try:
         return assumed_line(read.recipe(), read.origins())
@@ -87,7 +87,7 @@ def _assumed(read: RecipeFile) -> str:
 
 
 def _print(read: RecipeFile) -> None:
-    from rksp.recipe_files.table_text import in_full, recipe_table
+    from rksp.recipe_files.said.table_text import in_full, recipe_table
 
     _say(f"{read.path}: {read.trainer}, {read.understood} of {read.settings} settings read\n")
     origins = {f.name: in_full(f.origin) for f in read.fields}
@@ -121,6 +121,6 @@ def _say(line: str) -> None:
 
 
 def _value(value: object) -> str:
-    from rksp.recipe_files.table_text import shown
+    from rksp.recipe_files.said.table_text import shown
 
     return shown(value)

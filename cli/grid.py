@@ -25,10 +25,10 @@ from rksp.cli.output_options import RiskOptions
 from rksp.cli.process import reading
 from rksp.cli.progress import live_progress
 from rksp.cli.rendering import conclude, emit, intact
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
+from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.grid.cell import Options
@@ -209,7 +209,7 @@ def _engine(
 
 
 def _parameters(pairs: list[str]) -> dict[str, object]:
-    from rksp.recipe_files.document import parse_yaml
+    from rksp.recipe_files.parse.document import parse_yaml
 
     found = {}
     for pair in pairs:
@@ -224,7 +224,7 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
 
 def _shown(result: GridResult, gate: Gate, view: ViewOptions, head: Mapping[str, object]) -> int:
     """Print and export the result; return the exit code."""
-    from rksp.report.grid_report import grid_report
+    from rksp.report.grid.report import grid_report
 
     document = grid_report(result, gate, conditions=view.where, top=view.top)
     for path in view.export:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rksp.flags import Flag
+from rksp.ground.flags import Flag
 from rksp.report.formats import formats_of
 
 

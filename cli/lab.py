@@ -10,9 +10,9 @@ import typer
 
 from rksp.cli.process import reading
 from rksp.cli.progress import counted
-from rksp.errors import InputError
-from rksp.files import atomic_write, check_writable
-from rksp.text import one_line
+from rksp.ground.errors import InputError
+from rksp.ground.files import atomic_write, check_writable
+from rksp.ground.text import one_line
 
 INTERRUPTED = 130
 
@@ -159,8 +159,8 @@ def fit(
     ] = None,
 ) -> None:
     """Fit a model of the edge for `--classifier`; the same data give the same bytes."""
-    from rksp.classifiers.edge_fit import fit_edge_model
-    from rksp.classifiers.edge_transfer import with_transfer_errors
+    from rksp.classifiers.fit.edge_fit import fit_edge_model
+    from rksp.classifiers.fit.edge_transfer import with_transfer_errors
     from rksp.lab.edge_ladders import edge_ladders
 
     check_writable(output)
@@ -186,7 +186,7 @@ def evaluate(
     ] = 0,
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
-    from rksp.classifiers.edge_card import fit_and_evaluate
+    from rksp.classifiers.fit.edge_card import fit_and_evaluate
     from rksp.lab.edge_ladders import edge_ladders
 
     ladders = edge_ladders(collection, measurements, real or [])

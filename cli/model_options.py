@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rksp.cli.options import assignments
 from rksp.cli.process import reading
-from rksp.factory import is_factory
-from rksp.flags import Flag
-from rksp.text import one_line
+from rksp.ground.factory import is_factory
+from rksp.ground.flags import Flag
+from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 import typer
 from pydantic import BaseModel
 
-from rksp.errors import InputError
-from rksp.flags import Flag, checked, flags_of
+from rksp.ground.errors import InputError
+from rksp.ground.flags import Flag, checked, flags_of
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.options import MeasureOptions
 
 MOST_READING = 60.0  # processor seconds

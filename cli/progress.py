@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rksp.text import one_line
+from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

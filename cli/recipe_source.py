@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from rksp.cli.options import Given, flag_names
 from rksp.cli.process import reading
-from rksp.errors import InputError
-from rksp.factory import refuse_factory
+from rksp.ground.errors import InputError
+from rksp.ground.factory import refuse_factory
+from rksp.ground.text import one_line
 from rksp.recipe import Recipe
-from rksp.text import one_line
 
 if TYPE_CHECKING:
-    from rksp.recipe_files.origin import Origin
+    from rksp.recipe_files.said.origin import Origin
 
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch")
 
@@ -59,7 +59,7 @@ def requested_run(
         InputError: The file cannot be read, describes no model where one is needed, or a value
             cannot be used.
     """
-    from rksp.recipe_files.assumptions import alternatives, assumed_line
+    from rksp.recipe_files.said.assumptions import alternatives, assumed_line
 
     with reading(f"the run file {one_line(str(file or target), 200)}"):
         is_target = file is None and (
@@ -79,7 +79,7 @@ def requested_run(
 def _from_flags(
     target: str, given: Given[Recipe], devices: int | None, as_format: str | None
 ) -> RequestedRun:
-    from rksp.recipe_files.assumptions import origins_of_flags
+    from rksp.recipe_files.said.assumptions import origins_of_flags
 
     if devices is not None:
         raise InputError("--devices needs a run file; give --recipe FILE.")
@@ -143,7 +143,7 @@ def _is_run_file(target: str) -> bool:
         return True
     if path.suffix != ".json":
         return path.suffix in _RUN_FILES
-    from rksp.recipe_files.document import load_document
+    from rksp.recipe_files.parse.document import load_document
     from rksp.recipe_files.registry import matches_any
 
     document = load_document(path)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from rksp.cli.process import reading
-from rksp.errors import ArtifactError, InputError
-from rksp.files import atomic_write, check_writable, read_limited
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import atomic_write, check_writable, read_limited
+from rksp.ground.text import one_line, printable, safe_strings
 from rksp.report.formats import (
     FORMATS,
     PLAIN_WIDTH,
@@ -27,7 +28,6 @@ from rksp.report.formats import (
     rendering,
     suffixes_of,
 )
-from rksp.text import one_line, printable, safe_strings
 
 if TYPE_CHECKING:
     from rksp.documents.base import Document

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from rksp.cli.progress import counted
-from rksp.errors import InputError, nearest
-from rksp.files import check_writable
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.files import check_writable
 
 # Here and not in the catalog of experiments, which needs torch.
 NAMES = {

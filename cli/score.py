@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rksp.allocator import freed_memory_kept
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
     AsFormat,
@@ -31,9 +30,10 @@ from rksp.cli.process import (
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
+from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
-from rksp.text import one_line
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
@@ -76,7 +76,7 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
-    from rksp.recipe_files.reported import with_origins
+    from rksp.recipe_files.said.reported import with_origins
     from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
@@ -118,7 +118,7 @@ def _scored(
         quiet_transformers()
         source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
     if measure.evidence == "config":
-        from rksp.config_score import score_configuration
+        from rksp.assessment.config_score import score_configuration
 
         return score_configuration(
             source,
@@ -130,9 +130,9 @@ def _scored(
         )
     # Here and not above: neither --help nor a configuration needs them.
     with collector_paused():
+        from rksp.assessment.pipeline import evaluate
+        from rksp.assessment.report import score_report
         from rksp.models.streaming.opening import should_stream
-        from rksp.pipeline import evaluate
-        from rksp.score_report import score_report
     evaluations = []
     responds = measure.evidence != "forward"
     streams = should_stream(source, measure.streaming, measure.max_memory, with_response=responds)

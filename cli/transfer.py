@@ -13,9 +13,9 @@ from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Devices, Given, Panel, RecipeFile, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
+from rksp.ground.text import short
 from rksp.recipe import Recipe
-from rksp.text import short
 
 if TYPE_CHECKING:
     from rksp.classifiers.edge_inputs import EdgeInputs
@@ -43,10 +43,10 @@ def transfer(
     ] = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
+    from rksp.assessment.risk import beyond
     from rksp.classifiers.edge_model import load_edge_model
-    from rksp.classifiers.edge_transfer import CONFIGURED
-    from rksp.classifiers.edge_transfer import transfer as carry
-    from rksp.risk import beyond
+    from rksp.classifiers.fit.edge_transfer import CONFIGURED
+    from rksp.classifiers.fit.edge_transfer import transfer as carry
 
     runs = [requested_run(name, recipe, recipe_file, devices) for name in (small, large)]
     rate = runs[0].recipe.learning_rate
@@ -92,10 +92,10 @@ def transfer(
 def _measured(
     sources: Sequence[ModelSource], runs: Sequence[RequestedRun]
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    from rksp.assessment.transfer import measured_pair
     from rksp.cli.process import with_threads
     from rksp.cli.progress import live_progress
     from rksp.options import MeasureOptions
-    from rksp.transfer import measured_pair
 
     small, large = zip(sources, (run.recipe for run in runs), strict=True)
     options = with_threads(MeasureOptions())
@@ -109,7 +109,7 @@ def _measured(
 
 
 def _inputs(source: ModelSource, run: RequestedRun) -> EdgeInputs:
-    from rksp.configured import configured_inputs
+    from rksp.assessment.configured import configured_inputs
 
     try:
         return configured_inputs(source.config, run.recipe, source.task)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rksp.errors import ArtifactError
+from rksp.ground.errors import ArtifactError
 
 
 def shakespeare() -> bytes:

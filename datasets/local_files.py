@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rksp.errors import ArtifactError, InputError
+from rksp.ground.errors import ArtifactError, InputError
 
 _RECORD = 1 + 3 * 32 * 32  # a label and the three planes of an image
 _MOST_BYTES = 1 << 28  # of text to read: 256 MiB

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from rksp.batch import Batch
 from rksp.datasets.corpora import digit_images, shakespeare
-from rksp.errors import InputError
-from rksp.files import read_limited, read_text
+from rksp.ground.errors import InputError
+from rksp.ground.files import read_limited, read_text
 
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
 _IMAGE_STATES = 2048

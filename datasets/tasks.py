@@ -15,7 +15,7 @@ from torch import Tensor
 from rksp.batch import IGNORED, Batch
 from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
 from rksp.datasets.local_files import cifar10_images, text_bytes
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 
 Head = Literal["causal-lm", "classifier", "masked-lm", "image"]
 

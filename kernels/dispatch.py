@@ -15,7 +15,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 
 MODES = ("auto", "reference", "triton")
 UNMEASURED = "not measured: no GPU run yet"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
 
 # Amsel et al. (2025), "The Polar Express" (arXiv:2505.16932): the composition of quintics

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
 
 _MASK = 0xFFFFFFFF

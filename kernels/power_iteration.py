@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
 from rksp.kernels.normal_fill import normal_fill
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
 
 _MAX_EXPERTS = 2048  # a row of experts must fit one tile of the program

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.kernels import dispatch
 
 BINS = 64

@@ -13,9 +13,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rksp.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
+    from rksp.assessment.pipeline import evaluate
+    from rksp.ground.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
     from rksp.models.resolve import resolve
-    from rksp.pipeline import evaluate
     from rksp.recipe import Recipe
     from rksp.result import Result
     from rksp.scoring import score
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from rksp.spectra.status import Status
 
 _HOME = {
-    "ArtifactError": "rksp.errors",
-    "Incomplete": "rksp.errors",
-    "InputError": "rksp.errors",
-    "NotCovered": "rksp.errors",
+    "ArtifactError": "rksp.ground.errors",
+    "Incomplete": "rksp.ground.errors",
+    "InputError": "rksp.ground.errors",
+    "NotCovered": "rksp.ground.errors",
     "Profile": "rksp.spectra.model_profile",
     "Recipe": "rksp.recipe",
     "Result": "rksp.result",
-    "RkspError": "rksp.errors",
+    "RkspError": "rksp.ground.errors",
     "Status": "rksp.spectra.status",
-    "evaluate": "rksp.pipeline",
+    "evaluate": "rksp.assessment.pipeline",
     "profile": "rksp.spectra.model_profile",
     "resolve": "rksp.models.resolve",
     "score": "rksp.scoring",

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rksp.flags import Flag
-from rksp.sizes import parse_size
+from rksp.ground.flags import Flag
+from rksp.ground.sizes import parse_size
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states per dimension
 

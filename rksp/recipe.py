@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rksp.flags import Flag, checked
+from rksp.ground.flags import Flag, checked
 from rksp.optimizers.table import OPTIMIZERS
 
 Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]

@@ -14,11 +14,11 @@ from rksp.documents.score import (
     ScoreReport,
     SpectraReport,
 )
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
+from rksp.ground.text import short
 from rksp.report import words
-from rksp.report.html import framed
 from rksp.report.issues import deciding
-from rksp.text import short
+from rksp.report.score.html import framed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,19 +8,19 @@ from pathlib import Path
 
 from torch import nn
 
-from rksp.errors import InputError
-from rksp.flags import checked
-from rksp.given_loss import Loss
+from rksp.assessment.pipeline import evaluate
+from rksp.assessment.report import score_report
+from rksp.ground.errors import InputError
+from rksp.ground.flags import checked
 from rksp.models.given import left_as_found, module_source
+from rksp.models.given_loss import Loss
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
-from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
-from rksp.recipe_files.assumptions import alternatives, origins_of_flags
-from rksp.recipe_files.reported import with_origins
+from rksp.recipe_files.said.assumptions import alternatives, origins_of_flags
+from rksp.recipe_files.said.reported import with_origins
 from rksp.result import Result
-from rksp.score_report import score_report
 
 
 def score(

@@ -31,7 +31,7 @@ def read_one(name: str, task: str | None) -> dict[str, object]:
     import torch
 
     torch.set_num_threads(1)
-    from rksp.errors import InputError, NotCovered
+    from rksp.ground.errors import InputError, NotCovered
     from rksp.models.tiny import RUNGS
 
     result = {"name": Path(name).name if name.endswith(".json") else name, "task": task or ""}

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rksp.errors import InputError
-from rksp.recipe_files.assumptions import assumed_line
-from rksp.recipe_files.document import load_document, parse_yaml
-from rksp.recipe_files.origin import OriginKind, RecipeFile
-from rksp.recipe_files.python_source import FUNCTIONS
+from rksp.ground.errors import InputError
+from rksp.recipe_files.parse.document import load_document, parse_yaml
+from rksp.recipe_files.parse.python_source import FUNCTIONS
+from rksp.recipe_files.readers.torchtitan import is_registry
 from rksp.recipe_files.registry import READERS, read_recipe_file
-from rksp.recipe_files.torchtitan import is_registry
+from rksp.recipe_files.said.assumptions import assumed_line
+from rksp.recipe_files.said.origin import OriginKind, RecipeFile
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "tests" / "run_configs"

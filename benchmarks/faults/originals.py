@@ -14,7 +14,7 @@ from pathlib import Path
 from rksp.cli import main as rksp
 from rksp.grid.store import GridStore
 from rksp.models.resolve import resolve_tiny
-from rksp.recipe_files.document import parse_file
+from rksp.recipe_files.parse.document import parse_file
 
 ROOT = Path(__file__).parents[2]
 RUNS, CONFIGS, PLANS = (ROOT / name for name in ("tests/run_configs", "tests/configs", "datasets"))

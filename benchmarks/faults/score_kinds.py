@@ -12,7 +12,7 @@ from faults.answers import Case
 from faults.cases import CONFIG, JSON, each, encoded, file_of
 from faults.damage import damaged_bytes, damaged_json, damaged_text, words
 from faults.originals import SCORE
-from rksp.flags import flags_of
+from rksp.ground.flags import flags_of
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 

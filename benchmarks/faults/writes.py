@@ -22,9 +22,9 @@ from torch import nn
 from faults.originals import made
 from faults.processes import exit_code, forked
 from rksp.cli import main as rksp
-from rksp.errors import RkspError
-from rksp.files import ResultFolder, atomic_write
-from rksp.training.checkpoints import Checkpoints
+from rksp.ground.errors import RkspError
+from rksp.ground.files import ResultFolder, atomic_write
+from rksp.watch.training.checkpoints import Checkpoints
 
 Write = Callable[[int], None]  # the first or the second content, by turns
 

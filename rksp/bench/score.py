@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
+from rksp.assessment.pipeline import evaluate
 from rksp.datasets.probe import make_probe
 from rksp.models.resolve import resolve
-from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
 
 

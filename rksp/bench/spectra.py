@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.spectra.dmd import blas_threads, fit
 from rksp.spectra.operators import eigen_system, growth_norms, operator_norm
 from rksp.spectra.subspace import Subspace, distinct_states, held_out_error, principal_subspace

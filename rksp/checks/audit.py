@@ -16,7 +16,7 @@ from rksp.checks.declared import Settings
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import CHECKS, run_checks
 from rksp.documents.finding import Finding, Level
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.published import RATES
 from rksp.documents.finding import Level
-from rksp.text import short
+from rksp.ground.text import short
 
 _LARGE = 1e9  # parameters
 _WHOLE, _WHOLE_SMALL, _ADAPTERS = 1e-4, 5e-4, 5e-4

@@ -8,7 +8,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import RATES, published_rate, swept_edge
 from rksp.documents.finding import Level
-from rksp.text import short
+from rksp.ground.text import short
 
 _OF_EDGE = 0.75
 _OVER_PUBLISHED = 2.0  # times the top of what was published

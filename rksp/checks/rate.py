@@ -9,8 +9,8 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import RATES, published_rate, swept_edge
 from rksp.documents.finding import Level
-from rksp.sizes import count
-from rksp.text import short
+from rksp.ground.sizes import count
+from rksp.ground.text import short
 
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
 _HIGH_RATIO = 5.0

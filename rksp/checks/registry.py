@@ -28,9 +28,9 @@ from rksp.checks.declared import Settings
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Finding, Level
 from rksp.documents.score import RiskAssessment
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.text import short
 from rksp.recipe import Recipe
-from rksp.text import short
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted(

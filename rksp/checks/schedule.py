@@ -9,7 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import RATES
 from rksp.documents.finding import Level
-from rksp.text import short
+from rksp.ground.text import short
 
 _TRAVEL, _NO_TRAVEL = 1e-5, 1e-6  # fine-tuning by reinforcement travels 1e-4
 _LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from rksp.checks.registry import CHECKS, NotRun, find_check
 from rksp.documents.finding import Finding, Level
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 
 _SEVERITY = tuple(Level)
 

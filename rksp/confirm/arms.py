@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rksp.errors import InputError
-from rksp.interventions.base import Intervention
-from rksp.interventions.registry import INTERVENTIONS, make_intervention
-from rksp.option_lines import known_name, split_line
+from rksp.ground.errors import InputError
+from rksp.ground.option_lines import known_name, split_line
+from rksp.watch.interventions.base import Intervention
+from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
 
 BASELINE = "baseline"
 _RATE = "rate"

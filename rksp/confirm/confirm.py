@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from rksp.assessment.pipeline import evaluate
 from rksp.batch import Batch
 from rksp.confirm.arms import Arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
@@ -18,19 +19,18 @@ from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.trial import in_precision, sum_up, train_arm
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
-from rksp.errors import InputError
-from rksp.faults.registry import make_fault
-from rksp.files import digest
+from rksp.ground.errors import InputError
+from rksp.ground.files import digest
 from rksp.models.source import ModelSource
-from rksp.monitors.alarm import Alarm, Severity
-from rksp.monitors.base import Reading
-from rksp.monitors.registry import make_monitors
-from rksp.monitors.sinks import Sink, sentence
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
-from rksp.pipeline import evaluate
 from rksp.recipe import Recipe
-from rksp.training.runner import RunRecord
+from rksp.watch.faults.registry import make_fault
+from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.registry import make_monitors
+from rksp.watch.monitors.sinks import Sink, sentence
+from rksp.watch.training.runner import RunRecord
 
 STEPS = 200  # the longest horizon that the shipped classifier knows
 
@@ -81,7 +81,7 @@ def confirm(
         faults: Lines for the registry of faults.
         monitors: Lines for the registry of monitors.
         options: How the prediction measures; its seed and probe follow `seeds` and `text`.
-        threshold: The threshold of the prediction; see `rksp.pipeline.evaluate`.
+        threshold: The threshold of the prediction; see `rksp.assessment.pipeline.evaluate`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
@@ -99,7 +99,7 @@ def confirm(
     if source.config is None:
         raise InputError(
             f"{source.target} is not a transformers model, and rksp confirm trains on its own "
-            "text or images; train it in your own loop with rksp.training.callbacks."
+            "text or images; train it in your own loop with rksp.watch.training.callbacks."
         )
     options = options or MeasureOptions()
     if text is not None and not text.is_file():

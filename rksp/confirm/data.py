@@ -11,7 +11,7 @@ from torch import Tensor
 from rksp.batch import IGNORED, Batch
 from rksp.datasets.probe import make_probe
 from rksp.datasets.tasks import label_entropy
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rksp.documents.confirm import PredictionReport, TrialReport
-from rksp.files import ResultFolder, digest
-from rksp.monitors.sinks import JsonLines, Sink
-from rksp.training.checkpoints import Checkpoints
+from rksp.ground.files import ResultFolder, digest
+from rksp.watch.monitors.sinks import JsonLines, Sink
+from rksp.watch.training.checkpoints import Checkpoints
 
 
 class _File(BaseModel):

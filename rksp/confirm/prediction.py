@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from rksp.assessment.pipeline import Evaluation
 from rksp.documents.confirm import PredictionReport
-from rksp.pipeline import Evaluation
 
 
 def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:

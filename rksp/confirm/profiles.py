@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # torch, which the page of a stored report does not need
-    from rksp.monitors.base import Reading
+    from rksp.watch.monitors.base import Reading
 
 # Quantity → its name on a page. A value is the mean over blocks of near-unit mass, the geometric
 # mean over matrices of stable rank, and the mean over layers of the lowest head's QK rank.

@@ -15,16 +15,16 @@ from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.profiles import profile_curves
 from rksp.documents.confirm import TrialReport
-from rksp.faults.registry import make_fault
-from rksp.monitors.alarm import Alarm
-from rksp.monitors.registry import make_monitors
-from rksp.monitors.rules import Rules
-from rksp.monitors.sinks import Sink
-from rksp.monitors.watch import Watch
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
-from rksp.training.checkpoints import Checkpoints
-from rksp.training.runner import Progress, RunRecord, run, without
+from rksp.watch.faults.registry import make_fault
+from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.registry import make_monitors
+from rksp.watch.monitors.rules import Rules
+from rksp.watch.monitors.sinks import Sink
+from rksp.watch.monitors.watch import Watch
+from rksp.watch.training.checkpoints import Checkpoints
+from rksp.watch.training.runner import Progress, RunRecord, run, without
 
 CURVE_POINTS = 200
 

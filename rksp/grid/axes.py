@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
-from rksp.recipe_files.document import parse_yaml
+from rksp.recipe_files.parse.document import parse_yaml
 
 _ALIASES = {
     "lr": "learning_rate",

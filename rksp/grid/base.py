@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rksp.errors import InputError
 from rksp.grid.axes import canonical
 from rksp.grid.cell import Cell
+from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
-from rksp.recipe_files.assumptions import assumed_line
-from rksp.recipe_files.document import Document, Unresolved
-from rksp.recipe_files.names import optimizer_of, precision_of
+from rksp.recipe_files.parse.document import Document, Unresolved
 from rksp.recipe_files.registry import read_document
+from rksp.recipe_files.said.assumptions import assumed_line
+from rksp.recipe_files.table.names import optimizer_of, precision_of
 
 Point = Mapping[str, object]
 

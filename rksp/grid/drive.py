@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from rksp.factory import is_factory
 from rksp.grid.cell import Options, model_name
 from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.events import CellGroup, Event, Failure
 from rksp.grid.store import GridStore
+from rksp.ground.factory import is_factory
 
 LEASE = 60.0  # seconds; renewed three times as often
 _PAUSE = 0.02

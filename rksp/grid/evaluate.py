@@ -8,15 +8,15 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rksp.allocator import freed_memory_kept
-from rksp.errors import InputError, RkspError
 from rksp.grid.cell import Options
 from rksp.grid.events import CellGroup, Event, Failure
+from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.errors import InputError, RkspError
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.evidence import Evidence
-    from rksp.pipeline import Evaluation
+    from rksp.assessment.evidence import Evidence
+    from rksp.assessment.pipeline import Evaluation
 
 _KEPT = {
     "verdict",
@@ -41,7 +41,7 @@ def gather_cell(
     Raises:
         InputError: There is no such model, or it cannot be profiled.
     """
-    from rksp.evidence import gather
+    from rksp.assessment.evidence import gather
     from rksp.models.resolve import resolve
 
     source = resolve(
@@ -61,9 +61,9 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """
     import torch
 
+    from rksp.assessment.pipeline import judge
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.models.refusals import refusals
-    from rksp.pipeline import judge
 
     options = Options(**group["options"])
     torch.set_num_threads(options.workers)

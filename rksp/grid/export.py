@@ -8,10 +8,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rksp.errors import InputError
-from rksp.files import atomic_write, check_writable, replacing
 from rksp.grid.sweeps import SWEEPS
 from rksp.grid.table import Record
+from rksp.ground.errors import InputError
+from rksp.ground.files import atomic_write, check_writable, replacing
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 SUFFIXES = (*TABLES, *SWEEPS)

@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rksp.errors import InputError
-from rksp.factory import refuse_factory
-from rksp.flags import flags_of
 from rksp.grid.axes import Axis, Choice, Range, axis_of, canonical, read_override, sweep_axis
 from rksp.grid.base import Base, Point, make_cell, seed_of
 from rksp.grid.cell import Cell
 from rksp.grid.rows import ROWS, read_rows
+from rksp.ground.errors import InputError
+from rksp.ground.factory import refuse_factory
+from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
-from rksp.recipe_files.document import Document, load_document, parse_file
+from rksp.recipe_files.parse.document import Document, load_document, parse_file
 from rksp.recipe_files.registry import recognize
 
 MAX_CELLS = 10_000

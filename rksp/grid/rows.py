@@ -7,10 +7,10 @@ import json
 from io import BytesIO, StringIO
 from pathlib import Path
 
-from rksp.errors import InputError
-from rksp.files import read_limited, read_text
 from rksp.grid.axes import canonical
-from rksp.recipe_files.document import parse_yaml
+from rksp.ground.errors import InputError
+from rksp.ground.files import read_limited, read_text
+from rksp.recipe_files.parse.document import parse_yaml
 
 _LARGEST = 64 * 2**20  # bytes
 _MOST_ROWS, _MOST_COLUMNS = 100_000, 10_000

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rksp.errors import ArtifactError, Incomplete
 from rksp.grid import table
 from rksp.grid.cell import Options
 from rksp.grid.drive import Progress, drive
@@ -17,6 +16,7 @@ from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
+from rksp.ground.errors import ArtifactError, Incomplete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

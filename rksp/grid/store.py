@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from rksp.errors import ArtifactError, InputError
-from rksp.files import check_writable
 from rksp.grid.cell import Cell, Options
 from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
-from rksp.text import safe_strings
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import check_writable
+from rksp.ground.text import safe_strings
 
 SCHEMA = "rksp-grid-1"
 TRIES = 3

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import yaml
 
-from rksp.files import atomic_write
 from rksp.grid.plan import load_grid_file
-from rksp.recipe_files.document import parse_yaml
+from rksp.ground.files import atomic_write
+from rksp.recipe_files.parse.document import parse_yaml
 
 Settings = Mapping[str, object]
 _PLAIN = re.compile(r"^[A-Za-z_][\w./-]*$")  # a text that Hydra reads without quotes

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from rksp.errors import InputError, nearest
 from rksp.grid.axes import canonical
 from rksp.grid.cell import model_name
 from rksp.grid.store import Row
-from rksp.recipe_files.document import parse_yaml
+from rksp.ground.errors import InputError, nearest
+from rksp.recipe_files.parse.document import parse_yaml
 
 Record = dict[str, object]
 ANSWERS = ("ok", "caution", "risk")

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rksp.batch import Batch
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.models.zoo.feed_forward import MixtureOfExperts
 from rksp.objective import cross_entropy
@@ -24,7 +24,7 @@ from rksp.outcome import Curves
 from rksp.recipe import Recipe
 
 CHECK_EVERY = 10  # steps between checks from the host; each check waits for the device
-HOPELESS_LOSS = 50.0  # three steps in a row above it end a run, as in rksp.training.hopeless
+HOPELESS_LOSS = 50.0  # three steps in a row above it end a run, as in rksp.watch.training.hopeless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ def train_replicas(
     batches: Sequence[Batch] | Sequence[Sequence[Batch]],
     device: torch.device | str = "cpu",
 ) -> list[Curves]:
-    """Train R models of one shape together; each run equals one of `rksp.training.train`.
+    """Train R models of one shape together; each run equals one of `rksp.watch.training.train`.
 
     Every replica has its own parameters, gradient norm, clipping, AdamW state, warm-up and
-    schedule. A replica whose outcome is certain (`rksp.training.hopeless`) is frozen by a mask,
-    which leaves the others bitwise unchanged. The program ends when all replicas are frozen.
+    schedule. A replica whose outcome is certain (`rksp.watch.training.hopeless`) is frozen by a
+    mask, which leaves the others bitwise unchanged. The program ends when all replicas are frozen.
 
     Args:
         config: The shared shape.
@@ -172,7 +172,7 @@ def _shared_steps(recipes: Sequence[Recipe], seeds: Sequence[int]) -> int:
         if (recipe.optimizer, recipe.precision) != ("adamw", "fp32"):
             raise InputError(
                 f"Replicas train together under adamw in fp32 only, got {recipe.optimizer} in "
-                f"{recipe.precision}; train such a run alone with rksp.training.train."
+                f"{recipe.precision}; train such a run alone with rksp.watch.training.train."
             )
         if recipe.gradient_accumulation_steps != 1:
             raise InputError(

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rksp.datasets.tasks import make_task
-from rksp.errors import ArtifactError, InputError
-from rksp.files import check_writable, read_text, replacing
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import check_writable, read_text, replacing
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.lab.store import MOST_BYTES, read_ladder

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rksp.classifiers.edge_ladder import LAB, EdgeLadder
+from rksp.assessment.evidence import gather
+from rksp.classifiers.fit.edge_ladder import LAB, EdgeLadder
 from rksp.datasets.probe import make_probe
-from rksp.evidence import gather
 from rksp.features import extract
 from rksp.lab.collection import read_collection
 from rksp.lab.plan import LadderSpec

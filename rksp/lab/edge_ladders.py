@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_ladder import BRIDGE, LAB, EdgeLadder, log_rates
-from rksp.classifiers.real_ladders import read_measured, read_real_ladders
+from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, EdgeLadder, log_rates
+from rksp.classifiers.fit.real_ladders import read_measured, read_real_ladders
 from rksp.lab.collection import read_collection, trivial_loss
 from rksp.lab.grid import read_ladder_plan
 from rksp.lab.ladder import LadderRun

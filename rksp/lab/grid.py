@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.text import one_line
 from rksp.lab.plan import MOST_LADDERS, LadderSpec, Plan
 from rksp.models.zoo import FAMILIES
-from rksp.recipe_files.document import parse_file
-from rksp.text import one_line
+from rksp.recipe_files.parse.document import parse_file
 
 
 class LadderGrid(BaseModel):

@@ -12,7 +12,7 @@ from rksp.datasets.tasks import make_task
 from rksp.lab.plan import LadderSpec
 from rksp.models.zoo import build_member
 from rksp.outcome import Curves, Ladder, OutcomePolicy
-from rksp.training import train
+from rksp.watch.training import train
 
 Pair = tuple[LadderSpec, float]  # one run: a ladder and a rate
 Timed = tuple[Curves, float]  # the curves of a run, and the seconds it took

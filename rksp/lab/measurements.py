@@ -8,9 +8,9 @@ import math
 from importlib.resources import files
 from pathlib import Path
 
-from rksp.errors import ArtifactError, InputError
 from rksp.features import FEATURES, SCHEMA, Features
-from rksp.files import ResultFolder, atomic_write, check_writable, read_limited, read_text
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import ResultFolder, atomic_write, check_writable, read_limited, read_text
 
 _LARGEST, _MOST_UNPACKED = 64 * 2**20, 512 * 2**20  # bytes of packed measurements
 

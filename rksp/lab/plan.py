@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rksp.datasets.tasks import TASKS
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rksp.errors import Incomplete
-from rksp.files import ResultFolder
+from rksp.ground.errors import Incomplete
+from rksp.ground.files import ResultFolder
+from rksp.ground.processes import SAFE_PATH, end_with
 from rksp.lab.ladder import run_ladder
 from rksp.lab.plan import LadderSpec, Plan
 from rksp.lab.store import write_ladder
-from rksp.processes import SAFE_PATH, end_with
 
 Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
 Item = TypeVar("Item")

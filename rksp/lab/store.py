@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rksp.errors import ArtifactError
-from rksp.files import ResultFolder, read_text
+from rksp.ground.errors import ArtifactError
+from rksp.ground.files import ResultFolder, read_text
 from rksp.lab.ladder import LadderRun
 from rksp.lab.plan import LadderSpec
 from rksp.outcome import Curves

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from rksp.batch import Batch, Pass
-from rksp.errors import InputError, RkspError
+from rksp.ground.errors import InputError, RkspError
 
 # Errors that a model may raise when its configuration and the probe do not match.
 _CANNOT_RUN = (

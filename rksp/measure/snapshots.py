@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch, Pass, tensors
-from rksp.errors import InputError, NotCovered
+from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.forward import (
     LOGITS_NOT_FINITE,
     BlockStats,

@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rksp.allocator import freed_memory_returned
 from rksp.batch import Batch
-from rksp.errors import NotCovered
+from rksp.ground.allocator import freed_memory_returned
+from rksp.ground.errors import NotCovered
 from rksp.measure.first_update import FirstUpdate
 from rksp.measure.response import (
     GRADIENT_NOT_FINITE,

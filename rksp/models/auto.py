@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.models.configuration import quiet
 from rksp.models.source import Task
 

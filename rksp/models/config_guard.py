@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from rksp.errors import InputError
-from rksp.files import read_text
+from rksp.ground.errors import InputError
+from rksp.ground.files import read_text
 
 _LARGEST_FILE = 8 * 2**20  # bytes; the largest real config seen is below 100 kB
 _DEEPEST = 12

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 from rksp.models.config_guard import check_sizes
 from rksp.models.overrides import merge
 from rksp.models.refusals import refusals, refused

@@ -13,10 +13,10 @@ from torch.nn.parameter import is_lazy
 
 from rksp.batch import Batch, mapped
 from rksp.datasets.probe import Probe
-from rksp.errors import InputError
-from rksp.factory import load_factory
-from rksp.given_loss import GivenLoss, Loss, split_batch
+from rksp.ground.errors import InputError
+from rksp.ground.factory import load_factory
 from rksp.models.auto import choose_class
+from rksp.models.given_loss import GivenLoss, Loss, split_batch
 from rksp.models.source import Kind, ModelSource, Task, hash_config
 
 _MAX_PARAMS = 2e9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 
 _REFUSALS = (
     ValueError,

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rksp.errors import InputError, nearest
-from rksp.factory import is_factory
+from rksp.ground.errors import InputError, nearest
+from rksp.ground.factory import is_factory
+from rksp.ground.text import has_control, one_line
 from rksp.models.auto import ChosenClass, choose_class
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
@@ -31,7 +32,6 @@ from rksp.models.given import factory_source
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
-from rksp.text import has_control, one_line
 
 _MOST_BUFFERS = 2e9  # bytes
 MAX_PARAMS = 2e9  # 8 GB in float32

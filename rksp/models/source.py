@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rksp.batch import Batch
-from rksp.errors import InputError, NotCovered
+from rksp.ground.errors import InputError, NotCovered
 from rksp.models.checkpoint import check_finite
 from rksp.models.refusals import refusals, refused
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

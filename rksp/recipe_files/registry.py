@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files import (
     axolotl,
     deepspeed,
@@ -32,10 +32,10 @@ from rksp.recipe_files import (
     torchtune,
     trl,
 )
-from rksp.recipe_files.document import Document, load_document
-from rksp.recipe_files.draft import Draft
-from rksp.recipe_files.origin import RecipeFile
-from rksp.recipe_files.table import Reader
+from rksp.recipe_files.parse.document import Document, load_document
+from rksp.recipe_files.said.origin import RecipeFile
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.reader import Reader
 
 # The first that matches reads; the most particular marks come first.
 READERS: tuple[Reader, ...] = (

@@ -6,10 +6,10 @@ import statistics
 
 from rksp.documents.finding import Finding
 from rksp.documents.score import ChangeReport, ComparisonReport, ScoreReport
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
+from rksp.ground.text import short
 from rksp.report.issues import RISK, deciding, issues
 from rksp.report.words import STATES
-from rksp.text import short
 
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from rksp.documents.base import Document
 
 KINDS = ("score", "confirm", "grid", "diff")
-LISTED = ("score", "confirm", "grid")  # the kinds that have issues; see rksp.report.listing
+LISTED = (
+    "score",
+    "confirm",
+    "grid",
+)  # those with issues; see rksp.report.machines.listing
 PLAIN_WIDTH = 100  # columns of text that no terminal shows
 
 
@@ -43,13 +47,13 @@ FORMATS = (
         name="text",
         suffix=".txt",
         renderings={
-            "score": "rksp.report.page:render",
-            "confirm": "rksp.report.confirm_terminal:render",
-            "grid": "rksp.report.grid_terminal:render",
-            "diff": "rksp.report.terminal:render_comparison",
+            "score": "rksp.report.score.page:render",
+            "confirm": "rksp.report.confirm.terminal:render",
+            "grid": "rksp.report.grid.terminal:render",
+            "diff": "rksp.report.score.terminal:render_comparison",
         },
     ),
-    Format(name="full", renderings={"score": "rksp.report.terminal:render"}),
+    Format(name="full", renderings={"score": "rksp.report.score.terminal:render"}),
     Format(
         name="json",
         suffix=".json",
@@ -59,38 +63,38 @@ FORMATS = (
         name="markdown",
         suffix=".md",
         renderings={
-            "score": "rksp.report.markdown:render",
-            "confirm": "rksp.report.confirm_markdown:render",
-            "grid": "rksp.report.grid_summary:markdown",
-            "diff": "rksp.report.markdown:render_comparison",
+            "score": "rksp.report.score.markdown:render",
+            "confirm": "rksp.report.confirm.markdown:render",
+            "grid": "rksp.report.grid.summary:markdown",
+            "diff": "rksp.report.score.markdown:render_comparison",
         },
     ),
     Format(
         name="sarif",
         suffix=".sarif",
-        renderings=dict.fromkeys(LISTED, "rksp.report.sarif:render"),
+        renderings=dict.fromkeys(LISTED, "rksp.report.machines.sarif:render"),
     ),
     Format(
         name="junit",
         suffix=".xml",
         renderings={
-            "score": "rksp.report.junit:render",
-            "confirm": "rksp.report.junit:confirmation",
-            "grid": "rksp.report.grid_summary:junit",
+            "score": "rksp.report.machines.junit:render",
+            "confirm": "rksp.report.machines.junit:confirmation",
+            "grid": "rksp.report.grid.summary:junit",
         },
     ),
-    Format(name="github", renderings=dict.fromkeys(LISTED, "rksp.report.github:render")),
-    Format(name="gitlab", renderings=dict.fromkeys(LISTED, "rksp.report.gitlab:render")),
+    Format(name="github", renderings=dict.fromkeys(LISTED, "rksp.report.machines.github:render")),
+    Format(name="gitlab", renderings=dict.fromkeys(LISTED, "rksp.report.machines.gitlab:render")),
     Format(
         name="html",
         suffix=".html",
         renderings={
-            "score": "rksp.report.html:render",
-            "confirm": "rksp.report.confirm_html:render",
-            "grid": "rksp.report.grid_html:render",
+            "score": "rksp.report.score.html:render",
+            "confirm": "rksp.report.confirm.html:render",
+            "grid": "rksp.report.grid.html:render",
         },
     ),
-    Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid_summary:csv"}),
+    Format(name="csv", suffix=".csv", renderings={"grid": "rksp.report.grid.summary:csv"}),
 )
 RENDERINGS = {
     (kind, found.name): function for found in FORMATS for kind, function in found.renderings.items()

@@ -8,7 +8,7 @@ from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS, Finding
 from rksp.documents.grid import Record, complaints
 from rksp.documents.score import ComparisonReport, ScoreReport
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 from rksp.report.issues import RISK, issues, state
 
 DEFAULT_BAR = 0.5

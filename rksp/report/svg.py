@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from rksp.text import short
+from rksp.ground.text import short
 
 Point = tuple[float, float]
 FLAG = 18  # pixels from one row of labels to the next

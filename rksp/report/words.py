@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
-from rksp.recipe_files import table_text
-from rksp.sizes import count
+from rksp.ground.sizes import count
+from rksp.ground.text import short
+from rksp.recipe_files.said import table_text
 from rksp.spectra.status import Status
-from rksp.text import short
 
 TITLES = {
     "ok": "OK",

@@ -17,7 +17,7 @@ from scipy.special import expit
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.spectra.kreiss import kreiss_constant
 from rksp.spectra.operators import EigenSystem, eigen_system, growth_norms, operator_norm
 from rksp.spectra.spectrum import VARIANTS, LayerSpectrum, Variant

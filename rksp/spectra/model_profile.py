@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rksp.batch import Batch
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.measure.forward import ForwardStats
 from rksp.measure.snapshots import Collected, LayerTransition, collect
 from rksp.models.anatomy.equivalent import equivalent_shape

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.spectra.dmd import (
     VARIANTS,
     FitJob,

@@ -9,7 +9,7 @@ import torch
 from scipy.linalg import eigh, lapack
 from torch import Tensor
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.kernels.covariance import covariance
 
 # Smallest variance worth keeping, relative to the largest: the square of a dtype's resolution.

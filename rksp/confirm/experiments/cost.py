@@ -15,12 +15,12 @@ from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, PUBLISHED, RAN
 from rksp.confirm.experiments.rows import Cost
 from rksp.confirm.experiments.trials import Trial
 from rksp.datasets.tasks import make_task
-from rksp.interventions.registry import make_intervention
 from rksp.models.zoo import build_member
-from rksp.monitors.watch import Watch
-from rksp.training import Companion, train
-from rksp.training.beside import Beside
-from rksp.training.rotation import Rotation
+from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.monitors.watch import Watch
+from rksp.watch.training import Companion, train
+from rksp.watch.training.beside import Beside
+from rksp.watch.training.rotation import Rotation
 
 ROUNDS = 40
 # Arm → the same intervention acting at every step, and its real cadence in steps.

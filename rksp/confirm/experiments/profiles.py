@@ -17,7 +17,7 @@ from rksp.confirm.experiments.tables import markdown
 from rksp.confirm.experiments.trials import Stored, Trial, small_trial
 from rksp.confirm.profiles import PROFILED, Curve
 from rksp.datasets.tasks import make_task
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.outcome import OutcomePolicy
 
 _NONE = "–"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from rksp.files import atomic_write
-from rksp.monitors.base import Reading
+from rksp.ground.files import atomic_write
+from rksp.watch.monitors.base import Reading
 
 _DIGITS = 6  # significant digits of a value; the rules need tenths of its spread
 

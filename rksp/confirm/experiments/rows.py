@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments.trials import Stored
 from rksp.confirm.onset import departure
-from rksp.errors import ArtifactError
-from rksp.files import atomic_write
+from rksp.ground.errors import ArtifactError
+from rksp.ground.files import atomic_write
 from rksp.outcome import Outcome
 
 AnyRow = TypeVar("AnyRow", bound=BaseModel)

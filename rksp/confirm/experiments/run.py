@@ -14,7 +14,7 @@ from rksp.confirm.experiments.catalog import EXPERIMENTS, AnyExperiment
 from rksp.confirm.experiments.profiles import PRESETS
 from rksp.confirm.experiments.rows import Cost, shipped_rows, write_rows
 from rksp.confirm.experiments.trials import read_trials, run_trials
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.lab.run import Progress
 
 

@@ -10,8 +10,8 @@ from scipy.stats import fisher_exact
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows
 from rksp.confirm.onset import GRADIENT_NORM
-from rksp.monitors.registry import MONITORS
 from rksp.outcome import OutcomePolicy
+from rksp.watch.monitors.registry import MONITORS
 
 ENERGY = "kss:form=energy,weight=3"
 SPARSER = (2, 4)  # steps between two penalties; the default acts at every one

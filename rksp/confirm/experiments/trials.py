@@ -13,13 +13,13 @@ from rksp.confirm.experiments.readings import read_readings, write_readings
 from rksp.confirm.trial import alarm_rules, seen, sum_up, train_arm
 from rksp.datasets.tasks import make_task
 from rksp.documents.confirm import TrialReport
-from rksp.files import ResultFolder, digest
+from rksp.ground.files import ResultFolder, digest
 from rksp.lab.run import Progress, work_through
 from rksp.models.zoo import build_member
-from rksp.monitors.registry import MONITORS
-from rksp.monitors.rules import replay
 from rksp.recipe import Recipe
-from rksp.training.runner import RunRecord
+from rksp.watch.monitors.registry import MONITORS
+from rksp.watch.monitors.rules import replay
+from rksp.watch.training.runner import RunRecord
 
 _READINGS = ".readings.gz"
 # Monitors whose default cadence is sparser read every 5 steps: at 100 they would have a sample or

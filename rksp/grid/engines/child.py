@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from rksp.processes import end_with
+from rksp.ground.processes import end_with
 
 
 def main(coordinator: int, evaluator: str) -> None:

@@ -15,7 +15,7 @@ import threading
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR
 from rksp.grid.events import CellGroup, Event
-from rksp.processes import SAFE_PATH
+from rksp.ground.processes import SAFE_PATH
 
 
 class LocalEngine:

@@ -15,11 +15,11 @@ import tempfile
 import threading
 from pathlib import Path
 
-from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import CellGroup, Event
-from rksp.processes import SAFE_PATH
+from rksp.ground.errors import InputError
+from rksp.ground.processes import SAFE_PATH
 
 _ADDRESS = re.compile(r"(ray://)?(?P<host>[^:/]+):(?P<port>\d{1,5})")
 _PATIENCE = 10.0  # seconds

@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rksp.errors import InputError
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR, load_evaluator
 from rksp.grid.events import CellGroup, Event
 from rksp.grid.provenance import made_by
-from rksp.processes import SAFE_PATH
+from rksp.ground.errors import InputError
+from rksp.ground.processes import SAFE_PATH
 
 _PATIENCE = 30.0  # seconds between questions to the queue about a job that is silent
 _DEFAULTS = {"cpus_per_task": 1, "timeout_min": 240}  # submitit's own limit is 5 minutes

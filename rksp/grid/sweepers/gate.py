@@ -12,7 +12,7 @@ from rksp.grid.cell import Cell, Options
 from rksp.grid.evaluate import gather_cell
 
 if TYPE_CHECKING:
-    from rksp.evidence import Evidence
+    from rksp.assessment.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class RiskGate:
         Raises:
             InputError: A parameter is neither recipe nor model, or its value cannot be used.
         """
-        from rksp.pipeline import judge
+        from rksp.assessment.pipeline import judge
 
         base = Base(target=self.target, overrides=self.overrides, recipe=self.recipe)
         point = {k: v for k, v in _flat(parameters).items() if k not in self.ignore}

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rksp.errors import InputError
 from rksp.grid.sweepers.gate import Look, RiskGate
+from rksp.ground.errors import InputError
 
 
 def prune_by_risk(trial, gate: RiskGate, parameters: Mapping[str, object] | None = None) -> Look:

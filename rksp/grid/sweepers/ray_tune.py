@@ -12,8 +12,8 @@ It works with every search algorithm and every scheduler. A stopped trial ends w
 
 from __future__ import annotations
 
-from rksp.errors import InputError
 from rksp.grid.sweepers.gate import Look, RiskGate
+from rksp.ground.errors import InputError
 
 
 def risk_scheduler(gate: RiskGate, scheduler=None):

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from rksp.errors import InputError, NotCovered
+from rksp.ground.errors import InputError, NotCovered
 
 # tokens: [batch, tokens, width]; streams: [batch, tokens, streams, width], several parallel
 # residual streams; grid: [batch, height, width, channels]; maps: channels first, as in

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.models.checkpoint import check_finite, find_weights
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.models.streaming.units import Unit
 
 _PER_STATE = 40  # bytes per entry of a block's states while its spectrum is fitted

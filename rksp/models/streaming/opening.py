@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import ModelSource
 from rksp.models.streaming.checkpoint_stream import CheckpointWeights

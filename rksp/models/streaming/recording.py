@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rksp.errors import NotCovered
+from rksp.ground.errors import NotCovered
 from rksp.models.refusals import refusals
 from rksp.models.streaming.seeds import PIECE, seed_of
 from rksp.models.streaming.skeleton import make_skeleton, share_weights

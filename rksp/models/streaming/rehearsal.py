@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from rksp.errors import InputError, NotCovered
+from rksp.ground.errors import InputError, NotCovered
 from rksp.models.streaming.planning import plan_stream
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.units import GRAINS

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from rksp.errors import RkspError
+from rksp.ground.errors import RkspError
 from rksp.kernels.normal_fill import normal_fill, truncated_normal_fill, uniform_fill
 from rksp.models.streaming.recording import Recipe, Step, record_model
 from rksp.models.streaming.seeds import PIECE, piece_seed, seed_of

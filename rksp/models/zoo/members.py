@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from rksp.errors import InputError, nearest
+from rksp.ground.errors import InputError, nearest
 from rksp.models.zoo.config import ZooConfig
 from rksp.models.zoo.transformer import ZooTransformer
 

@@ -1,0 +1,1 @@
+"""How the model of the edge is fitted and evaluated."""

@@ -1,0 +1,282 @@
+"""Fits the model of the edge to ladders of the lab and of public sources."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rksp.classifiers.edge_inputs import (
+    CONFIG_COLUMNS,
+    MEASURED_COLUMNS,
+    Column,
+    config_features,
+    measured_features,
+)
+from rksp.classifiers.edge_model import (
+    LONG,
+    EdgeModel,
+    Expected,
+    Horizon,
+    Line,
+)
+from rksp.classifiers.fit.censored import CensoredFit, fit_censored
+from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
+from rksp.classifiers.fit.edge_spreads import rounded, with_spreads
+from rksp.features import FEATURES
+
+KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
+_SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
+_SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
+_BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
+_CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
+_SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
+_USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
+_REACH = 2.0  # standard deviations that a measured column may lie from what is expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Which columns are used; the smaller ones are what the full one is compared with."""
+
+    config: tuple[Column, ...] = CONFIG_COLUMNS
+    measured: tuple[Column, ...] = MEASURED_COLUMNS
+
+
+FULL = Design()
+
+
+def fit_edge_model(
+    ladders: Sequence[EdgeLadder], design: Design = FULL, *, spreads: bool = True
+) -> EdgeModel:
+    """Fit both lines, the curves of lost nats and the spreads.
+
+    Runs of `OPENLM` are left out: they did not make the fit better, and so they can test it.
+
+    Args:
+        ladders: Of the lab and of public sources.
+        design: The columns that are used.
+        spreads: Measure the spreads by leaving every source out once; otherwise they are those of
+            the fit, which know nothing of new sources.
+    """
+    ladders = sorted(
+        (x for x in ladders if x.source != OPENLM),
+        key=lambda x: (x.source, x.name, x.changed, x.low, x.high),
+    )
+    expected = _fit_expected(ladders, design)
+    design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
+    edge_fit = _fit_line(ladders, design, expected, best=False)
+    best_fit = _fit_line(ladders, design, expected, best=True)
+    columns = (*design.config, *design.measured)
+    edge = _line(edge_fit, [c.name for c in columns if c.of_edge])
+    best = _line(best_fit, [c.name for c in columns])
+    horizon = lambda kind, chosen: Horizon(
+        edge_spread=rounded(edge_fit.spreads[kind]),
+        edge_noise=rounded(edge_fit.spreads[kind]),
+        best_spread=rounded(best_fit.spreads[kind]),
+        **_curves(chosen),
+    )
+    whole = [x for x in ladders if x.best is not None]
+    long = [x for x in whole if x.inputs.steps >= LONG] or whole
+    model = EdgeModel(
+        edge=edge,
+        best=best,
+        expected=expected,
+        short=horizon(0, [x for x in whole if x.source == LAB] or whole),
+        long=horizon(len(edge_fit.spreads) - 1, long),
+        knots=[float(k) for k in KNOTS],
+        lapse=0.0,
+        ranges={},
+        measured_ranges=_measured_ranges(whole),
+        card=_card(ladders),
+    )
+    known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
+    model = replace(model, ranges=_ranges(model, known))
+    return with_spreads(model, list(held_out(ladders, design))) if spreads else model
+
+
+def held_out(
+    ladders: Sequence[EdgeLadder], design: Design = FULL
+) -> Iterator[tuple[str, EdgeModel, list[EdgeLadder]]]:
+    """(name, a model that saw nothing of it, its ladders) of every public source and lab family.
+
+    Single runs of a source go with it.
+    """
+    for source in sorted({x.source for x in ladders if x.source not in (LAB, OPENLM)}):
+        rest = [x for x in ladders if x.source != source]
+        yield source, fit_edge_model(rest, design, spreads=False), _of(ladders, "source", source)
+    for family in sorted({x.group for x in ladders if x.source == LAB}):
+        rest = [x for x in ladders if x.source != LAB or x.group != family]
+        mine = [x for x in ladders if x.source == LAB and x.group == family]
+        yield family, fit_edge_model(rest, design, spreads=False), mine
+
+
+def _of(ladders: Sequence[EdgeLadder], field: str, value: str) -> list[EdgeLadder]:
+    return [x for x in ladders if getattr(x, field) == value]
+
+
+def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Expected]:
+    """Fit a ridge line of every measured column in those of the configuration."""
+    found = {}
+    names = [c.name for c in design.config]
+    for column in design.measured:
+        rows = [
+            (list(config_features(x.inputs).values()), value)
+            for x in ladders
+            if math.isfinite(value := measured_features(x.measured)[column.name])
+        ]
+        if len(rows) < 10:
+            continue
+        every = list(config_features(ladders[0].inputs))
+        x = np.array([row for row, _ in rows])[:, [every.index(name) for name in names]]
+        y = np.array([value for _, value in rows])
+        low, high = np.quantile(y, [0.02, 0.98])
+        y = np.clip(y, low, high)
+        centers = x.mean(axis=0)
+        z = x - centers
+        coefficients = np.linalg.solve(z.T @ z + np.eye(len(names)), z.T @ (y - y.mean()))
+        left = y - y.mean() - z @ coefficients
+        line = Line(
+            intercept=rounded(y.mean()),
+            weights=_by_name(names, coefficients),
+            centers=_by_name(names, centers),
+        )
+        found[column.name] = Expected(line=line, reach=rounded(_REACH * left.std()))
+    return found
+
+
+def _fit_line(
+    ladders: Sequence[EdgeLadder],
+    design: Design,
+    expected: Mapping[str, Expected],
+    *,
+    best: bool,
+) -> CensoredFit:
+    columns = [c for c in (*design.config, *design.measured) if best or c.of_edge]
+    if best:
+        ladders = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
+        around = [
+            (x.low, _CHOSEN_WIDTH) if x.best is None else (x.best, _BEST_WIDTH) for x in ladders
+        ]
+        low = np.array([middle - width for middle, width in around])
+        high = np.array([middle + width for middle, width in around])
+    else:
+        low, high = np.array([x.low for x in ladders]), np.array([x.high for x in ladders])
+    return fit_censored(
+        np.array([_row(x, columns, expected) for x in ladders]),
+        low,
+        high,
+        weights=ladder_weights(ladders),
+        kinds=np.array([0 if x.source == LAB else 1 for x in ladders]),
+        groups=["" if x.source == LAB else x.source for x in ladders],
+        signs=[c.sign for c in columns],
+    )
+
+
+def _row(
+    ladder: EdgeLadder, columns: Sequence[Column], expected: Mapping[str, Expected]
+) -> list[float]:
+    features = config_features(ladder.inputs)
+    measured = measured_features(ladder.measured)
+    surplus = {name: e.surplus(measured[name], features) for name, e in expected.items()}
+    known = features | surplus
+    return [known.get(c.name, 0.0) for c in columns]
+
+
+def ladder_weights(ladders: Sequence[EdgeLadder]) -> np.ndarray:
+    """1 for a ladder of the lab; a public source counts as `_SOURCE_LADDERS` of them at most."""
+    counts = Counter((x.source, bool(x.changed)) for x in ladders)
+
+    def weight(x: EdgeLadder) -> float:
+        if x.source == LAB:
+            return 1.0
+        count = counts[x.source, bool(x.changed)]
+        singles = _SINGLE_RUNS if x.source != PUBLISHED else _SOURCE_LADDERS
+        return (singles if x.changed else min(_SOURCE_LADDERS, count)) / count
+
+    return np.array([weight(x) for x in ladders])
+
+
+def _curves(ladders: Sequence[EdgeLadder]) -> dict[str, list[float]]:
+    """Mean nats lost below the best rate and above it; every source counts alike."""
+    counts = Counter(x.source for x in ladders)
+    below, above = [], []
+    for x in ladders:
+        weight = 1 / counts[x.source]
+        lower = x.rates <= x.best
+        below.append((x.rates[lower] - x.best, x.excess[lower], weight))
+        if x.has_edge:
+            upper = x.rates >= x.best
+            above.append((x.rates[upper] - x.edge, x.excess[upper], weight))
+    falling = np.where(KNOTS >= 0, 0.0, _smooth(below))
+    falling = np.maximum.accumulate(np.maximum(falling, 0)[::-1])[::-1]
+    rising = np.where(KNOTS <= -2, 0.0, np.maximum(_smooth(above), 0))
+    rising = np.maximum.accumulate(rising)
+    return {"below": [rounded(v) for v in falling], "above": [rounded(v) for v in rising]}
+
+
+def _smooth(parts: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray:
+    """Heights of a piecewise linear curve at the knots, by penalized least squares."""
+    if not parts:
+        return np.zeros(len(KNOTS))
+    x = np.concatenate([x for x, _, _ in parts])
+    y = np.concatenate([y for _, y, _ in parts])
+    w = np.concatenate([np.full(len(x), weight) for x, _, weight in parts])
+    w = w * len(w) / w.sum()
+    hats = np.stack([np.interp(x, KNOTS, row) for row in np.eye(len(KNOTS))], axis=1)
+    bends = np.diff(np.eye(len(KNOTS)), 2, axis=0)
+    normal = (hats * w[:, None]).T @ hats + _SMOOTHING * bends.T @ bends
+    return np.linalg.solve(normal + 1e-6 * np.eye(len(KNOTS)), (hats * w[:, None]).T @ y)
+
+
+def _line(fit: CensoredFit, names: Sequence[str]) -> Line:
+    return Line(
+        intercept=rounded(fit.intercept),
+        weights=_by_name(names, fit.coefficients),
+        centers=_by_name(names, fit.centers),
+    )
+
+
+def _ranges(model: EdgeModel, ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, float]]:
+    rows = [model.features(x.inputs, x.measured) for x in ladders]
+    return {
+        name: (rounded(min(r[name] for r in rows)), rounded(max(r[name] for r in rows)))
+        for name in model.best.weights
+    }
+
+
+def _measured_ranges(ladders: Sequence[EdgeLadder]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name in FEATURES:
+        values = np.array([x.measured.get(name, math.nan) for x in ladders])
+        values = values[np.isfinite(values)]
+        if len(values):
+            low, high = np.quantile(values, _USUAL)
+            found[name] = (rounded(low), rounded(high))
+    return found
+
+
+def _card(ladders: Sequence[EdgeLadder]) -> dict[str, object]:
+    """Describe what the model was fitted on, with a digest of it."""
+    sha = hashlib.sha256()
+    for x in ladders:
+        row = [x.source, x.name, x.changed, x.low, x.high, x.best, repr(x.inputs)]
+        sha.update(repr([*row, x.rates.tolist(), x.excess.tolist()]).encode())
+    ladder_counts = Counter(x.source for x in ladders if not x.changed)
+    run_counts = Counter(x.source for x in ladders if x.changed)
+    steps = [x.inputs.steps for x in ladders]
+    return {
+        "ladders": dict(sorted(ladder_counts.items())),
+        "single_runs": dict(sorted(run_counts.items())),
+        "edges": sum(x.has_edge for x in ladders),
+        "steps": [min(steps), max(steps)],
+        "digest": sha.hexdigest(),
+    }
+
+
+def _by_name(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
+    return {name: rounded(value) for name, value in zip(names, values, strict=True)}

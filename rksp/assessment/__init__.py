@@ -1,0 +1,1 @@
+"""The act of scoring: evidence, answer, report."""

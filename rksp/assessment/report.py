@@ -1,0 +1,114 @@
+"""Write the document of a score: turn the evaluations of one target into a `ScoreReport`."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import torch
+
+from rksp.assessment.pipeline import Evaluation
+from rksp.documents.score import (
+    ForwardReport,
+    KernelReport,
+    LayerReport,
+    NotRunReport,
+    ScoredTarget,
+    ScoreReport,
+    SeedReport,
+    SpectraReport,
+)
+from rksp.kernels import dispatch
+from rksp.models.source import ModelSource
+from rksp.recipe import Recipe
+
+_CONCERN = ("risk", "cannot tell", "not assessed", "caution", "ok")  # worst first
+
+
+def score_report(
+    source: ModelSource, recipe: Recipe, evaluations: Sequence[Evaluation], probe: str
+) -> ScoreReport:
+    """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
+    first = evaluations[0]
+    verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
+    seeds = [_seed(evaluation) for evaluation in evaluations]
+    return ScoreReport(
+        target=ScoredTarget.of(
+            source,
+            first.profile,
+            name=source.target,
+            model_type=getattr(source.config, "model_type", None),
+            parameters=source.num_parameters,
+            blocks=first.profile.chains,
+            probe=probe,
+            notes=[*source.notes, *first.profile.notes],
+        ),
+        recipe=recipe,
+        verdict=prevailing(verdicts),
+        findings=list(first.findings),
+        not_run=[NotRunReport.of(check) for check in first.not_run],
+        seeds=seeds,
+        spread=_spread(seeds),
+        provenance={
+            "rksp": version("rksp"),
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "python": platform.python_version(),
+            "dtype": "float32",
+            "states": first.profile.states,
+            "variant": first.profile.spectra.variant,
+            "weights": first.weights,
+        },
+        kernels=[
+            KernelReport.of(choice)
+            for choice in sorted(dispatch.explain(), key=lambda choice: (choice.op, choice.reason))
+        ],
+        timings={
+            f"{step} (seed {evaluation.seed})": round(seconds, 3)
+            for evaluation in evaluations
+            for step, seconds in evaluation.seconds.items()
+        },
+    ).finite()
+
+
+def prevailing(verdicts: Sequence[str]) -> str:
+    """Return the most frequent verdict over the seeds; for ties, the worst of them."""
+    return min(statistics.multimode(verdicts), key=_CONCERN.index)
+
+
+def _seed(evaluation: Evaluation) -> SeedReport:
+    """Report one seed; a block's scales come from the forward pass, the rest from its spectrum."""
+    spectra, forward = evaluation.profile.spectra, evaluation.profile.forward
+    scales = {block.name: block for block in forward.blocks}
+    layers = [
+        LayerReport.of(layer, scales[layer.name], rank=layer.modes) for layer in spectra.layers
+    ]
+    return SeedReport.of(
+        evaluation,
+        spectra=SpectraReport.of(spectra, layers=layers),
+        forward=ForwardReport.of(forward),
+    )
+
+
+def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
+    if len(seeds) < 2:
+        return {}
+    values = {
+        "published_score": [s.spectra.published_score for s in seeds],
+        "probability_failed": [s.risk.probability_failed if s.risk else None for s in seeds],
+        "start_here": [s.risk.start_here if s.risk else None for s in seeds],
+        "do_not_exceed": [s.risk.do_not_exceed if s.risk else None for s in seeds],
+        "likely_edge": [s.risk.likely_edge if s.risk else None for s in seeds],
+    }
+    return {
+        name: {
+            "mean": statistics.fmean(found),
+            "std": statistics.stdev(found),
+            "low": min(found),
+            "high": max(found),
+        }
+        for name, found in values.items()
+        if None not in found
+    }

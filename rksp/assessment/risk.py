@@ -1,0 +1,231 @@
+"""Turn evidence into an answer: three rates, the risk of failure, its causes and its cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rksp.classifiers.edge_inputs import (
+    CONFIG_COLUMNS,
+    MEASURED_COLUMNS,
+    OPTIMIZERS,
+    EdgeInputs,
+    Norm,
+)
+from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
+from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
+from rksp.features import FEATURES, Features, Tier
+from rksp.ground.text import short
+from rksp.recipe import Recipe
+
+# Rates to evaluate; a twentieth of a decade is 12 %.
+_RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
+_MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
+_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
+_STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
+_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
+_LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
+
+
+def edge_inputs(
+    recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm
+) -> EdgeInputs:
+    """Return the inputs of the edge model for a recipe and a model."""
+    return EdgeInputs(
+        width=width,
+        depth=depth,
+        vocabulary=vocabulary,
+        sequence_length=recipe.sequence_length,
+        batch_tokens=recipe.batch_size * recipe.sequence_length,
+        steps=recipe.max_steps,
+        warmup_steps=recipe.warmup_steps,
+        optimizer=recipe.optimizer,
+        final_share=recipe.final_share,
+        beta1=recipe.adam_beta1,
+        beta2=recipe.adam_beta2,
+        norm=norm,
+    )
+
+
+def assess(
+    features: Features,
+    inputs: EdgeInputs,
+    model: EdgeModel,
+    *,
+    learning_rate: float | None,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+    doubts: tuple[str, ...] = (),
+) -> RiskAssessment:
+    """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
+
+    Args:
+        features: Measurements of the model.
+        inputs: The configuration.
+        model: The model of the edge.
+        learning_rate: The recipe's peak rate; None asks only for the three rates.
+        threshold: Probability at which the verdict becomes `RISK`.
+        risk: Share of the edges that may lie below `do_not_exceed`.
+        doubts: Reasons from the evidence to answer "cannot tell".
+
+    Returns:
+        The answer.
+    """
+    estimate = model.predict(inputs, features.values)
+    ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
+    reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
+    failed = low = high = excess = None
+    verdict = Verdict.CANNOT_TELL if reasons else Verdict.OK
+    if learning_rate is not None:
+        failed = estimate.failed(learning_rate)
+        low, high = estimate.interval(learning_rate)
+        excess = estimate.expected_excess(learning_rate)
+        if not reasons:
+            verdict = _verdict(failed, high, learning_rate > ceiling, threshold)
+    return RiskAssessment(
+        verdict=verdict,
+        reasons=reasons,
+        evidence=str(features.tier),
+        horizon_steps=inputs.steps,
+        probability_failed=failed,
+        probability_failed_low=low,
+        probability_failed_high=high,
+        start_here=_shown(start),
+        start_excess=estimate.expected_excess(start),
+        start_failed=estimate.failed(start),
+        likely_edge=_shown(estimate.likely_edge),
+        do_not_exceed=_shown(ceiling),
+        expected_excess=excess,
+        risk=risk,
+        threshold=threshold,
+        curve=[
+            CurvePoint(learning_rate=rate, probability=estimate.failed(rate), low=left, high=right)
+            for rate in _RATES
+            for left, right in (estimate.interval(rate),)
+        ],
+        contributions=_contributions(estimate) if learning_rate is not None else [],
+        outside=dict(estimate.outside),
+        counterfactual=_advice(estimate, learning_rate, threshold),
+        classifier_data=str(model.card["digest"]),
+    )
+
+
+def certain_failure(
+    cause: str,
+    tier: Tier,
+    *,
+    steps: int,
+    learning_rate: float | None,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+) -> RiskAssessment:
+    """Return the answer that needs no model: values are not finite before the first step.
+
+    Args:
+        cause: What is not finite, a clause.
+        tier: How much evidence was gathered.
+        steps: Steps of the run.
+        learning_rate: The recipe's rate, if it has one.
+        threshold: See `assess`.
+        risk: See `assess`.
+
+    Returns:
+        The answer.
+    """
+    here = None if learning_rate is None else 1.0
+    return RiskAssessment(
+        verdict=Verdict.RISK,
+        reasons=[],
+        evidence=str(tier),
+        horizon_steps=steps,
+        probability_failed=here,
+        probability_failed_low=here,
+        probability_failed_high=here,
+        start_here=None,
+        start_excess=None,
+        start_failed=None,
+        likely_edge=None,
+        do_not_exceed=None,
+        expected_excess=None,
+        risk=risk,
+        threshold=threshold,
+        curve=[
+            CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in _RATES
+        ],
+        contributions=[],
+        outside={},
+        counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
+        classifier_data=None,
+    )
+
+
+def _verdict(failed: float, high: float, is_above: bool, threshold: float) -> Verdict:
+    """Return risk at the threshold; caution if the interval reaches it or the rate is too high."""
+    if failed >= threshold:
+        return Verdict.RISK
+    return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
+
+
+def _strange(model: EdgeModel, features: Features) -> list[str]:
+    """Say which measured feature is the least like those of the labelled runs, if one is far."""
+    far = [
+        (by, FEATURES[name])
+        for name, by in model.strangeness(features.values).items()
+        if by > _STRANGE
+    ]
+    return [
+        f"{what} lies {by:.1f} ranges outside the labelled runs" for by, what in sorted(far)[-1:]
+    ]
+
+
+def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
+    """Return the reasons why the data do not cover a model and a recipe, as clauses."""
+    found = [
+        f"{_MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
+        for name, over in estimate.outside.items()
+        if over > _FAR and name not in OPTIMIZERS
+    ]
+    if inputs.optimizer not in ("adamw", *OPTIMIZERS):
+        found.append(f"no labelled run has the optimizer {inputs.optimizer!r}")
+    if inputs.norm == "none" and inputs.steps > _LONG_STEPS:
+        found.append(
+            "the blocks have no normalization, and all labelled runs without it but one ladder are "
+            f"shorter than {_LONG_STEPS} steps"
+        )
+    return found
+
+
+def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
+    """Return what moves the edge away from that of the average run, largest first."""
+    parts = [
+        Contribution(meaning=_MEANINGS[name], decades=decades, feature=name)
+        for name, decades in estimate.contributions.items()
+    ]
+    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+
+
+def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str | None:
+    """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
+    if rate is None:
+        return None
+    start = estimate.start_here
+    lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
+    if estimate.failed(rate) >= threshold:
+        return (
+            f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
+            f"P(failed) is {estimate.failed(start):.1%} there."
+        )
+    if lost - least < _COSTLY:
+        return None
+    side = "lower" if rate < start else "higher"
+    factor = start / rate if rate < start else rate / start
+    return (
+        f"The rate is {factor:.1f} times {side} than the one to start with, {short(start, 2)}, "
+        f"and is expected to cost {lost - least:.2f} nats more."
+    )
+
+
+def _shown(rate: float) -> float:
+    """Round to three digits, which is more than the accuracy."""
+    return float(f"{rate:.3g}") if math.isfinite(rate) else rate

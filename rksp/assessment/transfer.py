@@ -1,0 +1,36 @@
+"""Measures what the first steps of two models say of the shift between their edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rksp.assessment.evidence import gather
+from rksp.features import extract
+from rksp.models.source import ModelSource
+from rksp.models.streaming.meter import Progress
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
+
+
+def measured_pair(
+    small: tuple[ModelSource, Recipe],
+    large: tuple[ModelSource, Recipe],
+    options: MeasureOptions | None = None,
+    progress: Progress = lambda done, total, label: None,
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Return the features of two models at a learning rate of 1, by name.
+
+    Args:
+        small: The model and the recipe that a rate is tuned for.
+        large: Those to carry it to.
+        options: How both are measured.
+        progress: See `Progress`.
+    """
+
+    def features(source: ModelSource, recipe: Recipe) -> Mapping[str, float]:
+        named = lambda done, total, label: progress(done, total, f"{source.target}: {label}")
+        evidence = gather(source, options, progress=named)
+        response = evidence.response(recipe, named)
+        return extract(evidence.profile.forward, evidence.profile.spectra, response).values
+
+    return features(*small), features(*large)

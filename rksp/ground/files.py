@@ -1,0 +1,227 @@
+"""Write files atomically, and keep folders of results that a run can resume."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rksp.ground.errors import Incomplete, InputError, RkspError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_LOCK = ".lock"
+_PARTIAL = ".partial"
+_STALE = 24 * 3600.0  # seconds; a younger partial file may belong to another run
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def digest(content: str | bytes, *, length: int = 16) -> str:
+    """Return the first `length` hexadecimal digits of the SHA-256 of text or bytes."""
+    data = content.encode() if isinstance(content, str) else content
+    return hashlib.sha256(data).hexdigest()[:length]
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most `limit` bytes.
+
+    Raises:
+        InputError: It is missing, unreadable, a folder or a device, or too large.
+    """
+    shown = f"{path!s:.200}"
+    try:
+        # Non-blocking, because opening a pipe without a writer would wait forever.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InputError(f"{shown} is not a regular file.")
+            content = file.read(limit + 1)
+    except FileNotFoundError as error:
+        raise InputError(f"{shown} cannot be read: there is no such file.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{shown} cannot be read: {reason}.") from error
+    if len(content) > limit:
+        raise InputError(f"{shown} is larger than {_size(limit)}, the largest size that is read.")
+    return content
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Read a regular UTF-8 file of at most `limit` bytes; a byte-order mark is dropped.
+
+    Raises:
+        InputError: As in `read_limited`, or the file is not UTF-8 text.
+    """
+    try:
+        return read_limited(path, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path!s:.200} is not UTF-8 text ({error.reason}).") from error
+
+
+def check_writable(path: Path, option: str = "-o") -> None:
+    """Check that a file can be written, before computing the result that goes there.
+
+    Args:
+        path: The file, which need not exist.
+        option: The option that named it, for the message.
+
+    Raises:
+        InputError: The path is a folder, its folder is missing, or permission is denied.
+    """
+    try:
+        if path.is_dir():
+            raise InputError(f"{option} {path} is a folder; give the name of a file.")
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first.")
+        may_not = not os.access(path if path.exists() else folder, os.W_OK)
+        if may_not or (path.is_file() and not os.access(_real(path).parent, os.W_OK)):
+            raise InputError(f"{option} {path} cannot be written: permission denied.")
+        path.stat()  # raises for names that are too long
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{option} {path!s:.200} cannot be written: {reason}.") from None
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write a file so that a kill or a full disk leaves either the old file or the new one.
+
+    Args:
+        path: The file. A link is followed; permissions of an existing file are kept.
+        content: Text (UTF-8) or bytes.
+
+    Raises:
+        InputError: The file cannot be written at this path.
+        Incomplete: The disk is full or failed; an old file is unchanged.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        is_special = path.exists() and not path.is_file() and not path.is_dir()
+        if is_special:  # a pipe or a device has no old content to keep
+            path.write_bytes(data)
+            return
+    except OSError as error:
+        raise write_failure(path, error) from error
+    with replacing(path) as partial:
+        partial.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; it replaces `path` when the block succeeds.
+
+    Raises:
+        InputError: The file cannot be written at this path.
+        Incomplete: The disk is full or failed; an old file is unchanged.
+    """
+    target = _real(path)
+    # A short name, because the target's own name may already have the maximum length.
+    partial = target.with_name(f".{os.getpid()}-{secrets.token_hex(6)}{_PARTIAL}")
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        if target.exists():
+            partial.chmod(target.stat().st_mode & 0o7777)
+        partial.replace(target)
+    except OSError as error:
+        raise write_failure(path, error) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+class ResultFolder:
+    """A folder of JSON results by name, so that interrupted work can continue.
+
+    Every result is written atomically, even if several processes share the folder.
+
+    Args:
+        folder: The folder; it is created if missing.
+
+    Raises:
+        InputError: The folder cannot be created.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be used as a folder: {error.strerror}.") from None
+
+    def path(self, name: str, suffix: str = ".json") -> Path:
+        """Return the path of a result, whether or not it exists."""
+        return self.folder / f"{name}{suffix}"
+
+    def __contains__(self, name: str) -> bool:
+        return self.path(name).is_file()
+
+    def read(self, name: str) -> bytes | None:
+        """Return the stored text of a result, or None if there is none."""
+        try:
+            return self.path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, text: str) -> Path:
+        """Store a result and return its path."""
+        atomic_write(self.path(name), text)
+        return self.path(name)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lock the folder while the block runs; the lock also ends with the process.
+
+        Raises:
+            InputError: Another process holds the lock.
+        """
+        try:
+            file = (self.folder / _LOCK).open("ab")
+        except OSError as error:
+            raise write_failure(self.folder / _LOCK, error) from error
+        with file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise InputError(
+                        f"Another run is using {self.folder}; wait for it, or give another folder."
+                    ) from None
+                except OSError:  # a file system without locks
+                    pass
+            yield
+
+    def clean(self) -> None:
+        """Remove partial files that a killed process left behind more than a day ago."""
+        for partial in self.folder.glob(f".*{_PARTIAL}"):
+            with suppress(OSError):
+                if time.time() - partial.stat().st_mtime > _STALE:
+                    partial.unlink()
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def write_failure(path: Path, error: OSError) -> RkspError:
+    """Return the error for a file that could not be written: of the disk, or of the path."""
+    sentence = f"{path!s:.200} cannot be written: {error.strerror or error}."
+    return Incomplete(sentence) if error.errno in _NO_ROOM else InputError(sentence)

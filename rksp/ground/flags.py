@@ -1,0 +1,86 @@
+"""Declare the command-line flag of a model's field, and word the error for a wrong value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from rksp.ground.errors import InputError, nearest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The command-line option of a field, as a marker in the field's annotation.
+
+    The type, the default and the choices are those of the field.
+
+    Attributes:
+        name: Name of the option, such as `--clip`.
+        help: One sentence.
+        aliases: Other accepted names.
+        unit: What the value counts; the help shows it in place of the value.
+        zero_is_off: Zero means None.
+        is_text: The command line takes text, which the field's own validator parses.
+    """
+
+    name: str
+    help: str
+    aliases: tuple[str, ...] = ()
+    unit: str = ""
+    zero_is_off: bool = False
+    is_text: bool = False
+
+
+def flags_of(model: type[BaseModel]) -> dict[str, Flag]:
+    """Map each field that has a flag to the flag, in the order of the fields."""
+    return {
+        name: marker
+        for name, field in model.model_fields.items()
+        for marker in field.metadata
+        if isinstance(marker, Flag)
+    }
+
+
+def checked(
+    model: type[Model],
+    fields: Mapping[str, object],
+    *,
+    noun: str,
+    sources: Mapping[str, str] | None = None,
+) -> Model:
+    """Build a model from untrusted fields.
+
+    Args:
+        model: A pydantic model.
+        fields: Values by name.
+        noun: What a message calls the model: "recipe".
+        sources: Where the user gave a field, such as `--clip` or `run.yaml:3, max_grad_norm`;
+            default the name of the field.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: A field is unknown (the message names the nearest known one) or out of range.
+    """
+    try:
+        return model.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        if first["type"] == "extra_forbidden":
+            known = nearest(name, model.model_fields) or "."
+            raise InputError(f"The {noun} has no field {name!r}{known}") from None
+        said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
+        wanted = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        raise InputError(f"{said} is {first['input']!r}; {wanted}{_off(model, name)}.") from None
+
+
+def _off(model: type[BaseModel], name: str) -> str:
+    flag = flags_of(model).get(name)
+    return f", and {flag.name} 0 switches it off" if flag is not None and flag.zero_is_off else ""

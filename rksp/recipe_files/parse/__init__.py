@@ -1,0 +1,1 @@
+"""A run file as data: parsed, never executed."""

@@ -1,0 +1,346 @@
+"""A trainer's configuration file as data: parsed, never executed, with line numbers.
+
+YAML is read by the rules of YAML 1.2, in which `3e-4` is a number and `no` a word: PyYAML follows
+YAML 1.1 and returns the first as text and the second as false.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+
+from rksp.ground.errors import InputError
+from rksp.ground.files import read_text
+from rksp.recipe_files.parse.python_source import read_python
+from rksp.recipe_files.parse.shell import read_shell
+from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
+
+_LARGEST = 2 * 2**20  # bytes; the largest real one seen, with all its data URLs, has 164 kB
+_MOST_NODES = 20_000  # aliases can unfold a kilobyte into gigabytes
+_MOST_REFERENCES = 2_000  # followed in one document: references can double at every step
+_LONGEST = 4096  # characters of a value that references are filled into
+_DEEPEST = 40
+# What PyYAML raises beside its own errors for a scalar that its tag does not fit.
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+_SHELL = (".sh", ".bash", ".slurm", ".sbatch")
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One value with its dotted key, and its line if the format has lines."""
+
+    key: str
+    value: object
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A configuration file.
+
+    Attributes:
+        path: The file.
+        syntax: `yaml`, `json`, `toml`, `python` or `shell`.
+        data: Nested settings as written; `find` follows references.
+        lines: Dotted key → line, counted from one.
+        program: The program that a command line starts, such as `pretrain_gpt.py`.
+        launcher: The flags of the launcher, such as torchrun.
+    """
+
+    path: Path
+    syntax: str
+    data: Mapping[str, object]
+    lines: Mapping[str, int] = field(default_factory=dict)
+    _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+    program: str = ""
+    launcher: Mapping[str, object] = field(default_factory=dict)
+
+    def find(self, *keys: str) -> Found | None:
+        """Return the first of these dotted keys with a value; hyphens count as underscores.
+
+        References `${a.b}` are followed; null counts as absent.
+        """
+        for key in keys:
+            actual, value = self._walk(key)
+            if value is not None:
+                value = self._follow(value, 0, actual.rpartition(".")[0])
+            if value is not None:
+                return Found(key=actual, value=value, line=self.lines.get(actual))
+        return None
+
+    def leaves(self) -> tuple[str, ...]:
+        """Return the dotted keys of all settings that have a value; a list is one setting."""
+        found: list[str] = []
+        _collect(self.data, "", found)
+        return tuple(found)
+
+    def has(self, *keys: str) -> bool:
+        """Return True if all of these dotted keys exist, null or not."""
+        return all(self._walk(key)[0] for key in keys)
+
+    def _walk(self, key: str) -> tuple[str, object]:
+        value, actual = self.data, []
+        for part in key.split("."):
+            if isinstance(value, Unresolved):  # what stands below stands elsewhere too
+                return ".".join(actual), value
+            if not isinstance(value, Mapping):
+                return "", None
+            name = next((k for k in value if _plain(k) == _plain(part)), None)
+            if name is None:
+                return "", None
+            actual.append(str(name))
+            value = value[name]
+        return ".".join(actual), value
+
+    def _follow(self, value: object, depth: int, home: str) -> object:
+        """Resolve the references in a value; `${.a}` is relative to the key, as in OmegaConf."""
+        if depth > _DEEPEST:
+            return Unresolved("a reference to itself")
+        if isinstance(value, Mapping):
+            return {
+                k: self._follow(v, depth + 1, f"{home}.{k}" if home else str(k))
+                for k, v in value.items()
+            }
+        if isinstance(value, list):
+            return [self._follow(v, depth + 1, home) for v in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        self._followed[0] += 1
+        if self._followed[0] > _MOST_REFERENCES:
+            raise InputError(f"{self.path} follows too many references for a configuration.")
+        if len(value) > _LONGEST:
+            return Unresolved(f"{value[:80]}…")
+        whole = _REFERENCE.fullmatch(value)
+        if whole:
+            key, there = self._walk(_absolute(whole[1].strip(), home))
+            return self._follow(there, depth + 1, home) if key else Unresolved(value)
+        parts = {m[0]: self._follow(m[0], depth + 1, home) for m in _REFERENCE.finditer(value)}
+        if not parts or any(isinstance(p, Unresolved | Mapping | list) for p in parts.values()):
+            return Unresolved(value)
+        for reference, part in parts.items():
+            value = value.replace(reference, "" if part is None else str(part))
+        return self._follow(value, depth + 1, home)
+
+
+def _absolute(key: str, home: str) -> str:
+    """Make an OmegaConf key absolute: one dot is the same level, each further one a level up."""
+    if not key.startswith("."):
+        return key
+    levels = len(key) - len(key.lstrip(".")) - 1
+    parts = home.split(".") if home else []
+    parts = parts[: len(parts) - levels] if levels else parts
+    return ".".join((*parts, key.lstrip(".")))
+
+
+def load_document(path: Path) -> Document:
+    """Parse a configuration file by its suffix.
+
+    Raises:
+        InputError: It is missing, too large, malformed (with line and column), or not a mapping.
+    """
+    if path.suffix.lower() in _SHELL:
+        command = read_shell(read_text(path, _LARGEST))
+        return Document(
+            path=path,
+            syntax="shell",
+            data=command.data,
+            lines=command.lines,
+            program=command.program,
+            launcher=command.launcher,
+        )
+    syntax, data, lines = parse_file(path)
+    if not isinstance(data, Mapping):
+        raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
+    return Document(path=path, syntax=syntax, data=data, lines=lines)
+
+
+def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
+    """Return the syntax of a file, its content, and the line of each dotted key.
+
+    Raises:
+        InputError: As in `load_document`, but any content is accepted.
+    """
+    suffix = path.suffix.lower()
+    parse = _PARSERS.get(suffix)
+    if suffix in _PICKLES:
+        raise InputError(
+            f"{path} is a pickle, and rksp never opens pickles because they can run code; "
+            "write the settings as JSON in the program that made them "
+            "(training_args.to_json_string()) and give that file."
+        )
+    if parse is None:
+        raise InputError(
+            f"{path} has a format that rksp cannot read; "
+            f"it reads {', '.join(sorted((*_PARSERS, *_SHELL)))}."
+        )
+    try:
+        return parse(path, read_text(path, _LARGEST))
+    except (RecursionError, MemoryError) as error:
+        raise InputError(f"{path} is nested too deeply for a configuration.") from error
+
+
+def parse_yaml(text: str) -> object:
+    """Parse YAML 1.2 text to plain data; unknown tags become `Unresolved`, nothing runs.
+
+    Raises:
+        InputError: It is not YAML.
+    """
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _number_lines(Path("the value"), node, "", {}, [0], 0)
+        return loader.construct_document(node)
+    except (*_NOT_YAML, RecursionError) as error:
+        raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
+
+
+def _collect(value: object, prefix: str, found: list[str]) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _collect(inner, f"{prefix}.{name}" if prefix else str(name), found)
+    elif value is not None:
+        found.append(prefix)
+
+
+def _plain(key: object) -> str:
+    return str(key).replace("-", "_")
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: ClassVar[dict] = {}
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        """Compose a node and count it: PyYAML takes a millisecond for a few of them."""
+        self.nodes += 1
+        if self.nodes > _MOST_NODES:
+            raise yaml.YAMLError("it holds too many settings for a configuration")
+        return super().compose_node(parent, index)
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
+    return float(str(node.value).replace("_", "").lstrip("+"))
+
+
+def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
+    return int(str(node.value).replace("_", ""))
+
+
+def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
+    return Unresolved(
+        f"!{suffix} {node.value if isinstance(node, yaml.ScalarNode) else ''}".strip()
+    )
+
+
+_START = list("-+.0123456789")
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)$"), ["~", "n", "N", ""]
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(WHOLE.pattern + "$"), _START)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(NUMBER.pattern + "$"), _START)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
+_Loader.add_multi_constructor("!", _elsewhere)
+
+
+def _yaml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        lines: dict[str, int] = {}
+        if node is not None:
+            _number_lines(path, node, "", lines, [0], 0)
+            data = loader.construct_document(node)
+        else:
+            data = {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise InputError(f"{path}{where}: not valid YAML, {error.problem or error}.") from error
+    except InputError:
+        raise
+    except (*_NOT_YAML, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML ({error!s:.200}).") from error
+    return "yaml", data, lines
+
+
+def _number_lines(
+    path: Path, node: yaml.Node, prefix: str, lines: dict[str, int], seen: list[int], depth: int
+) -> None:
+    seen[0] += 1
+    if seen[0] > _MOST_NODES or depth > _DEEPEST:
+        raise InputError(f"{path} expands to too many settings for a configuration.")
+    if isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            _number_lines(path, part, f"{prefix}[]", lines, seen, depth + 1)
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            key = f"{prefix}.{name.value}" if prefix else str(name.value)
+            lines[key] = name.start_mark.line + 1
+            _number_lines(path, value, key, lines, seen, depth + 1)
+
+
+def _json(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    try:
+        return "json", json.loads(text), _lines_of_json(text)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{error.lineno}:{error.colno}"
+        raise InputError(f"{where}: not valid JSON, {error.msg.lower()}.") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise InputError(f"{path}: not valid JSON, {error}.") from error
+
+
+def _lines_of_json(text: str) -> dict[str, int]:
+    """Find the lines of JSON by parsing it as YAML; tabs, which YAML forbids, are replaced.
+
+    Large or deep files get no lines.
+    """
+    lines: dict[str, int] = {}
+    try:
+        node = _Loader(text.replace("\t", " ")).get_single_node()
+        _number_lines(Path(), node, "", lines, [0], 0)
+    except (*_NOT_YAML, InputError, RecursionError):
+        return {}
+    return lines
+
+
+def _toml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    try:
+        return "toml", tomllib.loads(text), {}
+    except ValueError as error:  # TOML's own error, and an integer of thousands of digits
+        raise InputError(f"{path}: not valid TOML, {error}.") from error
+
+
+def _python(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+    try:
+        data, lines = read_python(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
+    return "python", data, lines
+
+
+_PARSERS = {
+    ".yaml": _yaml,
+    ".yml": _yaml,
+    ".json": _json,
+    ".toml": _toml,
+    ".py": _python,
+}

@@ -1,0 +1,213 @@
+"""Settings from Python source, read as a syntax tree; nothing of it is ever run.
+
+Read are: assignments of literals and arithmetic at the top level and in classes (`Hyperparameters`
+of modded-nanogpt), functions that return a configuration built from nested calls with keywords
+(torchtitan's registry), and the keywords with which optimizers are built.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Mapping
+
+from rksp.recipe_files.parse.values import Unresolved
+
+_ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+}
+_OPTIMIZERS = (
+    "Adam",
+    "AdamW",
+    "DistAdam",
+    "Muon",
+    "NorMuon",
+    "DistMuon",
+    "SGD",
+    "Lion",
+    "Adafactor",
+)
+_LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
+FUNCTIONS = "()"  # key of the functions that return a configuration
+OPTIMIZERS = "optimizers"  # key of the optimizers that are built
+
+
+class _Source:
+    """The settings of one Python file."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, object] = {}
+        self.lines: dict[str, int] = {}
+
+    def assign(self, statement: ast.stmt, home: dict[str, object], prefix: str) -> None:
+        target = value = None
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, value = statement.targets[0], statement.value
+        elif isinstance(statement, ast.AnnAssign):
+            target, value = statement.target, statement.value
+        if isinstance(target, ast.Name) and value is not None:
+            home[target.id] = literal(value, {**self.data, **home})
+            self.lines[f"{prefix}{target.id}"] = statement.lineno
+
+    def function(self, node: ast.FunctionDef) -> None:
+        """Read the configuration that a function returns, with its changes to another's."""
+        if node.name.startswith("_"):  # a helper, not a configuration to be chosen
+            return
+        known: dict[str, object] = {}
+        configurations = self.data.get(FUNCTIONS, {})
+        prefix = f"{FUNCTIONS}.{node.name}."
+        for statement in node.body:
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                target = statement.targets[0]
+                if isinstance(target, ast.Name):
+                    known[target.id] = self._built(statement.value, configurations, known, prefix)
+                elif isinstance(target, ast.Attribute):
+                    self._change(target, statement, known, configurations, prefix)
+            if isinstance(statement, ast.Return) and statement.value is not None:
+                value = self._built(statement.value, configurations, known, prefix)
+                if isinstance(value, Mapping) and len(value) > 2:
+                    self.data.setdefault(FUNCTIONS, {})[node.name] = value
+                    self.lines[prefix[:-1]] = node.lineno
+
+    def _change(self, target, statement, known, configurations, prefix) -> None:
+        path = ast.unparse(target).split(".")
+        home = known.get(path[0])
+        for part in path[1:-1]:
+            home = home.setdefault(part, {}) if isinstance(home, dict) else None
+        if isinstance(home, dict):
+            home[path[-1]] = self._built(statement.value, configurations, known, prefix)
+            self.lines[prefix + ".".join(path[1:])] = statement.lineno
+
+    def _built(self, node: ast.expr, configurations, known, prefix: str) -> object:
+        """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in configurations and not node.keywords and not node.args:
+                self._inherit(name, prefix)
+                return _copied(configurations[name])
+            found: dict[str, object] = {"_call": name}
+            for i, argument in enumerate(node.args):
+                found[f"_{i}"] = self._built(argument, configurations, known, f"{prefix}_{i}.")
+            for keyword in node.keywords:
+                if keyword.arg is not None:
+                    key = f"{prefix}{keyword.arg}"
+                    found[keyword.arg] = self._built(
+                        keyword.value, configurations, known, f"{key}."
+                    )
+                    self.lines[key] = keyword.value.lineno
+            return found
+        if isinstance(node, ast.Name) and node.id in known:
+            return known[node.id]
+        return literal(node, {**self.data, **known})
+
+    def _inherit(self, name: str, prefix: str) -> None:
+        start = f"{FUNCTIONS}.{name}."
+        self.lines |= {
+            prefix + key.removeprefix(start): line
+            for key, line in self.lines.items()
+            if key.startswith(start)
+        }
+
+    def optimizer(self, node: ast.Call) -> None:
+        """Read the literal keywords with which an optimizer is built, under its name."""
+        name = ast.unparse(node.func).rsplit(".", 1)[-1]
+        if name not in _OPTIMIZERS or not node.keywords:
+            return
+        there = self.data.setdefault(OPTIMIZERS, {})
+        taken = sum(key.partition(" ")[0] == name for key in there)
+        label = f"{name} {taken + 1}" if taken else name
+        prefix = f"{OPTIMIZERS}.{label}."
+        found: dict[str, object] = {}
+        for keyword in node.keywords:
+            value = literal(keyword.value, self.data)
+            if keyword.arg is not None and not isinstance(value, Unresolved):
+                found[keyword.arg] = value
+                self.lines[f"{prefix}{keyword.arg}"] = keyword.value.lineno
+        if found:
+            there[label] = found
+
+
+def read_python(text: str) -> tuple[dict[str, object], dict[str, int]]:
+    """Read the settings of a source text and the line of each dotted key.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: It is not Python.
+    """
+    source = _Source()
+    tree = ast.parse(text)
+    for statement in tree.body:
+        source.assign(statement, source.data, "")
+        if isinstance(statement, ast.ClassDef):
+            settings: dict[str, object] = {}
+            for inner in statement.body:
+                source.assign(inner, settings, f"{statement.name}.")
+            if settings:
+                source.data[statement.name] = settings
+    for function in _callees_first(tree):
+        source.function(function)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            source.optimizer(node)
+    return source.data, source.lines
+
+
+def _callees_first(tree: ast.Module) -> list[ast.FunctionDef]:
+    """Return the functions of a module, each after those it calls without arguments."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    ordered: dict[str, ast.FunctionDef] = {}
+    begun: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in begun:
+            return
+        begun.add(name)
+        for node in ast.walk(functions[name]):
+            called = node.func if isinstance(node, ast.Call) and not node.args else None
+            if isinstance(called, ast.Name) and called.id in functions:
+                visit(called.id)
+        ordered[name] = functions[name]
+
+    for name in functions:
+        visit(name)
+    return list(ordered.values())
+
+
+def literal(node: ast.expr, known: Mapping[str, object]) -> object:
+    """Evaluate a literal, a known name or arithmetic of them; `Unresolved` otherwise."""
+    if isinstance(node, ast.Constant):
+        return node.value if _is_small(node.value) else Unresolved("a number too large")
+    if isinstance(node, ast.List | ast.Tuple):
+        return [literal(part, known) for part in node.elts]
+    if isinstance(node, ast.Name):
+        return known.get(node.id, Unresolved(node.id))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = literal(node.operand, known)
+        return -value if isinstance(value, int | float) else Unresolved(ast.unparse(node))
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        left, right = literal(node.left, known), literal(node.right, known)
+        is_power = isinstance(node.op, ast.Pow)
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            try:
+                if not is_power or abs(right) <= 64:
+                    value = _ARITHMETIC[type(node.op)](left, right)
+                    if _is_small(value):
+                        return value
+            except (ZeroDivisionError, OverflowError):
+                pass
+    return Unresolved(ast.unparse(node))
+
+
+def _is_small(value: object) -> bool:
+    """Say whether a value is no number beyond those that a configuration computes with."""
+    if isinstance(value, int | float):
+        return abs(value) <= _LARGEST_NUMBER
+    return not isinstance(value, complex)
+
+
+def _copied(value: object) -> object:
+    return {k: _copied(v) for k, v in value.items()} if isinstance(value, Mapping) else value

@@ -1,0 +1,318 @@
+"""A shell script that starts a trainer, as the settings on its command line.
+
+Nothing is run. Words, quotes, assignments and `${NAME}` are read as the shell reads them; what a
+command would print, and a variable that the script sets on a condition, are `Unresolved`.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rksp.recipe_files.parse.shell_words import ASSIGNMENT, Word, balanced, statements
+from rksp.recipe_files.parse.values import Unresolved, read_number
+
+_MOST = 2**20  # characters that one line of a script may unfold to
+_MOST_IN_ALL = 2**23
+_VARIABLE = re.compile(
+    r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
+    r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
+)
+_ELSEWHERE = "\0"  # stands in a word where something is not known
+_OPENS = {"if", "for", "while", "until", "case", "select"}
+_CLOSES = {"fi", "done", "esac"}
+_PROGRAM = re.compile(
+    r"(?:^|/)([\w.-]+\.py)$|(?:^|/)(train_gpt2\w*|fairseq-(?:hydra-)?train|train_gpt\w*cu)$"
+)
+_TOOLS = re.compile(
+    r"(?:^|/)(swift|llamafactory-cli|litgpt|tune|trl|axolotl|xtuner|composer|opt-baselines)$"
+)
+_MODULE = "-m"
+_PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """The settings of the command that starts the trainer.
+
+    Attributes:
+        program: Name of the script or tool, with its subcommand: `pretrain_gpt.py`, `swift sft`.
+        data: Flag, dashes replaced by underscores → value; `key=value` words are nested by dots.
+        lines: The same keys → line.
+        launcher: Flags before the program: torchrun's, mpirun's.
+    """
+
+    program: str
+    data: Mapping[str, object]
+    lines: Mapping[str, int]
+    launcher: Mapping[str, object]
+
+
+class _Variables(dict[str, list[Word]]):
+    """The values of a script's variables, and the number of characters expanded so far."""
+
+    spent: int = 0
+
+
+def read_shell(text: str) -> CommandLine:
+    """Return the command of a script that has the most settings."""
+    variables = _Variables()
+    best = CommandLine(program="", data={}, lines={}, launcher={})
+    depth = 0
+    for statement in statements(text):
+        words = list(statement)
+        while words and words[0].text in (
+            *_OPENS,
+            *_CLOSES,
+            "then",
+            "else",
+            "elif",
+            "do",
+            "{",
+            "}",
+        ):
+            first = words.pop(0).text
+            depth += (first in _OPENS) - (first in _CLOSES)
+            if first in ("for", "case", "select", "while", "until"):
+                if first in ("for", "select") and words:
+                    variables[words[0].text] = [Word(_ELSEWHERE, words[0].line)]
+                words = []
+        words = _assign(words, variables, is_conditional=depth > 0)
+        if words:
+            found = _command(_expand(words, variables))
+            if len(found.data) > len(best.data):
+                best = found
+    return best
+
+
+def _assign(words: list[Word], variables: _Variables, *, is_conditional: bool) -> list[Word]:
+    """Record the assignments at the start of a statement and return the words of its command."""
+    if words and words[0].text in ("export", "declare", "local", "readonly", "set", "eval"):
+        words = [
+            word for word in words[1:] if not word.text.startswith("-") or words[0].text == "eval"
+        ]
+    while words and (match := ASSIGNMENT.match(words[0].text)):
+        first, name = words.pop(0), match[1]
+        rest = first.text[match.end() :]
+        if rest == "(":
+            end = next(
+                (i for i, word in enumerate(words) if word.text == ")" and not word.whole),
+                len(words),
+            )
+            value, words = words[:end], words[end + 1 :]
+        else:
+            value = [Word(rest, first.line, first.whole)]
+        known = variables.get(name, [])
+        if rest.startswith((f"${name}", f"${{{name}}}")):  # NAME="$NAME --more" adds to it
+            tail = rest.removeprefix(f"${{{name}}}").removeprefix(f"${name}")
+            added = _expand([Word(tail, first.line)], variables)
+            value = [*known, *(_perhaps(added) if is_conditional else added)]
+        elif match[2]:
+            added = _expand(value, variables)
+            value = [*known, *(_perhaps(added) if is_conditional else added)]
+        else:
+            value = _expand(value, variables)
+        if is_conditional and known and value[: len(known)] != known:
+            value = [Word(_ELSEWHERE, first.line)]
+        if sum(len(word.text) + 1 for word in value) > _MOST:
+            value = [Word(_ELSEWHERE, first.line)]
+        variables[name] = value
+    return words
+
+
+def _perhaps(words: list[Word]) -> list[Word]:
+    """Collect the flags that a script adds on a condition; their values are unknown."""
+    found = []
+    for word in words:
+        if _is_flag(word):
+            found += [word, Word(_ELSEWHERE, word.line)]
+    return found
+
+
+def _expand(words: list[Word], variables: _Variables) -> list[Word]:
+    found: list[Word] = []
+    size = 0
+    for word in words:
+        if variables.spent > _MOST_IN_ALL:  # nobody's script: the rest is not read
+            return []
+        for part in _expand_word(word, variables):
+            size += len(part.text) + 1
+            variables.spent += len(part.text) + 1
+            if size > _MOST or variables.spent > _MOST_IN_ALL:
+                return found
+            found.append(part)
+    return found
+
+
+def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
+    lone = _VARIABLE.fullmatch(word.text)
+    if lone and (lone[1] or lone[3]) in variables:
+        for part in variables[lone[1] or lone[3]]:  # keeps the lines where its words stand
+            yield from _split(part)
+        return
+
+    chunks = word.text.split()
+    if word.whole and len(chunks) > 1 and any(_is_options(chunk, variables) for chunk in chunks):
+        line = word.line  # a command line in quotes: its words keep their own lines
+        for part in re.split(r"(\s+)", word.text):
+            if part.strip():
+                yield from _expand_word(Word(part, line), variables)
+            line += part.count("\n")
+        return
+
+    def value(match: re.Match[str]) -> str:
+        if match[4] is not None:
+            return _arithmetic(_VARIABLE.sub(value, match[4]), variables)
+        name = match[1] or match[3]
+        if name in variables:
+            return " ".join(part.text for part in variables[name])
+        return match[2] if match[2] is not None else _ELSEWHERE
+
+    text = _VARIABLE.sub(value, word.text)
+    if len(text) > _MOST:
+        text = _ELSEWHERE
+    text = re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", _ELSEWHERE, _without_commands(text))
+    yield from _split(Word(text, word.line, word.whole and " -" not in text))
+
+
+def _without_commands(text: str) -> str:
+    """Return the text with each `$(command)` replaced by the mark of an unknown value."""
+    parts, i = [], 0
+    while (j := text.find("$(", i)) >= 0:
+        parts += [text[i:j], _ELSEWHERE]
+        i = balanced(text, j + 1) + 1
+    return "".join((*parts, text[i:]))
+
+
+def _is_options(chunk: str, variables: _Variables) -> bool:
+    """Return True if a chunk is a variable that holds several words, some of them flags."""
+    lone = _VARIABLE.fullmatch(chunk)
+    words = variables.get(lone[1] or lone[3], []) if lone else []
+    return len(words) > 1 and any(word.text.startswith("--") for word in words)
+
+
+def _split(word: Word) -> Iterator[Word]:
+    """Return the words of a variable's value; split a quoted command line as well."""
+    if word.whole and not re.search(r"(^| )--?[A-Za-z][^ ]* ", word.text):
+        yield word
+        return
+    line = word.line
+    for part in re.split(r"(\s+)", word.text):
+        if part.strip():
+            yield Word(part.strip("\"'"), line)
+        line += part.count("\n")
+
+
+def _arithmetic(text: str, variables: _Variables) -> str:
+    """Evaluate `$((a * b))`, where names are variables."""
+
+    def number(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value
+        if isinstance(node, ast.Name) and node.id in variables:
+            return int(variables[node.id][0].text)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            value = _OPERATORS[type(node.op)](number(node.left), number(node.right))
+            if abs(value) < 1e18:
+                return value
+        raise ValueError(ast.dump(node))
+
+    try:
+        return str(number(ast.parse(text.strip(), mode="eval").body))
+    except (ValueError, SyntaxError, ZeroDivisionError, IndexError, RecursionError, MemoryError):
+        return _ELSEWHERE
+
+
+def _command(words: list[Word]) -> CommandLine:
+    """Return program, flags and `key=value` words of one command."""
+    texts = [word.text for word in words]
+    at, program = _find_program(texts)
+    data: dict[str, object] = {}
+    lines: dict[str, int] = {}
+    launcher: dict[str, object] = {}
+    _take_flags(words[: max(at, 0)], launcher, {})
+    _take_flags(words[at + 1 :], data, lines)
+    return CommandLine(program=program, data=data, lines=lines, launcher=launcher)
+
+
+def _find_program(texts: list[str]) -> tuple[int, str]:
+    for i, text in enumerate(texts):
+        if match := _PROGRAM.search(text):
+            return i, match[1] or match[2]
+        if (match := _TOOLS.search(text)) and i + 1 < len(texts):
+            return i + 1, f"{match[1]} {texts[i + 1]}"
+        if (
+            text == _MODULE
+            and i + 1 < len(texts)
+            and "." in texts[i + 1]
+            and "distributed" not in texts[i + 1]
+        ):
+            return i + 1, texts[i + 1]
+    return -1, ""
+
+
+def _take_flags(words: list[Word], data: dict[str, object], lines: dict[str, int]) -> None:
+    i = 0
+    while i < len(words):
+        word = words[i]
+        i += 1
+        match = re.fullmatch(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", word.text, re.S)
+        if match is None:
+            pair = _PAIR.fullmatch(word.text)
+            if pair:
+                _place(data, lines, pair[1], _scalar(pair[2]), word.line)
+            continue
+        values = [match[2]] if match[2] is not None else []
+        while match[2] is None and i < len(words) and not _is_flag(words[i]):
+            if _is_end(words[i]) or (values and _PAIR.fullmatch(words[i].text)):
+                break
+            values.append(words[i].text)
+            i += 1
+        value = True if not values else _scalar(values[0])
+        if len(values) > 1:
+            value = [_scalar(part) for part in values]
+        _place(data, lines, match[1].replace("-", "_"), value, word.line)
+
+
+def _is_flag(word: Word) -> bool:
+    return not word.whole and re.match(r"--?[A-Za-z]", word.text) is not None
+
+
+def _is_end(word: Word) -> bool:
+    return not word.whole and re.fullmatch(r"[0-9&]*[<>]+.*|&|\|", word.text) is not None
+
+
+def _place(
+    data: dict[str, object], lines: dict[str, int], key: str, value: object, line: int
+) -> None:
+    parts = key.split(".")
+    inner = data
+    for part in parts[:-1]:
+        there = inner.setdefault(part, {})
+        if not isinstance(there, dict):
+            return
+        inner = there
+    inner[parts[-1]] = value
+    lines[key] = line
+
+
+def _scalar(text: str) -> object:
+    if _ELSEWHERE in text:
+        return Unresolved("set elsewhere")
+    text = text.strip()
+    found = read_number(text)
+    if found is not None:
+        return found
+    words = {"true": True, "false": False}
+    return words.get(text.lower(), text)

@@ -1,0 +1,101 @@
+"""Meta's lingua: OmegaConf YAML with `optim`, `distributed`, `model` and `data`."""
+
+from __future__ import annotations
+
+from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.table.batch import batch, devices
+from rksp.recipe_files.table.convert import clip, put_precision, schedule
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.reader import Marks, Reader, Row
+
+
+def _fall(draft: Draft) -> None:
+    """Set the decay; WSD decays over the last `decay_fraction`, a cosine of cycles restarts."""
+    share, cycle = draft.number("optim.decay_fraction"), draft.number("optim.cycle_length")
+    if draft.value("schedule") == "wsd":
+        part = float(share.value) if share is not None else 0.1
+        total = int(draft.value("max_steps"))
+        draft.put(
+            "decay_steps", max(1, round(part * total)), share, text=f"{part:g} of {total} steps"
+        )
+    if cycle is not None and cycle.value != 1:
+        draft.note("optim.cycle_length: the cosine restarts, which rksp leaves out.")
+
+
+def _precision(draft: Draft) -> None:
+    """Set the precision; FSDP keeps float32 weights (lingua/distributed.py)."""
+    found = draft.text("distributed.model_dtype")
+    if found is not None:
+        put_precision(draft, Found(key=found.key, value=found.value, line=found.line))
+
+
+def _model(draft: Draft) -> None:
+    width, layers = draft.number("model.dim"), draft.number("model.n_layers")
+    heads = draft.number("model.n_heads")
+    if width is None or layers is None or heads is None:
+        draft.no_target("the file does not give width, depth and heads; name a TARGET.")
+        return
+    pairs, multiple = draft.number("model.n_kv_heads"), draft.number("model.multiple_of")
+    scale = draft.number("model.ffn_dim_multiplier")
+    inner = int(8 * int(width.value) / 3 * (scale.value if scale is not None else 1.0))
+    unit = int(multiple.value) if multiple is not None else 256
+    length = draft.number("model.max_seqlen", "data.seq_len")
+    vocabulary = draft.number("model.vocab_size")
+    notes = [] if vocabulary is not None and vocabulary.value > 0 else [
+        "The vocabulary is the tokenizer's; transformers' default of 32000 is used."
+    ]  # fmt: skip
+    draft.describe(
+        "llama",
+        {
+            "hidden_size": int(width.value),
+            "num_hidden_layers": int(layers.value),
+            "num_attention_heads": int(heads.value),
+            "num_key_value_heads": int(pairs.value) if pairs is not None else int(heads.value),
+            "intermediate_size": unit * -(-inner // unit),
+            "max_position_embeddings": int(length.value) if length is not None else None,
+            "vocab_size": int(vocabulary.value) if vocabulary is not None and not notes else None,
+        },
+        *notes,
+    )
+
+
+READER = Reader(
+    name="lingua",
+    title="lingua",
+    version="2024",
+    source="facebookresearch/lingua, lingua/{optim,data,distributed}.py and apps/main/train.py",
+    marks=(
+        Marks(
+            all=("steps", "optim.lr"),
+            some=(
+                "grad_acc_steps",
+                "distributed.model_dtype",
+                "distributed.fsdp_type",
+                "data.seq_len",
+                "model.dim",
+                "dump_dir",
+            ),
+            least=2,
+        ),
+    ),
+    steps=(
+        Row("optimizer", "", default="adamw"),
+        Row("learning_rate", "optim.lr", default=3e-4),
+        Row("adam_beta1", "optim.beta1", default=0.9),
+        Row("adam_beta2", "optim.beta2", default=0.95),
+        Row("adam_epsilon", "optim.epsilon", default=1e-8),
+        Row("weight_decay", "optim.weight_decay", default=0.1),
+        Row("max_grad_norm", "optim.clip", clip, 1.0),
+        Row("sequence_length", "data.seq_len", default=2048),
+        devices("distributed.dp_shard", "distributed.dp_replicate"),
+        batch("data.batch_size", "grad_acc_steps", shared=("distributed.tp_size",), default=2),
+        Row("max_steps", "steps", default=1000),
+        Row("schedule", "optim.scheduler", schedule, "cosine"),
+        Row("warmup_steps", "optim.warmup", default=2000),
+        _fall,
+        Row("min_lr_ratio", "optim.lr_min_ratio", default=0.1),
+        _precision,
+        Row("precision", "", default="bf16"),
+        _model,
+    ),
+)

@@ -1,0 +1,133 @@
+"""OLMo: times in steps, tokens or epochs, by suffix or by `scheduler.units`."""
+
+from __future__ import annotations
+
+from rksp.recipe_files.table.convert import betas, clip, optimizer, precision, schedule
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.duration import put_steps
+from rksp.recipe_files.table.reader import Marks, Reader, Row
+
+
+def _unit(draft: Draft) -> str:
+    units = draft.text("scheduler.units")
+    return "tok" if units is not None and units.value == "tokens" else "ba"
+
+
+def _steps(draft: Draft) -> None:
+    """Set the length from the first usable key: duration, end of the schedule, stop of the run."""
+    whole = draft.get("max_duration")
+    if whole is not None:
+        put_steps(draft, "max_steps", whole)
+    else:
+        draft.default("max_steps", 10_000)
+    for key, unit in (("scheduler.t_max", _unit(draft)), ("stop_at", "ba")):
+        found = draft.get(key)
+        if found is not None and (whole is None or str(whole.value).endswith("ep")):
+            put_steps(draft, "max_steps", found, unit)
+            return
+
+
+def _warmup(draft: Draft) -> None:
+    found = draft.get("scheduler.t_warmup")
+    if found is not None:
+        put_steps(draft, "warmup_steps", found, _unit(draft))
+    kind = draft.text("scheduler.name")
+    if kind is not None and kind.value == "constant":
+        draft.put("warmup_steps", 0, kind, text="constant ignores the warm-up")
+    if kind is not None and kind.value == "cosine_linear_envelope":
+        draft.note("The cosine is multiplied by a straight line; rksp reads the cosine alone.")
+    draft.default("warmup_steps", 100)
+
+
+def _fall(draft: Draft) -> None:
+    """Note a schedule that ends before or after the run (`t_max`, olmo/optim.py)."""
+    found = draft.number("scheduler.t_max")
+    if found is None or draft.document.find("max_duration") is None:
+        return
+    tokens = int(draft.value("batch_size")) * int(draft.value("sequence_length"))
+    end = round(found.value / tokens) if _unit(draft) == "tok" else int(found.value)
+    if abs(end - int(draft.value("max_steps"))) > 1:
+        span = max(1, end - int(draft.value("warmup_steps")))
+        draft.put("decay_steps", span, found, text=f"{end} less the warm-up")
+
+
+def _start(draft: Draft) -> None:
+    """Note `load_path`: a checkpoint, only its weights with `reset_optimizer_state`."""
+    found = draft.text("load_path")
+    if found is not None:
+        draft.note(
+            f"load_path: the run continues from {found.value}, which rksp does not read; "
+            "it judges the start from fresh weights."
+        )
+
+
+def _model(draft: Draft) -> None:
+    width, heads = draft.number("model.d_model"), draft.number("model.n_heads")
+    layers = draft.number("model.n_layers")
+    settings = draft.mapping("model")
+    activation = settings.get("activation_type", "swiglu")
+    if None in (width, heads, layers) or activation != "swiglu" or not settings.get("rope"):
+        draft.no_target("only OLMo's models with rotary positions and SwiGLU have an equivalent.")
+        return
+    norm = settings.get("layer_norm_type", "default")
+    if norm == "rms" and settings.get("norm_after") and settings.get("attention_layer_norm"):
+        kind = "olmo2"
+    elif norm == "rms" and not settings.get("norm_after"):
+        kind = "llama"
+    elif norm in ("default", "low_precision") and not settings.get("layer_norm_with_affine"):
+        kind = "olmo"
+    else:
+        draft.no_target(f"its combination of norms ({norm}) has no equivalent in transformers.")
+        return
+    inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * int(width.value)
+    notes = ["OLMo truncates initial weights at three deviations; transformers does not."]
+    std = draft.number("model.init_std")
+    if settings.get("init_fn") not in (None, "normal"):
+        notes.append(f"Weights are initialized by {settings['init_fn']}, read as one deviation.")
+    epsilon = draft.number("model.layer_norm_eps")
+    has_epsilon = kind != "olmo" and epsilon is not None
+    draft.describe(
+        kind,
+        {
+            "hidden_size": int(width.value),
+            "num_attention_heads": int(heads.value),
+            "num_key_value_heads": settings.get("n_kv_heads") or int(heads.value),
+            "num_hidden_layers": int(layers.value),
+            "intermediate_size": int(inner) // 2,  # SwiGLU's two halves are counted together there
+            "max_position_embeddings": settings.get("max_sequence_length"),
+            "vocab_size": settings.get("embedding_size") or settings.get("vocab_size"),
+            "tie_word_embeddings": settings.get("weight_tying", True),
+            "initializer_range": float(std.value) if std is not None else 0.02,
+            "rms_norm_eps": float(epsilon.value) if has_epsilon else None,
+        },
+        *notes,
+    )
+
+
+READER = Reader(
+    name="olmo",
+    title="OLMo",
+    version="0.6.0",
+    source="allenai/OLMo, olmo/config.py and olmo/optim.py",
+    marks=(Marks(all=("max_duration", "optimizer.learning_rate", "model.d_model")),),
+    steps=(
+        Row("optimizer", "optimizer.name", optimizer, "lion"),
+        Row("learning_rate", "optimizer.learning_rate", default=1e-4),
+        betas("optimizer.betas"),
+        Row("adam_beta1", "", default=0.9),
+        Row("adam_beta2", "", default=0.95),
+        Row("adam_epsilon", "optimizer.eps", default=1e-5),
+        Row("weight_decay", "optimizer.weight_decay", default=0.01),
+        Row("max_grad_norm", "max_grad_norm", clip, None),
+        Row("sequence_length", "model.max_sequence_length", default=1024),
+        Row("batch_size", "global_train_batch_size", default=512),
+        _steps,
+        Row("schedule", "scheduler.name", schedule, "cosine"),
+        _warmup,
+        _fall,
+        Row("min_lr_ratio", "scheduler.alpha_f", default=0.1),
+        Row("precision", "precision", precision, "fp32"),
+        _start,
+        _model,
+    ),
+)

@@ -1,0 +1,175 @@
+"""The assumptions about a recipe, in one line, and plausible alternatives to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rksp.ground.flags import flags_of
+from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
+from rksp.recipe import Recipe
+from rksp.recipe_files.said.origin import Origin, OriginKind
+
+_PHRASES = {
+    "optimizer": "{}",
+    "schedule": "the {} schedule",
+    "warmup_steps": "{} steps of warm-up",
+    "max_steps": "{} steps",
+    "min_lr_ratio": "a final rate of {} of the peak",
+    "adam_beta1": "β₁ {}",
+    "adam_beta2": "β₂ {}",
+    "adam_epsilon": "ε {}",
+    "momentum": "momentum {}",
+    "weight_decay": "weight decay {}",
+    "max_grad_norm": "clipping at {}",
+    "batch_size": "a batch of {}",
+    "sequence_length": "sequences of {} tokens",
+    "gradient_accumulation_steps": "{} accumulated",
+    "precision": "{}",
+    "decay_steps": "a decay over {} steps",
+    "batch_ramp": "a batch ramp {}",
+}
+_DEVICES = (1, 8, 64, 1024)
+
+
+def flag_of(name: str) -> str:
+    """Return the flag that sets a field of the recipe, or `devices`."""
+    flag = flags_of(Recipe).get(name)
+    return flag.name if flag is not None else f"--{name.replace('_', '-')}"
+
+
+def is_used(name: str, values: Mapping[str, object]) -> bool:
+    """Return True if a field has an effect in this recipe; β₂ of plain SGD has none."""
+    spec, schedule = optimizer_spec(str(values["optimizer"])), values["schedule"]
+    meanings = {
+        "learning_rate": values["learning_rate"] is not None,
+        "momentum": spec.family == "plain",
+        "adam_beta1": spec.follow_adam != "none" or spec.family == "sign-like",
+        "adam_beta2": spec.follow_adam != "none" or spec.family == "sign-like",
+        "adam_epsilon": spec.follow_adam != "none",
+        "min_lr_ratio": schedule != "constant",
+        "decay_steps": values["decay_steps"] is not None or schedule == "wsd",
+        "decay_shape": schedule == "wsd",
+        "decay_power": schedule == "polynomial",
+        "decay_milestones": schedule == "step",
+        "decay_factor": schedule == "step",
+    }
+    return meanings.get(name, True)
+
+
+def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Origin]:
+    """Return the origins of all fields if no file was read.
+
+    Args:
+        recipe: The recipe of the options.
+        typed: Field → its source (`--lr`, `.rksp.toml`); the other fields are rksp's defaults.
+    """
+    values = dict(recipe)
+    return {
+        name: Origin(kind=OriginKind.FLAG, text=typed[name])
+        if name in typed
+        else left_out(name, values)
+        for name in Recipe.model_fields
+    }
+
+
+def left_out(name: str, values: Mapping[str, object]) -> Origin:
+    """Return the origin of an undecided field: assumed, unless the field then has no effect."""
+    if not is_used(name, values) and name != "learning_rate":
+        return Origin(kind=OriginKind.UNASKED, text="no effect in this recipe")
+    plain = {
+        "gradient_accumulation_steps": "the batch is not divided by default",
+        "learning_rate": "not given: rksp recommends one",
+        "batch_ramp": "none by default",
+        "peft": "all weights are trained by default",
+        "z_loss": "no z-loss by default",
+        "lora_rank": "no adapters",
+        "lora_alpha": "no adapters",
+        "lora_targets": "no adapters",
+        "objective": "language modelling by default",
+        "decay_steps": "the schedule decays over the whole run by default",
+        "decay_shape": "linear by default",
+        "decay_power": "linear by default",
+    }
+    text = plain.get(name)
+    return Origin(kind=OriginKind.UNASKED, text=text) if text else assumed(name)
+
+
+def assumed(name: str, why: str = "") -> Origin:
+    """Return the origin of a field that nobody decided."""
+    text = why or f"default of rksp; give {flag_of(name)}"
+    return Origin(kind=OriginKind.ASSUMED, text=text, assumes=(name,))
+
+
+def assumed_line(recipe: Recipe, origins: Mapping[str, Origin]) -> str:
+    """Return a line with all assumptions and the options that replace them; may be empty.
+
+    The consequences of an assumption follow it: `one replica, so a batch of 16`.
+    """
+    rests: dict[str, list[str]] = {}
+    for name, origin in origins.items():
+        if origin.kind is OriginKind.ASSUMED and is_used(name, dict(recipe)):
+            for root in origin.assumes:
+                rests.setdefault(root, []).append(name)
+    if not rests:
+        return ""
+    parts, said = [], set()
+    for root in sorted(rests, key=_weight):
+        parts.append(_part(root, rests[root], recipe, said))
+    flags = ", ".join(flag_of(root) for root in sorted(rests, key=_weight))
+    return f"assumed: {'; '.join(part for part in parts if part)}; pass {flags}"
+
+
+def _part(root: str, names: list[str], recipe: Recipe, said: set[str]) -> str:
+    follows = [name for name in names if name != root and name not in said]
+    said.update(follows)
+    head = "one replica" if root == "devices" else phrase(root, getattr(recipe, root))
+    tail = ", ".join(phrase(name, getattr(recipe, name)) for name in follows)
+    return f"{head}, so {tail}" if tail else head
+
+
+def _weight(root: str) -> tuple[int, str]:
+    """Return the sort key of an assumption: what moves the verdict most comes first."""
+    order = ("devices", "batch_size", "max_steps", "warmup_steps", "sequence_length", "optimizer")
+    return (order.index(root) if root in order else len(order), root)
+
+
+def phrase(name: str, value: object) -> str:
+    """Return a field's value in words: `1000 steps`, `no clipping`."""
+    if name == "max_grad_norm" and value is None:
+        return "no clipping"
+    if name == "warmup_steps" and value == 0:
+        return "no warm-up"
+    shown = short(value, 6) if isinstance(value, float) else str(value)
+    return _PHRASES.get(name, name.replace("_", " ") + " {}").format(shown)
+
+
+def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[str, Recipe]]:
+    """Return other recipes that the same input could mean, each with its assumption.
+
+    Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
+    sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps, and a warm-up of none to a tenth
+    of the run. The assumption decides a verdict that differs among these.
+    """
+    found = []
+    roots = {root for origin in origins.values() for root in origin.assumes}
+    if "devices" in roots:
+        for count in _DEVICES[1:]:
+            changed = recipe.model_copy(update={"batch_size": recipe.batch_size * count})
+            found.append(
+                (f"{count} devices, so {phrase('batch_size', changed.batch_size)}", changed)
+            )
+    steps = recipe.max_steps
+    for name, values in (
+        ("batch_size", (8, 256, 2048)),
+        ("sequence_length", (256, 2048, 8192)),
+        ("max_steps", (100, 10_000, 100_000)),
+        ("warmup_steps", (0, steps // 100, steps // 10)),
+    ):
+        if name in roots:
+            found += [
+                (phrase(name, value), recipe.model_copy(update={name: value}))
+                for value in dict.fromkeys(values)
+                if value != getattr(recipe, name)
+            ]
+    return found

@@ -1,0 +1,1 @@
+"""What readers are made of: a draft of a recipe, and rows that fill it."""

@@ -1,0 +1,246 @@
+"""From a trainer's words and units to rksp's: each function sets fields of a draft.
+
+A converter takes the draft, the field and the keys to look under, and sets the field if one of
+them is there. A step takes the draft alone and sets what several keys decide together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from rksp.ground.errors import InputError
+from rksp.optimizers.table import OPTIMIZERS
+from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
+
+Converter = Callable[[Draft, str, Sequence[str]], None]
+
+
+def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Return a number unchanged."""
+    found = draft.number(*keys)
+    if found is not None:
+        draft.put(name, found.value, found)
+
+
+def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Return a number; zero and Hugging Face's -1 mean that it was not set."""
+    found = draft.number(*keys)
+    if found is not None and found.value > 0:
+        draft.put(name, found.value, found)
+
+
+def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Return a clipping norm; zero or less switches clipping off."""
+    found = draft.number(*keys)
+    if found is not None:
+        draft.put(name, found.value if found.value > 0 else None, found)
+
+
+def optimizer(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Return an optimizer by its name, or a sentence that rksp does not have it."""
+    found = draft.text(*keys)
+    if found is not None:
+        put_optimizer(draft, found)
+
+
+def put_optimizer(draft: Draft, found: Found) -> None:
+    """Set the optimizer from its name."""
+    ours, loss = optimizer_of(str(found.value))
+    if ours is None:
+        draft.problem(
+            "optimizer",
+            f"{found.key} is {found.value!r}, which rksp does not have; pass --optimizer with the "
+            f"nearest of {', '.join(spec.name for spec in OPTIMIZERS)}.",
+        )
+        return
+    is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
+    text = "" if is_same else f"{found.value} read as {ours}"
+    draft.put("optimizer", ours, found, text=f"{text}, {loss}" if loss else text)
+
+
+def schedule(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Return a schedule by its name, as the nearest shape where rksp lacks the exact one."""
+    found = draft.text(*keys)
+    if found is not None:
+        put_schedule(draft, found)
+
+
+def put_schedule(draft: Draft, found: Found) -> None:
+    """Set the schedule from its name."""
+    ours, loss = schedule_of(str(found.value))
+    if ours is None:
+        draft.problem(
+            "schedule",
+            f"{found.key} is {found.value!r}, a schedule that rksp does not have; pass --schedule "
+            "with the nearest of constant, linear, cosine, wsd, inverse_sqrt, polynomial, "
+            "exponential and step.",
+        )
+        return
+    is_same = str(found.value).lower() == ours
+    text = "" if is_same else f"{found.value} read as {ours}"
+    draft.put("schedule", ours, found, text=f"{text}, {loss}" if loss else text)
+
+
+def precision(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Return a precision by its name."""
+    found = draft.text(*keys)
+    if found is not None:
+        put_precision(draft, found)
+
+
+def put_precision(draft: Draft, found: Found, *, text: str = "") -> None:
+    """Set the precision from its name."""
+    ours = precision_of(str(found.value))
+    if ours is None:
+        draft.problem(
+            "precision",
+            f"{found.key} is {found.value!r}, a precision that rksp does not have; pass "
+            "--precision.",
+        )
+        return
+    draft.put("precision", ours, found, text=text)
+
+
+def switches(**precisions: str) -> Callable[[Draft], None]:
+    """Set the precision from boolean keys, the first that is on: `switches(bf16="bf16")`.
+
+    Dots of a key are written as two underscores.
+    """
+
+    def step(draft: Draft) -> None:
+        for key, ours in precisions.items():
+            found = draft.true(key.replace("__", "."))
+            if found is not None:
+                draft.put("precision", ours, found)
+                return
+
+    return step
+
+
+def betas(*keys: str) -> Callable[[Draft], None]:
+    """Set both of Adam's betas from a pair, a list or text such as `(0.9, 0.98)`."""
+
+    def step(draft: Draft) -> None:
+        found = draft.get(*keys)
+        if found is None:
+            return
+        pair = found.value
+        if isinstance(pair, str):
+            pair = [
+                float(part) for part in re.findall(r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?", pair)
+            ]
+        if not isinstance(pair, list) or len(pair) < 2:
+            raise InputError(
+                f"{draft.where(found)}: {found.key} is {found.value!r}, not a pair of numbers."
+            )
+        draft.put("adam_beta1", pair[0], found)
+        draft.put("adam_beta2", pair[1], found)
+
+    return step
+
+
+def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Set `min_lr_ratio` from the lowest learning rate, in the units of the peak."""
+    found, rate = draft.number(*keys), draft.value("learning_rate")
+    if found is None or not rate:
+        return
+    ratio = min(1.0, float(found.value) / float(rate))
+    draft.put(name, float(f"{ratio:.6g}"), found, text=f"{found.value:g} / {rate:g}")
+
+
+def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
+    """Return a warm-up: a share of the run if below one, a number of steps otherwise."""
+    found = draft.number(*keys)
+    if found is not None:
+        put_warmup(draft, found)
+
+
+def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
+    """Set the warm-up from a share of the run if below one, else from a number of steps.
+
+    Args:
+        draft: The draft to fill.
+        found: The share or the number.
+        rounding: How the trainer rounds a share of the run.
+    """
+    if found.value >= 1 or found.value == 0:
+        draft.put("warmup_steps", round(found.value), found)
+        return
+    total = int(draft.value("max_steps"))
+    text = f"{found.value:g} of {total} steps"
+    steps = rounding(found.value * total)
+    draft.put("warmup_steps", steps, found, text=text, after=("max_steps",))
+
+
+def share_of_run(name: str, share: float, *, most: int | None = None) -> Callable[[Draft], None]:
+    """Return a trainer's default that is a share of the run."""
+
+    def step(draft: Draft) -> None:
+        total = int(draft.value("max_steps"))
+        steps = int(share * total)
+        value = steps if most is None else min(steps, most)
+        draft.default(name, value, f"{share:g} of {total} steps", after=("max_steps",))
+
+    return step
+
+
+def lora(
+    *on: str,
+    rank: str,
+    alpha: str,
+    targets: str,
+    kind: str = "lora",
+    default_rank: int | None = None,
+) -> Callable[[Draft], None]:
+    """Set the adapters' fields where one of the keys `on` is there and not switched off.
+
+    Args:
+        on: Keys that switch adapters on; one named `key=value` must hold that value.
+        rank: Keys of the rank.
+        alpha: Keys of the scale.
+        targets: Keys of the modules.
+        kind: The kind of adapters to set.
+        default_rank: The trainer's own rank.
+    """
+
+    def step(draft: Draft) -> None:
+        found = next((f for key in on if (f := _holds(draft, key)) is not None), None)
+        if found is None or draft.knows("peft"):
+            return
+        draft.put("peft", kind, found)
+        if default_rank is not None:
+            draft.default("lora_rank", default_rank)
+        number(draft, "lora_rank", rank.split())
+        number(draft, "lora_alpha", alpha.split())
+        modules = draft.get(*targets.split())
+        if modules is not None:
+            listed = (
+                modules.value if isinstance(modules.value, list) else str(modules.value).split(",")
+            )
+            draft.put("lora_targets", tuple(str(part) for part in listed), modules)
+        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
+
+    return step
+
+
+def _holds(draft: Draft, key: str) -> Found | None:
+    """Return the key if it is switched on, or if `key=value` holds that value."""
+    name, _, wanted = key.partition("=")
+    if not wanted:
+        return draft.true(name)
+    found = draft.text(name)
+    return found if found is not None and found.value.lower() == wanted else None
+
+
+def means(field: str, key: str, words: dict[str, object]) -> Callable[[Draft], None]:
+    """Set a field from a key's value by a table of words; an unknown word sets nothing."""
+
+    def step(draft: Draft) -> None:
+        found = draft.text(key)
+        if found is not None and found.value.lower() in words:
+            draft.put(field, words[found.value.lower()], found)
+
+    return step

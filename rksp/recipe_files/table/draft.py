@@ -1,0 +1,265 @@
+"""A recipe while it is read from a document."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from rksp.ground.errors import InputError
+from rksp.recipe import Recipe
+from rksp.recipe_files.parse.document import Document, Found
+from rksp.recipe_files.parse.values import Unresolved, read_number
+from rksp.recipe_files.said.assumptions import assumed, flag_of, left_out
+from rksp.recipe_files.said.origin import FileTarget, Origin, OriginKind, RecipeField, RecipeFile
+
+_MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
+
+
+class Draft:
+    """The fields with their origins, the target and the notes that a reader fills in.
+
+    A field in `given` was typed by the user: the file cannot change it, and what the file states
+    in terms of it (a warm-up as a share of the run) is computed from what was typed.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        trainer: str,
+        *,
+        devices: int | None = None,
+        given: Mapping[str, object] | None = None,
+    ) -> None:
+        self.document = document
+        self.trainer = trainer
+        self.devices = devices
+        self.devices_text = "" if devices is None else "--devices"
+        self._given = {
+            name: RecipeField(
+                name=name,
+                value=value,
+                origin=Origin(kind=OriginKind.FLAG, text=flag_of(name)),
+            )
+            for name, value in (given or {}).items()
+        }
+        self._fields: dict[str, RecipeField] = dict(self._given)
+        self._problems: dict[str, str] = {}
+        self._notes: list[str] = []
+        self._seen: set[str] = set()
+        self._target: FileTarget | None = None
+        self._target_missing = "the file does not describe a model; name one as TARGET."
+
+    def get(self, *keys: str) -> Found | None:
+        """Return the first of these keys with a value; note and skip a reference elsewhere."""
+        found = self.document.find(*keys)
+        if found is None:
+            return None
+        self._seen.add(found.key)
+        if isinstance(found.value, Unresolved):
+            self.note(f"{found.key} is {found.value.text}, which is set outside this file.")
+            return None
+        return found
+
+    def number(self, *keys: str) -> Found | None:
+        """Return a number as `get` does; `auto` counts as absent.
+
+        Raises:
+            InputError: The value is not a number.
+        """
+        found = self.get(*keys)
+        if found is None or str(found.value) in ("auto", "None", ""):
+            return None
+        value = found.value
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, str):
+            value = read_number(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{self.where(found)}: {found.key} is {found.value!r}, not a number.")
+        return dataclasses.replace(found, value=value)
+
+    def text(self, *keys: str) -> Found | None:
+        """Return text as `get` does; `""` counts as absent."""
+        found = self.get(*keys)
+        if found is None or isinstance(found.value, Mapping | list) or str(found.value) == "":
+            return None
+        return dataclasses.replace(found, value=str(found.value))
+
+    def true(self, *keys: str) -> Found | None:
+        """Return the first of these keys that is switched on."""
+        for key in keys:
+            found = self.get(key)
+            if found is not None and str(found.value).lower() in ("true", "1", "yes"):
+                return found
+        return None
+
+    def false(self, key: str) -> Found | None:
+        """Return the key if it is there and switched off."""
+        found = self.get(key)
+        is_off = found is not None and str(found.value).lower() in ("false", "0", "no")
+        return found if is_off else None
+
+    def mapping(self, *keys: str) -> Mapping[str, object]:
+        """Return the settings under the first of these keys; empty if there are none."""
+        found = self.get(*keys)
+        if found is None or not isinstance(found.value, Mapping):
+            return {}
+        self._seen |= {f"{found.key}.{name}" for name in found.value}
+        return found.value
+
+    def put(
+        self,
+        name: str,
+        value: object,
+        *found: Found | None,
+        text: str = "",
+        after: tuple[str, ...] = (),
+    ) -> None:
+        """Set a field from what was found in the file.
+
+        Args:
+            name: Field of the recipe.
+            value: The value in rksp's units.
+            found: What was read; its keys and the first one's line become the origin.
+            text: How the value was converted; empty if it was not.
+            after: Fields that it was computed from, or `devices`.
+        """
+        seen = [f for f in found if f is not None]
+        keys = " × ".join(f.key for f in seen)
+        roots = self.roots(*after)
+        kind = OriginKind.COMPUTED if text and (len(seen) > 1 or after) else OriginKind.FILE
+        if not seen:
+            kind = OriginKind.TRAINER
+            keys = f"default of {self.trainer}"
+        self._set(
+            name,
+            value,
+            Origin(
+                kind=OriginKind.ASSUMED if roots else kind,
+                text=f"{keys}: {text}" if text else keys,
+                file=self.document.path.as_posix() if seen else None,
+                line=next((f.line for f in seen), None),
+                keys=tuple(f.key for f in seen),
+                assumes=roots,
+            ),
+        )
+
+    def adopt(self, field: RecipeField) -> None:
+        """Copy a field with its origin from another file's draft."""
+        self._set(field.name, field.value, field.origin)
+
+    def default(
+        self, name: str, value: object, text: str = "", after: tuple[str, ...] = ()
+    ) -> None:
+        """Set a field to the trainer's default if the file does not state it."""
+        if name in self._fields:
+            return
+        shown = f"default of {self.trainer}"
+        roots = self.roots(*after)
+        self._set(
+            name,
+            value,
+            Origin(
+                kind=OriginKind.ASSUMED if roots else OriginKind.TRAINER,
+                text=f"{shown}: {text}" if text else shown,
+                assumes=roots,
+            ),
+        )
+
+    def assume(self, name: str, why: str = "", found: Found | None = None) -> None:
+        """Leave a field at rksp's default, because neither the file nor the trainer decides it."""
+        origin = assumed(name, why)
+        if found is not None:
+            origin = dataclasses.replace(
+                origin, keys=(found.key,), line=found.line, file=self.document.path.as_posix()
+            )
+        self._set(name, Recipe.model_fields[name].default, origin)
+
+    def stands_elsewhere(self, name: str, keys: Sequence[str]) -> bool:
+        """Leave a field assumed if its value is in another file, so that no default hides it."""
+        found = self.document.find(*keys) if keys else None
+        is_open = found is not None and (
+            isinstance(found.value, Unresolved) or found.value == "auto"
+        )
+        if name in self._fields or not is_open:
+            return False
+        self.assume(name, f"{found.key} is decided outside this file; give {flag_of(name)}", found)
+        return True
+
+    def value(self, name: str) -> object:
+        """Return a field's present value; rksp's own default if nothing was read."""
+        if name in self._fields:
+            return self._fields[name].value
+        return Recipe.model_fields[name].default
+
+    def knows(self, name: str) -> bool:
+        """Return True if a field was decided already."""
+        return name in self._fields
+
+    def roots(self, *names: str) -> tuple[str, ...]:
+        """Return the assumptions that the named fields rest on."""
+        found: list[str] = []
+        for name in names:
+            if name == "devices":
+                found += [] if self.devices else ["devices"]
+            elif name in self._fields:
+                found += self._fields[name].origin.assumes
+            else:
+                found.append(name)
+        return tuple(dict.fromkeys(found))
+
+    def problem(self, name: str, sentence: str) -> None:
+        """Record that rksp has no equivalent for the file's value of a field."""
+        if name not in self._given:
+            self._problems[name] = sentence
+
+    def note(self, sentence: str) -> None:
+        """Add a note for the user, once."""
+        if sentence not in self._notes:
+            self._notes.append(sentence)
+
+    def describe(self, name: str, overrides: Mapping[str, object], *notes: str) -> None:
+        """Set the model that the file describes; settings that are None are left out."""
+        kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
+        self._target = FileTarget(name=name, overrides=kept, notes=notes)
+
+    def no_target(self, sentence: str) -> None:
+        """Record why the file's model cannot become the target."""
+        self._target, self._target_missing = None, sentence
+
+    def finish(self) -> RecipeFile:
+        """Return everything read, with rksp's own defaults for undecided fields."""
+        values = {
+            name: self._fields[name].value if name in self._fields else definition.default
+            for name, definition in Recipe.model_fields.items()
+        }
+        for name, value in values.items():
+            if name not in self._fields:
+                self._set(name, value, left_out(name, values))
+        return RecipeFile(
+            path=self.document.path,
+            trainer=self.trainer,
+            fields=tuple(self._fields[name] for name in Recipe.model_fields),
+            problems=dict(self._problems),
+            target=self._target,
+            target_missing=self._target_missing,
+            notes=tuple(self._notes),
+            understood=len(self._seen & set(self.document.leaves())),
+            settings=len(self.document.leaves()),
+        )
+
+    def where(self, found: Found) -> str:
+        """Return the file and the line of what was found, for messages."""
+        return f"{self.document.path}:{found.line}" if found.line else str(self.document.path)
+
+    def _set(self, name: str, value: object, origin: Origin) -> None:
+        if name not in self._given:
+            self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
+
+
+def _whole(name: str, value: object) -> object:
+    """Convert a whole float to an integer: 1e5 and 100000.0 mean 100000."""
+    is_count = Recipe.model_fields[name].annotation in (int, int | None)
+    if is_count and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value

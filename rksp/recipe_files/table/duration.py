@@ -1,0 +1,77 @@
+"""The length of a run from a trainer's durations: steps, samples, tokens, epochs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.table.convert import Converter
+from rksp.recipe_files.table.draft import Draft
+
+_DURATION = re.compile(r"^([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z]*)$")
+
+
+def duration(unit: str = "ba") -> Converter:
+    """Convert a duration such as `100ba` or `5e9tok` to steps; `unit` is the default unit."""
+
+    def convert(draft: Draft, name: str, keys: Sequence[str]) -> None:
+        found = draft.get(*keys)
+        if found is not None:
+            put_steps(draft, name, found, unit)
+
+    return convert
+
+
+def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
+    """Set `max_steps` or `warmup_steps` from a duration, or leave it assumed with the reason.
+
+    Units: steps or batches (`ba`, `iter`), samples (`sp`), tokens (`tok`, `T`), and `dur`, a share
+    of the whole run; epochs (`ep`) need the size of the data set. The batch, the sequence length
+    and, for `dur`, the number of steps must be set before.
+    """
+    match = _DURATION.match(str(found.value).strip())
+    if match is None:
+        draft.assume(name, f"{found.key}: {found.value!r} is not a duration", found)
+        return
+    amount, unit = float(match[1].replace("_", "")), match[2] or unit
+    batch_size = int(draft.value("batch_size"))
+    tokens = batch_size * int(draft.value("sequence_length"))
+    ways = {
+        "sp": (batch_size, f"{amount:g} samples / {batch_size} a step", ("batch_size",)),
+        "tok": (
+            tokens,
+            f"{amount:g} tokens / {tokens} a step",
+            ("batch_size", "sequence_length"),
+        ),
+    }
+    unit = {"T": "tok", "tokens": "tok"}.get(unit, unit)
+    least = 1 if name == "max_steps" else 0
+    if unit in ("ba", "iter", "step", "steps"):
+        draft.put(name, max(least, round(amount)), found)
+    elif unit in ways:
+        divisor, text, after = ways[unit]
+        draft.put(name, max(least, round(amount / divisor)), found, text=text, after=after)
+    elif unit == "dur":
+        total = int(draft.value("max_steps"))
+        text = f"{amount:g} of {total} steps"
+        draft.put(name, round(amount * total), found, text=text, after=("max_steps",))
+    elif unit == "ep":
+        why = f"{found.key}: {amount:g} epochs need the size of the data set; give --max-steps"
+        draft.assume(name, why, found)
+    else:
+        draft.assume(name, f"{found.key}: {unit!r} is not a unit of time that rksp knows", found)
+
+
+def epochs(key: str, default: float | None = None) -> Callable[[Draft], None]:
+    """Say that epochs need the size of the data set, if no number of steps is known."""
+
+    def step(draft: Draft) -> None:
+        found = draft.number(key)
+        if draft.knows("max_steps") or (found is None and default is None):
+            return
+        count = f"{found.value:g}" if found is not None else f"{default:g} (the default)"
+        why = f"{key}: {count} epochs need the size of the data set; give --max-steps"
+        draft.assume("max_steps", why, found)
+
+    return step

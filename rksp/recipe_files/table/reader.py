@@ -1,0 +1,106 @@
+"""A reader of one trainer's files: a table of fields, with functions for special cases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.table.convert import number
+from rksp.recipe_files.table.draft import Draft
+
+NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One field of the recipe.
+
+    Attributes:
+        field: Field of `rksp.recipe.Recipe`.
+        keys: Dotted keys of the file, separated by blanks; the first that has a value counts.
+        convert: Sets the field from the keys, if one of them is there.
+        default: The trainer's default, or what finds it in the draft; `NOTHING` sets nothing.
+    """
+
+    field: str
+    keys: str
+    convert: Callable[[Draft, str, Sequence[str]], None] = number
+    default: object = NOTHING
+
+
+Step = Row | Callable[[Draft], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The marks of one trainer's files; a document must have at least two.
+
+    Attributes:
+        all: Dotted keys that must all be there.
+        some: Dotted keys; at least `least` of them must be there.
+        least: Required number of `some`.
+        none: Keys that must not be there.
+        syntax: The file's syntax must be one of these.
+        program: The program of a command line must match this expression; counts as two marks.
+    """
+
+    all: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+    least: int = 1
+    none: tuple[str, ...] = ()
+    syntax: tuple[str, ...] = ("yaml", "json", "toml", "shell")
+    program: str = ""
+
+    def match(self, document: Document) -> bool:
+        """Return True if a document has these marks."""
+        if document.syntax not in self.syntax or any(document.has(key) for key in self.none):
+            return False
+        if self.program and document.program:
+            return re.search(self.program, document.program) is not None
+        if not self.all and not self.some:
+            return False
+        least = self.least if self.some else 0
+        return document.has(*self.all) and sum(document.has(key) for key in self.some) >= least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One trainer's format.
+
+    Attributes:
+        name: Its name for `--as` and in tables.
+        title: Its name for people.
+        version: The trainer's version with these names and defaults.
+        source: The repository and files that names and defaults were read in.
+        unverified: Parts that were not compared with the source.
+        marks: Alternatives that identify a file.
+        steps: Rows and functions in order; later ones may use what earlier ones set.
+    """
+
+    name: str
+    title: str
+    version: str
+    source: str
+    marks: tuple[Marks, ...]
+    steps: tuple[Step, ...]
+    unverified: str = ""
+
+    def matches(self, document: Document) -> bool:
+        """Return True if a document looks like this trainer's."""
+        return any(marks.match(document) for marks in self.marks)
+
+    def read(self, draft: Draft) -> None:
+        """Fill a draft from its document."""
+        for step in self.steps:
+            if not isinstance(step, Row):
+                step(draft)
+                continue
+            keys = step.keys.split()
+            step.convert(draft, step.field, keys)
+            if draft.stands_elsewhere(step.field, keys):
+                continue
+            value = step.default(draft) if callable(step.default) else step.default
+            if value is not NOTHING:
+                draft.default(step.field, value)

@@ -1,0 +1,53 @@
+"""The HTML page of a grid: the ranking, the risk map, and the cells that could not run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rksp.documents.grid import GridReport
+from rksp.report.grid.settings import Settings, by_level
+from rksp.report.score.html import page
+
+MOST_ROWS = 500  # of the ranked table on a page; the document inside holds all
+MOST_PLACES = 60  # rows of the map on a page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One row of the map: everything but the rate; cells by index, None where there is none."""
+
+    name: str
+    cells: list[int | None]
+
+
+def render(report: GridReport) -> str:
+    """Render a page like a score's, with the results' JSON inside."""
+    rates = sorted({c["learning_rate"] for c in report.cells if c.get("learning_rate")})
+    setting = Settings(report)
+    return page(
+        "grid.html.j2",
+        json.loads(report.to_json()),
+        report=report,
+        setting=setting,
+        version=report.made_by.get("rksp", ""),
+        rates=rates,
+        places=places(report, setting, rates) if len(rates) > 1 else [],
+        safest=[cell["position"] for cell in report.best_safe.values() if cell],
+        most_places=MOST_PLACES,
+        ranked=list(enumerate(report.cells[:MOST_ROWS])),
+        broken=setting.broken(report),
+        complaints=by_level,
+    )
+
+
+def places(report: GridReport, setting: Settings, rates: Sequence[float]) -> list[Place]:
+    """Return the rows of the map, in the grid's order."""
+    order = sorted(range(len(report.cells)), key=lambda i: report.cells[i]["position"])
+    rows: dict[str, dict[float, int]] = {}
+    for i in order:
+        cell = report.cells[i]
+        name = setting(cell, but="learning_rate")
+        rows.setdefault(name, {}).setdefault(cell.get("learning_rate"), i)
+    return [Place(name=name, cells=[row.get(rate) for rate in rates]) for name, row in rows.items()]

@@ -1,0 +1,69 @@
+"""The cells of a grid in words: their settings, errors and findings."""
+
+from __future__ import annotations
+
+from rksp.documents.finding import LEVELS
+from rksp.documents.grid import FAILED, GridReport, Record, complaints
+from rksp.grid.axes import canonical
+from rksp.ground.text import short
+
+_MOST_AXES = 8  # more are named in the table alone
+_NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")
+_ANSWERS = ("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess")
+
+
+class Settings:
+    """Names each cell by what varies over the shown cells.
+
+    Attributes:
+        axes: What varies, the learning rate first; a recipe's fields by their own names.
+    """
+
+    def __init__(self, report: GridReport) -> None:
+        values: dict[str, set[str]] = {}
+        for cell in report.cells:
+            for name in filter(_is_setting, cell):
+                values.setdefault(name, set())
+                if cell[name] is not None:
+                    values[name].add(str(cell[name]))
+        varied = [name for name, found in values.items() if len(found) > 1]
+        fields = {name: canonical(name)[1] for name in varied}
+        known = {name for cell in report.cells for name in cell}
+        own = [name for name in varied if fields[name] == name or fields[name] not in known]
+        self.axes = sorted(own, key=lambda name: (name != "learning_rate", name))[:_MOST_AXES]
+
+    def __call__(self, cell: Record, *, but: str = "") -> str:
+        """Return the cell by what varies, except one axis: `learning_rate=6e-4 n_layer=4`."""
+        words = [
+            f"{axis}={word(cell[axis])}"
+            for axis in self.axes
+            if axis != but and cell.get(axis) is not None
+        ]
+        return " ".join(words) or str(cell["model"])
+
+    def broken(self, report: GridReport) -> dict[str, list[str]]:
+        """Map each error message to the settings that it stopped."""
+        found: dict[str, list[str]] = {}
+        for cell in report.cells:
+            if cell["verdict"] == FAILED:
+                found.setdefault(str(cell["message"]), []).append(self(cell))
+        return found
+
+
+def by_level(cell: Record) -> str:
+    """Return the cell's findings by level, such as `error RKSP501; warning RKSP502, RKSP503`."""
+    found: dict[str, list[str]] = {level: [] for level in reversed(LEVELS)}
+    for code, level in complaints(cell):
+        found.setdefault(level, []).append(code)
+    return "; ".join(f"{level} {', '.join(codes)}" for level, codes in found.items() if codes)
+
+
+def word(value: object) -> str:
+    """Format a setting's value for a table."""
+    return "–" if value is None else short(value, 4) if isinstance(value, float) else str(value)
+
+
+def _is_setting(name: str) -> bool:
+    return name not in (*_NOT_SETTINGS, *_ANSWERS) and not name.startswith(
+        ("probability_", "likely_")
+    )

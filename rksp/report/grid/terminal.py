@@ -1,0 +1,119 @@
+"""A grid's table for people, as plain text that is readable in a log file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rksp.documents.grid import GridReport, Record
+from rksp.grid.axes import canonical
+from rksp.grid.heat import heat_map
+from rksp.grid.table import ANSWERS
+from rksp.ground.text import short
+
+_SHADES = "·░▒▓█"
+
+
+def render(report: GridReport) -> str:
+    """Render the shown cells by rank, and best safe settings, trade-off and heat map of all."""
+    everything, axes = [*report.cells, *report.hidden], report.axes
+    called = _short_names(list(report.best_safe))
+    lines = [*_table(report.cells, axes), ""]
+    lines += ["Best safe setting of each model:"]
+    for model, record in report.best_safe.items():
+        words = _no_setting(model, everything) if record is None else _setting(record, axes)
+        lines.append(f"  {called[model]}: {words}")
+    fronts = {model: front for model, front in report.pareto.items() if len(front) > 1}
+    if fronts:
+        lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
+    for model, front in fronts.items():
+        points = [f"{short(r['learning_rate'])} → {r['probability_failed']:.1%}" for r in front]
+        lines.append(f"  {called[model]}: {', '.join(points)}")
+    heat = _heat(everything, axes)
+    return "\n".join([*lines, *([""] if heat else []), *heat]) + "\n"
+
+
+def _short_names(models: Sequence[str]) -> dict[str, str]:
+    """Shorten each model by the settings that all of them share."""
+    words = [model.split(" ") for model in models]
+    shared = set.intersection(*map(set, words)) if words else set()
+    return {
+        model: " ".join([first, *(word for word in rest if word not in shared)])
+        for model, (first, *rest) in zip(models, words, strict=True)
+    }
+
+
+def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
+    has_seeds = len({record["seed"] for record in found}) > 1 and "seed" not in axes
+    columns = ["rank", "excess", "P(failed)", "interval", "verdict", *axes]
+    columns += ["seed"] if has_seeds else []
+    columns += ["start here", "do not exceed", "findings"]
+    rows = [columns]
+    for number, record in enumerate(found, start=1):
+        cells = [str(number), _nats(record), _percent(record["probability_failed"])]
+        cells += [_interval(record)]
+        cells += [str(record["verdict"]), *(_word(record.get(axis)) for axis in axes)]
+        cells += [str(record["seed"])] if has_seeds else []
+        cells += [_word(record["start_here"]), _word(record["do_not_exceed"])]
+        cells += [str(record["message"] or record["reasons"] or record["findings"])]
+        rows.append(cells)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(columns) - 1)]
+    return [
+        "  ".join(c.ljust(w) for c, w in zip(row, [*widths, 0], strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _heat(everything: Sequence[Record], axes: Sequence[str]) -> list[str]:
+    """Render one character per learning rate; nothing without a heat map."""
+    heat = heat_map(everything, axes)
+    if heat is None:
+        return []
+    head = " · ".join(heat.axes)
+    width = max(map(len, [*heat.rows, head]))
+    lines = [f"{head.rjust(width)}  rate {short(heat.rates[0])} … {short(heat.rates[-1])}"]
+    for name, values in heat.rows.items():
+        lines.append(f"{name.rjust(width)}  {''.join(map(_shade, values))}".rstrip())
+    legend = "  ".join(f"{mark} {20 * i}%" for i, mark in enumerate(_SHADES))
+    return [*lines, f"{'':{width}}  P(failed) from {legend}"]
+
+
+def _shade(value: float | None) -> str:
+    return " " if value is None else _SHADES[min(len(_SHADES) - 1, int(value * len(_SHADES)))]
+
+
+def _setting(record: Record, axes: Sequence[str]) -> str:
+    """Return the settings that the model's name does not state."""
+    own = [a for a in axes if canonical(a)[0] in ("recipe", "seed") and record.get(a) is not None]
+    varied = " ".join(f"{axis}={_word(record[axis])}" for axis in own)
+    return f"{varied or 'as given'} (P(failed) {_percent(record['probability_failed'])})"
+
+
+def _no_setting(model: str, everything: Sequence[Record]) -> str:
+    """Say why a model has no safe cell, and what would be safe."""
+    own = [record for record in everything if record["model"] == model]
+    if all(record["verdict"] not in ANSWERS for record in own):
+        return "no answer"
+    ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
+    if not ceilings:
+        return "no learning rate trains this model"
+    return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
+
+
+def _interval(record: Record) -> str:
+    low, high = record["probability_failed_low"], record["probability_failed_high"]
+    return "" if low is None or high is None else f"{_percent(low)}–{_percent(high)}"
+
+
+def _nats(record: Record) -> str:
+    value = record["expected_excess"]
+    return "" if value is None else f"{value:.3f}"
+
+
+def _percent(value: object) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return ""
+    return short(value, 4) if isinstance(value, float) else str(value)

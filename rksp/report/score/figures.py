@@ -1,0 +1,227 @@
+"""The drawings of a score report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from rksp.documents.score import LayerReport, RiskAssessment
+from rksp.ground.text import short
+from rksp.report import svg
+from rksp.spectra.status import Status
+
+_MOST_DOTS = 1024  # a circle: more only darken the same disk
+_PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
+_FRAME = 2.5  # beyond it on either axis eigenvalues are drawn at the frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A square of the complex plane about `middle` on the real axis; `is_part` of the circle."""
+
+    middle: float
+    reach: float
+    is_part: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circle:
+    """One block's eigenvalues in the unit circle; `status` is empty if the spectrum is usable."""
+
+    index: int
+    name: str
+    status: str
+    drawing: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatRow:
+    """One quantity over the blocks, first to last, with the ends of its color scale."""
+
+    title: str
+    drawing: Markup
+    low: str
+    high: str
+
+
+def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
+    """Draw P(failed) with its interval and the bar, on a line from 0 to 1."""
+    return Markup(
+        '<svg class="gauge" width="100%" height="26" role="img" aria-label="{}">'
+        '<rect x="0" y="10" width="100%" height="6" rx="3" class="track"/>'
+        '<rect x="{:.1f}%" y="10" width="{:.1f}%" height="6" class="span"/>'
+        '<line x1="{t:.1f}%" x2="{t:.1f}%" y1="3" y2="23" class="bar"/>'
+        '<circle cx="{:.1f}%" cy="13" r="7" class="here"/></svg>'
+    ).format(
+        f"P(failed) {probability:.1%}, interval {low:.1%} to {high:.1%}, bar {bar:.0%}",
+        100 * low,
+        100 * (high - low),
+        100 * probability,
+        t=100 * bar,
+    )
+
+
+def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height: float) -> Markup:
+    """Draw P(failed) by learning rate, with the recommended and the recipe's rates."""
+    marks = [
+        (name, css, value)
+        for name, css, value in (
+            ("start here", "safe", risk.start_here),
+            ("recipe", "recipe", rate),
+            ("do not exceed", "edge", risk.do_not_exceed),
+            ("likely edge", "edge", risk.likely_edge),
+        )
+        if value is not None
+    ]
+    low, high = _range(risk, [value for _, _, value in marks])
+    rows = svg.FLAG * len(marks)
+    across = svg.Scale(low=low, high=high, start=46, end=width - 14, log=True)
+    up = svg.Scale(low=0, high=1, start=height - 44, end=20 + rows)
+    points = [point for point in risk.curve if low <= point[0] <= high]
+    place = [across(point[0]) for point in points]
+    at = [[(x, up(point[i])) for x, point in zip(place, points, strict=True)] for i in (1, 2, 3)]
+    bar = up(risk.threshold)
+    parts = [
+        _safe_zone(across, up, risk.do_not_exceed),
+        svg.axes(across, up, "learning rate", ".0%", most=9 if width > 600 else 5),
+        svg.band(at[2], at[1], "band"),
+        svg.line(across.start, bar, across.end, bar, "bar"),
+        svg.text(across.start + 6, bar - 5, f"bar {risk.threshold:.0%}", "tick clear"),
+        svg.polyline(at[0], "curve"),
+    ]
+    flags = [(f"{name} {short(value, 2)}", css, across(value)) for name, css, value in marks]
+    parts += svg.flags(flags, across.end, up.start)
+    if rate is not None and risk.probability_failed is not None:
+        parts.append(svg.circle(across(rate), up(risk.probability_failed), 5, "here"))
+    return svg.drawing(width, height, "P(failed) by learning rate, with its interval", *parts)
+
+
+def _safe_zone(across: svg.Scale, up: svg.Scale, safe: float | None) -> str:
+    """Draw a tint over the rates up to the one not to exceed."""
+    if safe is None:
+        return ""
+    left, right = across.start, across(safe)
+    return svg.band(
+        [(left, up.end), (right, up.end)], [(left, up.start), (right, up.start)], "zone"
+    )
+
+
+def _range(risk: RiskAssessment, marked: list[float]) -> tuple[float, float]:
+    """Return whole decades that contain the marks and the rise of the curve."""
+    rises = [point[0] for point in risk.curve if 0.02 < point[1] < 0.98]
+    wanted = [*rises, *marked] or [1e-5, 1e-1]
+    ends = risk.curve[0][0], risk.curve[-1][0]
+    low = 10.0 ** math.floor(math.log10(min(wanted)) - 0.3)
+    high = 10.0 ** math.ceil(math.log10(max(wanted)) + 0.3)
+    return max(low, ends[0]), min(high, ends[1])
+
+
+def frame(layers: list[LayerReport]) -> Frame:
+    """Return one frame for all blocks: the unit circle, or the part where all values lie."""
+    values = [value for layer in layers for value in layer.eigenvalues]
+    reals = [real for real, _ in values] or [0.0]
+    tall = max((abs(imaginary) for _, imaginary in values), default=0.0)
+    is_part = min(reals) > _PART and tall < _PART
+    left = min(reals) if is_part else max(-_FRAME, min(-1.1, *reals))
+    right = max(1.0, *reals) if is_part else min(_FRAME, max(1.1, *reals))
+    up = tall if is_part else min(_FRAME, max(1.1, tall))
+    reach = (1.15 if is_part else 1.03) * max((right - left) / 2, up)
+    return Frame(middle=(left + right) / 2, reach=reach, is_part=is_part)
+
+
+def circles(
+    layers: list[LayerReport], within: Frame, near_unit: tuple[float, float] | None
+) -> list[Circle]:
+    """Draw small multiples on one scale; values beyond the frame are drawn at its edge.
+
+    Args:
+        layers: The blocks.
+        within: The part of the plane that is shown.
+        near_unit: Moduli that count as near-unit, drawn as a ring.
+    """
+    left, right = within.middle - within.reach, within.middle + within.reach
+    across = svg.Scale(low=left, high=right, start=3, end=137)
+    up = svg.Scale(low=-within.reach, high=within.reach, start=137, end=3)
+    return [
+        Circle(
+            index=index,
+            name=layer.name,
+            status="" if layer.status == Status.OK.value else layer.status.replace("_", " "),
+            drawing=_circle(layer, across, up, near_unit),
+        )
+        for index, layer in enumerate(layers)
+    ]
+
+
+def _circle(
+    layer: LayerReport,
+    across: svg.Scale,
+    up: svg.Scale,
+    near_unit: tuple[float, float] | None,
+) -> Markup:
+    # The largest first, so that thinning never drops what matters.
+    ordered = sorted(layer.eigenvalues, key=lambda value: (-math.hypot(*value), value))
+    step = max(1, -(-len(ordered) // _MOST_DOTS))
+    shown = [value for i, value in enumerate(ordered) if i < 40 or i % step == 0]
+    groups: dict[str, list[svg.Point]] = {"eigen in": [], "eigen out": [], "eigen far": []}
+    for real, imaginary in shown:
+        css = "eigen out" if math.hypot(real, imaginary) > 1 else "eigen in"
+        if not (across.low <= real <= across.high and up.low <= imaginary <= up.high):
+            css = "eigen far"
+        groups[css].append((across(real), up(imaginary)))
+    # Scales hold at their ends: the middle of the circle may lie outside.
+    unit = (across.end - across.start) / (across.high - across.low)
+    middle = across.start - unit * across.low
+    ring = [unit * modulus for modulus in near_unit or ()]
+    return svg.drawing(
+        140,
+        140,
+        f"{len(layer.eigenvalues)} eigenvalues of {layer.name}",
+        svg.line(3, up(0), 137, up(0), "grid"),
+        svg.line(middle, 3, middle, 137, "grid"),
+        svg.ring(middle, up(0), *ring, "ring") if ring else "",
+        svg.circle(middle, up(0), unit, "unit"),
+        *(svg.dots(points, css) for css, points in groups.items()),
+    )
+
+
+def heat_map(layers: list[LayerReport]) -> list[HeatRow]:
+    """Draw one row per quantity on its own color scale; rows without a number are left out."""
+    growth = [_ratio(layer.rms_out, layer.rms_in) for layer in layers]
+    rows = [
+        ("near-unit mass", [layer.near_unit_mass for layer in layers], False),
+        ("spectral radius ρ", [layer.spectral_radius for layer in layers], False),
+        ("condition κ(V)", [layer.eigenvector_condition for layer in layers], True),
+        ("energy gain", [layer.energy_gain for layer in layers], True),
+        ("rms out ÷ rms in", growth, True),
+    ]
+    return [
+        _heat_row(title, values, [layer.name for layer in layers], log)
+        for title, values, log in rows
+        if any(value is not None for value in values)
+    ]
+
+
+def _heat_row(title: str, values: list[float | None], names: list[str], log: bool) -> HeatRow:
+    known = [value for value in values if value is not None]
+    low, high = min(known), max(known)
+    scale = svg.Scale(low=low, high=high, start=0, end=1, log=log and low > 0)
+    cells = [
+        svg.cell(
+            index,
+            None if value is None else scale(value),
+            f"{name}: {title} {'not measured' if value is None else short(value)}",
+        )
+        for index, (name, value) in enumerate(zip(names, values, strict=True))
+    ]
+    drawn = Markup(
+        '<svg viewBox="0 0 {} 1" preserveAspectRatio="none" role="img" aria-label="{}" '
+        'class="heat">{}</svg>'
+    ).format(len(values), f"{title} over the blocks", Markup("".join(cells)))
+    return HeatRow(title=title, drawing=drawn, low=short(low), high=short(high))
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return None if above is None or not below else above / below

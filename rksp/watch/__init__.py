@@ -1,0 +1,1 @@
+"""A run under watch: training, monitors, interventions and faults."""

@@ -1,0 +1,35 @@
+"""Every fault by name; a new fault needs a file and a line here."""
+
+from __future__ import annotations
+
+from rksp.ground.option_lines import build
+from rksp.watch.faults.aux_off import AuxOff
+from rksp.watch.faults.bad_batches import BadBatches
+from rksp.watch.faults.base import Fault
+from rksp.watch.faults.bit_flip import BitFlip
+from rksp.watch.faults.large_rate import LargeRate
+from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
+from rksp.watch.faults.matmul_corruption import MatmulCorruption
+from rksp.watch.faults.replica_corruption import ReplicaCorruption
+
+FAULTS: dict[str, type[Fault]] = {
+    kind.name: kind
+    for kind in (
+        LowPrecisionAttention,
+        LargeRate,
+        AuxOff,
+        BitFlip,
+        MatmulCorruption,
+        ReplicaCorruption,
+        BadBatches,
+    )
+}
+
+
+def make_fault(text: str) -> Fault:
+    """Make the fault that a line such as `bitflip:step=50,where=weights` describes.
+
+    Raises:
+        InputError: There is no such fault or option, or a value cannot be used.
+    """
+    return build(FAULTS, text, noun="fault")

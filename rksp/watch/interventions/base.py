@@ -1,0 +1,86 @@
+"""The base class of interventions, and the record of their actions."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from rksp.moment import Moment
+from rksp.watch.monitors.alarm import Alarm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One action of an intervention.
+
+    Attributes:
+        intervention: Name of the intervention.
+        step: Step of the action.
+        what: A sentence without numbers, equal for equal actions.
+        seconds: Host time of the action; the only field that differs between two equal runs.
+        detail: Numbers: the factor, the number of heads, the penalty, …
+        moved_weights: True if the weights now differ from the optimizer's result. Monitors that
+            compare weights over time then start anew.
+    """
+
+    intervention: str
+    step: int
+    what: str
+    seconds: float
+    detail: Mapping[str, float] = field(default_factory=dict)
+    moved_weights: bool = False
+
+
+class Intervention(ABC):
+    """Changes a run and records its actions. Interventions combine and act in the given order.
+
+    The loop calls `bind` once before the optimizer's first step. At every step it calls `arm`
+    before the forward pass, `penalty` after the forward pass of every micro-batch, `before_update`
+    after backward (gradients unscaled and unclipped), and `after_update` after the optimizer's
+    step. It calls `on_alarm` for every new alarm at the end of the step that raised it.
+
+    Attributes:
+        name: Unique name in tables and on the command line.
+        actions: The actions so far.
+        rate_scale: Factor on the recipe's learning rate, read by the loop at every step.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        self.rate_scale = 1.0
+
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the parts of the model to act on.
+
+        Raises:
+            NotCovered: The model has no such part.
+        """
+        return None
+
+    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+        """Return hooks for this step's forward and backward passes; the loop removes them."""
+        return ()
+
+    def penalty(self, moment: Moment) -> Tensor | None:
+        """Return a scalar to add to the loss before backward but not to the recorded loss."""
+        return None
+
+    def before_update(self, moment: Moment) -> None:
+        """Change gradients, or do nothing."""
+        return None
+
+    def after_update(self, moment: Moment) -> None:
+        """Change weights, or do nothing."""
+        return None
+
+    def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
+        """React to an alarm, or do nothing."""
+        return None

@@ -1,0 +1,184 @@
+"""Gradient clipping: at a fixed norm, at an adaptive one (ZClip), and tensor by tensor (AdaGC)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from rksp.ground.errors import InputError
+from rksp.models.anatomy.groups import sums_of_squares
+from rksp.moment import Moment
+from rksp.watch.interventions.base import Intervention
+from rksp.watch.interventions.ledger import record
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return each gradient's Euclidean norm over all its shards, `[tensors]`, at least float32."""
+    if any(isinstance(gradient, DTensor) for gradient in gradients):
+        return sums_of_squares([[gradient] for gradient in gradients]).sqrt()
+    wide = torch.float64 if any(g.dtype == torch.float64 for g in gradients) else torch.float32
+    return torch.stack(torch._foreach_norm(list(gradients), 2, dtype=wide))
+
+
+def _scale_to(gradients: Sequence[Tensor], norm: float, limit: float) -> bool:
+    """Scale gradients of this norm down to the limit; return whether they exceeded it."""
+    if not norm > limit:
+        return False
+    torch._foreach_mul_(list(gradients), limit / norm)
+    return True
+
+
+class Clip(Intervention):
+    """Scales all gradients together to a norm of at most `norm` (Pascanu et al., 2013)."""
+
+    name = "clip"
+
+    def __init__(self, norm: float = 1.0) -> None:
+        super().__init__()
+        if not norm > 0:
+            raise InputError(f"Clip needs a norm above zero, got norm={norm}.")
+        self.norm = norm
+
+    def before_update(self, moment: Moment) -> None:
+        """Scale the gradients if their norm exceeds the limit."""
+        start = time.perf_counter()
+        gradients = list(_gradients(moment.model).values())
+        norm = float(_norms(gradients).norm())
+        if math.isfinite(norm) and _scale_to(gradients, norm, self.norm):
+            what = "scaled the gradient down"
+            record(self, moment, what, since=start, norm=norm, limit=self.norm)
+
+
+class ZClip(Intervention):
+    """Clips when the gradient norm is an outlier of its own running mean and variance.
+
+    Source: arXiv 2504.02507, reciprocal mode. With z = (g − µ)/(σ + 1e-6): if z exceeds the
+    threshold, the norm becomes µ + threshold² σ / z. µ and σ² are exponential averages of the
+    clipped norm, with σ² around the new µ; they start from the first `warmup` norms.
+
+    Args:
+        threshold: The z above which a norm is an outlier.
+        alpha: Decay of the averages.
+        warmup: Steps that only collect norms.
+        norm: A fixed limit that also holds, from the first step on.
+    """
+
+    name = "zclip"
+
+    def __init__(
+        self,
+        threshold: float = 2.5,
+        alpha: float = 0.97,
+        warmup: int = 25,
+        norm: float | None = 1.0,
+    ) -> None:
+        super().__init__()
+        if not (threshold > 0 and 0 < alpha < 1 and warmup >= 2):
+            raise InputError(
+                "ZClip needs threshold > 0, 0 < alpha < 1 and warmup >= 2, got "
+                f"threshold={threshold}, alpha={alpha}, warmup={warmup}."
+            )
+        self.threshold, self.alpha, self.warmup, self.norm = threshold, alpha, warmup, norm
+        self._first: list[float] = []
+        self._mean = self._variance = 0.0
+
+    def before_update(self, moment: Moment) -> None:
+        """Scale the gradients if their norm exceeds the fixed or the adaptive limit."""
+        start = time.perf_counter()
+        gradients = list(_gradients(moment.model).values())
+        norm = float(_norms(gradients).norm())
+        if not math.isfinite(norm):
+            return
+        limit = min(self._limit(norm), math.inf if self.norm is None else self.norm)
+        if _scale_to(gradients, norm, limit):
+            what = "scaled the gradient down"
+            record(self, moment, what, since=start, norm=norm, limit=limit)
+
+    def _limit(self, norm: float) -> float:
+        """Return the adaptive limit for this norm; update the averages with the clipped norm."""
+        if len(self._first) < self.warmup:
+            self._first.append(norm)
+            count = len(self._first)
+            self._mean = math.fsum(self._first) / count
+            self._variance = math.fsum((g - self._mean) ** 2 for g in self._first) / count
+            return math.inf
+        deviation = math.sqrt(self._variance)
+        z = (norm - self._mean) / (deviation + 1e-6)
+        limit = math.inf
+        if z > self.threshold:
+            limit = self._mean + self.threshold**2 * deviation / z
+        kept = min(norm, limit)
+        self._mean = self.alpha * self._mean + (1 - self.alpha) * kept
+        self._variance = self.alpha * self._variance + (1 - self.alpha) * (kept - self._mean) ** 2
+        return limit
+
+
+class AdaGC(Intervention):
+    """Clips every tensor's gradient against a running mean of its own norm.
+
+    Source: arXiv 2502.11034. For the first `warmup` steps all gradients are clipped together to
+    `norm`, and each tensor's γ is the smallest norm seen. Then h = min(1, λ γ / ‖g‖) scales the
+    tensor, and γ ← β γ + (1 − β) ‖h g‖. A tensor whose gradient was zero so far starts at its first
+    other one, a case that the paper leaves out.
+
+    Args:
+        ratio: λ.
+        beta: β.
+        warmup: Steps in which all gradients are clipped together.
+        norm: The limit in these steps.
+    """
+
+    name = "adagc"
+
+    def __init__(
+        self, ratio: float = 1.05, beta: float = 0.98, warmup: int = 100, norm: float = 1.0
+    ) -> None:
+        super().__init__()
+        if not (ratio > 0 and 0 <= beta < 1 and warmup >= 0 and norm > 0):
+            raise InputError(
+                "AdaGC needs ratio > 0, 0 <= beta < 1, warmup >= 0 and norm > 0, got "
+                f"ratio={ratio}, beta={beta}, warmup={warmup}, norm={norm}."
+            )
+        self.ratio, self.beta, self.warmup, self.norm = ratio, beta, warmup, norm
+        self._usual: dict[str, float] = {}
+
+    def before_update(self, moment: Moment) -> None:
+        """Clip all gradients together during warm-up, and each tensor's gradient afterwards."""
+        start = time.perf_counter()
+        gradients = _gradients(moment.model)
+        norms = dict(zip(gradients, _norms(list(gradients.values())).tolist(), strict=True))
+        if not all(map(math.isfinite, norms.values())):
+            return
+        if moment.step < self.warmup:
+            clipped = self._together(list(gradients.values()), norms)
+        else:
+            clipped = self._one_by_one(gradients, norms)
+        if clipped:
+            norm = math.hypot(*norms.values())
+            what = "scaled gradients down"
+            record(self, moment, what, since=start, norm=norm, tensors=float(clipped))
+
+    def _together(self, gradients: list[Tensor], norms: dict[str, float]) -> int:
+        total = math.hypot(*norms.values())
+        factor = self.norm / total if _scale_to(gradients, total, self.norm) else 1.0
+        for name, norm in norms.items():
+            self._usual[name] = min(self._usual.get(name, math.inf), factor * norm)
+        return len(gradients) if factor < 1 else 0
+
+    def _one_by_one(self, gradients: dict[str, Tensor], norms: dict[str, float]) -> int:
+        clipped = 0
+        for name, norm in norms.items():
+            usual = self._usual.get(name) or norm  # zero would freeze the tensor for good
+            limit = self.ratio * usual
+            clipped += _scale_to([gradients[name]], norm, limit)
+            self._usual[name] = self.beta * usual + (1 - self.beta) * min(norm, limit)
+        return clipped

@@ -1,0 +1,234 @@
+"""Jacobian alignment: does a block stretch states in the direction in which the last one did?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rksp.models.anatomy.chains import block_paths, first_tensor
+from rksp.moment import Moment, Phase
+from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.singular_triplet import leading_triplet
+
+_ITERATIONS = 12
+_POSITIONS = 64
+_EXACT = 1e-3  # by how much a block's output may change when later positions are cut off
+_UNTRUSTED = 0.1  # above this residual the vectors mean nothing
+_Inputs = tuple[tuple, dict]  # a block's arguments, by position and by name
+_NOT_SHORTENED = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
+_CACHES = ("past_key_value", "past_key_values", "layer_past", "use_cache")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class JacobianAlignment(Monitor):
+    """|v_1(J_{l+1})ᵀ u_1(J_l)| of neighboring blocks: `jacobian_alignment` (arXiv 2602.01734).
+
+    J_l is the Jacobian of block l at the first sequence of the micro-batch, in evaluation mode,
+    without caches and without hooks other than torch's own (the run's hooks count the run's
+    passes). If no position of any block depends on later ones, as under causal masks, J_l is that
+    of the first `positions` positions; a forward pass of each block tests it. u_1 and v_1 are its
+    first singular vectors by a block Krylov method: four vectors a round, and a Rayleigh–Ritz step
+    over the twelve kept, until the residual ‖Jᵀu − σv‖ / σ is small compared with the gap to σ_2.
+    Reverse derivatives are exact. Forward derivatives are central differences, because grouped and
+    fused kernels have no others. The detail gives the larger
+    `residual` of the two blocks and their larger `gap` σ_2/σ_1; if it is near 1, the directions
+    mean little. A pair with a residual above 0.1 has no reading; `pairs` of the whole model counts
+    those that have one.
+
+    The value is in [0, 1]. With ‖J‖ ≥ M and alignment ≥ a everywhere, the product of the Jacobians
+    grows like (aM)^L: `jacobian_growth` of the whole model is median ‖J‖ × median a, dangerous
+    above 1. A round costs about 20 forward passes of these positions, so readings are rare.
+
+    Args:
+        every: Steps between two readings.
+        iterations: The largest number of rounds per block.
+        positions: The largest number of positions, if no position depends on later ones.
+    """
+
+    name = "jacobian-alignment"
+    phase = Phase.GRADIENT
+    default_every = 2000
+    quantities = ("jacobian_alignment", "jacobian_growth")
+    source = "MSign, arXiv 2602.01734"
+
+    def __init__(
+        self,
+        *,
+        every: PositiveInt | None = None,
+        iterations: PositiveInt = _ITERATIONS,
+        positions: PositiveInt = _POSITIONS,
+    ) -> None:
+        super().__init__(every=every)
+        self.iterations, self.positions = iterations, positions
+
+    def bind(self, model: nn.Module) -> str | None:
+        """Find the blocks."""
+        self._blocks = block_paths(model)
+        self._inputs: dict[str, _Inputs] = {}
+        return None if len(self._blocks) > 1 else "no list of at least two blocks was found"
+
+    def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        """Capture the inputs of every block."""
+        self._inputs = {}
+        return [
+            model.get_submodule(path).register_forward_pre_hook(self._hook(path), with_kwargs=True)
+            for path in self._blocks
+        ]
+
+    def read(self, moment: Moment) -> list[Reading]:
+        """Return the alignment of every pair of neighbors and the growth of the whole model."""
+        inputs = {path: self._inputs[path] for path in self._blocks if path in self._inputs}
+        self._inputs = {}
+        blocks = {path: moment.model.get_submodule(path) for path in inputs}
+        first = {path: _first_positions(inputs[path], self.positions) for path in inputs}
+        with ExitStack() as stack, torch.no_grad():
+            for block in blocks.values():
+                stack.enter_context(_as_found(block))
+            if not any(_depends_on_later(blocks[p], inputs[p], first[p]) for p in blocks):
+                inputs = first
+            found = [
+                (path, leading_triplet(*_as_function(block, *inputs[path]), rounds=self.iterations))
+                for path, block in blocks.items()
+            ]
+        if not all(math.isfinite(triplet.sigma) for _, triplet in found):
+            return []  # another monitor reports states that are not finite
+        readings, step = [], moment.step
+        for (_, left), (path, right) in pairwise(found):
+            if left.u.shape != right.v.shape:
+                continue  # another stack: a decoder after an encoder
+            if max(left.residual, right.residual) > _UNTRUSTED:
+                continue  # a router's choice changed within a difference step
+            value = min(1.0, float((left.u * right.v).sum().abs()))
+            detail = {"sigma": right.sigma, "product": right.sigma * value}
+            detail |= {"gap": max(left.gap, right.gap)}
+            detail |= {"residual": max(left.residual, right.residual)}
+            readings.append(self.reading("jacobian_alignment", step, value, layer=path, **detail))
+        if readings:
+            norm = statistics.median(triplet.sigma for _, triplet in found)
+            align = statistics.median(reading.value for reading in readings)
+            detail = {"norm": norm, "alignment": align, "pairs": float(len(readings))}
+            readings.append(self.reading("jacobian_growth", step, norm * align, **detail))
+        return readings
+
+    def _hook(self, path: str):
+        def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            state = first_tensor((args, kwargs))
+            if state is None or path in self._inputs:
+                return
+            kept = {k: v for k, v in kwargs.items() if k not in _CACHES}
+            self._inputs[path] = _first_sequence((args, kept), len(state))
+
+        return before
+
+
+def _depends_on_later(block: nn.Module, whole: _Inputs, first: _Inputs) -> bool:
+    """Return whether the output at the first positions changes if the later ones are cut off.
+
+    It counts as changed if the block cannot run without them.
+    """
+    if first is whole:
+        return False
+    function, state = _as_function(block, *whole)
+    short, start = _as_function(block, *first)
+    try:
+        expected, found = function(state)[:, : start.shape[1]], short(start)
+    except _NOT_SHORTENED:
+        return True
+    return expected.shape != found.shape or not bool(
+        (found - expected).norm() <= _EXACT * expected.norm()
+    )
+
+
+def _first_positions(inputs: _Inputs, positions: int) -> _Inputs:
+    """Cut the first tensor's second dimension, and all dimensions of that length elsewhere."""
+    state = first_tensor(inputs)
+    if state.dim() != 3 or state.shape[1] <= positions:
+        return inputs
+
+    def cut(value: object) -> object:
+        if isinstance(value, Tensor):
+            places = (1,) if value.shape == state.shape else range(value.dim())
+            for place in places:
+                if value.shape[place] == state.shape[1]:
+                    value = value.narrow(place, 0, positions)
+            return value
+        if isinstance(value, dict):
+            return {key: cut(item) for key, item in value.items()}
+        return type(value)(map(cut, value)) if isinstance(value, tuple | list) else value
+
+    return cut(inputs)
+
+
+def _as_function(block: nn.Module, args: tuple, kwargs: dict):
+    """Return the block as a function of its first tensor, and that tensor."""
+    place = next((i for i, value in enumerate(args) if isinstance(value, Tensor)), None)
+    if place is not None:
+
+        def function(state: Tensor) -> Tensor:
+            return first_tensor(block(*args[:place], state, *args[place + 1 :], **kwargs))
+
+        return function, args[place]
+    name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
+
+    def named(state: Tensor) -> Tensor:
+        return first_tensor(block(*args, **(kwargs | {name: state})))
+
+    return named, kwargs[name]
+
+
+def _first_sequence(value: object, size: int) -> object:
+    """Copy every tensor in nested arguments, cut to the first sequence and without caches.
+
+    A cache of keys is full after the pass. A block that ran again would add to a cache that the run
+    still needs, and would attend to every key twice.
+    """
+    if _is_cache(value):
+        return None
+    if isinstance(value, Tensor):
+        has_batch = value.dim() > 1 and len(value) == size
+        return (value[:1] if has_batch else value).detach().clone()
+    if isinstance(value, dict):
+        return {key: _first_sequence(item, size) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_first_sequence(item, size) for item in value)
+    return value
+
+
+def _belongs_to_torch(hook: object) -> bool:
+    return (getattr(hook, "__module__", None) or type(hook).__module__).startswith("torch.")
+
+
+def _is_cache(value: object) -> bool:
+    """Return whether this is a cache of transformers, by its ancestors' names."""
+    return any(kind.__name__ == "Cache" for kind in type(value).__mro__)
+
+
+@contextmanager
+def _as_found(block: nn.Module) -> Iterator[None]:
+    """Use evaluation mode and torch's own hooks alone inside, and restore every attribute.
+
+    Torch's hooks stay because they gather shards and parametrize weights.
+    """
+    before = [(module, dict(module.__dict__)) for module in block.modules()]
+    try:
+        block.eval()
+        for module, attributes in before:
+            for name in _HOOKS:
+                kept = (
+                    (i, hook) for i, hook in attributes[name].items() if _belongs_to_torch(hook)
+                )
+                module.__dict__[name] = OrderedDict(kept)
+        yield
+    finally:
+        for module, attributes in before:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)

@@ -1,0 +1,325 @@
+"""Alarms from stored readings, with explicit thresholds that can be replayed."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Reading
+from rksp.watch.monitors.baseline import Baseline, fit_baseline
+from rksp.watch.monitors.rule_table import RULES, Rule, rule_of
+
+_LAST_RESORT = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The numbers of the alarm engine.
+
+    A reading is compared with a baseline of its own series: the last `window` samples, without the
+    `recent` newest (fewer while the series is short) and without any that was over the bar. Its z
+    is the distance from their line in units of their spread plus the rule's floor. A sample is
+    *over the bar* at z ≥ `run_z`. An alarm is a warning at z ≥ `single_z` once, or after
+    `run_length` samples over the bar in a row. It is critical after `critical_length` of them,
+    beyond a hard limit, or at once if z or a jump is `critical_factor` times its threshold. A ratio
+    to the median counts only `ratio_z` spreads away from it. Both
+    thresholds grow if samples are few or autocorrelated (see `rksp.watch.monitors.baseline`), so a
+    series of 20 samples can alarm, but only on values beyond its own uncertainty. A smooth series is
+    judged by its jumps too. A sample warns if it is `single_z` times further from the last one than
+    neighbors usually are, and if it is as many jumps, or a z of `run_z`, from the expected value.
+    After an alarm the quantity's baseline is frozen until no layer was over the bar for
+    `run_length` samples.
+
+    Attributes:
+        active: Names of interventions that act in the run; no alarm advises one of them.
+        warmup_steps: Steps of the learning-rate warm-up. During it only hard limits apply, and the
+            samples enter no baseline.
+        rearm_at: Steps at which every baseline starts anew, because the schedule's phase, the batch
+            size or the context length changes.
+        min_samples: With fewer baseline samples only hard limits apply.
+        table: The rule of every quantity; a quantity without a rule alarms only if it is not
+            finite.
+    """
+
+    window: int = 128
+    recent: int = 8
+    min_samples: int = 8
+    single_z: float = 6.0
+    run_z: float = 4.0
+    run_length: int = 3
+    critical_length: int = 10
+    critical_factor: float = 10.0
+    ratio_z: float = 3.0
+    warmup_steps: int = 0
+    rearm_at: tuple[int, ...] = ()
+    active: frozenset[str] = frozenset()
+    table: Mapping[str, Rule] = field(default_factory=lambda: RULES)
+
+    def advice(self, rule: Rule) -> str:
+        """Return the rule's advice, or back-off if that is already active; empty if both are."""
+        left = (name for name in (rule.advice, _LAST_RESORT) if name not in self.active)
+        return next(left, "") if rule.advice else ""
+
+    def severity(self, size: float, threshold: float) -> Severity:
+        """Return the severity of a sample that lies this far beyond its baseline."""
+        is_extreme = size >= self.critical_factor * threshold
+        return Severity.CRITICAL if is_extreme else Severity.WARN
+
+
+def replay(readings: Iterable[Reading], rules: Rules) -> list[Alarm]:
+    """Return the alarms that `rules` would have raised on stored readings, in their order.
+
+    With the rules of the run they are the alarms of the run.
+    """
+    judge = Judge(rules)
+    steps = groupby(readings, key=lambda reading: reading.step)
+    return [alarm for _, group in steps for alarm in judge.feed(list(group))]
+
+
+class Judge:
+    """Applies rules to readings as they come."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._quantities: dict[tuple[str, str], _Quantity] = {}
+
+    def feed(self, readings: Sequence[Reading]) -> list[Alarm]:
+        """Return the new alarms for the readings of one step."""
+        alarms = []
+        for (monitor, quantity), group in _grouped(readings):
+            key = (monitor, quantity)
+            if key not in self._quantities:
+                rule = rule_of(quantity, self.rules.table)
+                self._quantities[key] = _Quantity(rule, self.rules)
+            alarms += self._quantities[key].judge(group)
+        return alarms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """The judgement of one layer's reading; without a severity it is over the bar and waits."""
+
+    reading: Reading
+    excess: float  # over the threshold, to rank layers by
+    rule: str
+    baseline: float | None = None
+    severity: Severity | None = None
+    is_limit: bool = False
+    is_from_start: bool = False  # the series was never within the limit
+
+
+class _Quantity:
+    """All layers of one quantity, and its open episode."""
+
+    def __init__(self, rule: Rule, rules: Rules) -> None:
+        self.rule, self.rules = rule, rules
+        self.layers: dict[str, _Series] = {}
+        self.raised: Severity | None = None
+        self.over = self.calm = self.beyond = 0
+
+    def judge(self, readings: Sequence[Reading]) -> list[Alarm]:
+        """Judge the readings of one step; return the alarm if there is one."""
+        if readings[0].step in self.rules.rearm_at:
+            self.layers.clear()
+            self.raised, self.over, self.calm, self.beyond = None, 0, 0, 0
+        for reading in readings:
+            if reading.layer not in self.layers:
+                self.layers[reading.layer] = _Series(self.rule, self.rules)
+        count = len(self.layers)
+        found = [self.layers[reading.layer].verdict(reading, count) for reading in readings]
+        verdicts = self._patient([verdict for verdict in found if verdict is not None])
+        alarm = self._episode(verdicts)
+        if self.raised is None and readings[0].step >= self.rules.warmup_steps:
+            flagged = {verdict.reading.layer for verdict in verdicts}
+            for reading in readings:
+                if reading.layer not in flagged:
+                    self.layers[reading.layer].keep(reading.value)
+        return [] if alarm is None else [alarm]
+
+    def _patient(self, verdicts: list[_Verdict]) -> list[_Verdict]:
+        """Drop hard limits until they were passed often enough in a row."""
+        self.beyond = self.beyond + 1 if any(v.is_limit for v in verdicts) else 0
+        if self.beyond >= self.rule.patience:
+            return verdicts
+        return [verdict for verdict in verdicts if not verdict.is_limit]
+
+    def _episode(self, verdicts: list[_Verdict]) -> Alarm | None:
+        """Open, escalate or close the episode; return an alarm if it opened or escalated."""
+        if not verdicts:
+            self.over, self.calm = 0, self.calm + 1
+            if self.calm >= self.rules.run_length:
+                self.raised = None
+            return None
+        self.over, self.calm = self.over + 1, 0
+        worst = max(verdicts, key=_rank)
+        severity, rule = worst.severity, worst.rule
+        lasts = self.over >= self.rules.critical_length and not worst.is_from_start
+        if self.raised is not None and lasts:
+            severity, rule = Severity.CRITICAL, f"{rule}, {self.over} samples in a row"
+        is_escalation = self.raised is Severity.WARN and severity is Severity.CRITICAL
+        if severity is None or not (self.raised is None or is_escalation):
+            return None
+        self.raised = severity
+        reading = worst.reading
+        return Alarm(
+            monitor=reading.monitor,
+            quantity=reading.quantity,
+            layer=reading.layer,
+            step=reading.step,
+            severity=severity,
+            rule=rule,
+            value=reading.value,
+            baseline=worst.baseline,
+            layers=len(verdicts),
+            advice=self.rules.advice(self.rule),
+            is_escalation=is_escalation,
+        )
+
+
+class _Series:
+    """One layer's samples, in the transform of its rule."""
+
+    def __init__(self, rule: Rule, rules: Rules) -> None:
+        self.rule, self.rules = rule, rules
+        self.samples: deque[float] = deque(maxlen=rules.window + rules.recent)
+        self.count = 0  # samples kept so far
+        self.fitted_at = self.fitted_to = -1  # samples kept at the last fit, and samples used
+        self.baseline: Baseline | None = None
+        self.run = self.beyond = 0  # samples in a row over the bar, beyond the ratio
+        self.was_within = False  # true once a value was within the soft limit
+        self.last: float | None = None  # the newest finite sample
+
+    def keep(self, value: float) -> None:
+        """Add a finite value to the samples."""
+        if math.isfinite(value):
+            self.samples.append(self.rule.transformed(value))
+            self.count += 1
+
+    def verdict(self, reading: Reading, layers: int) -> _Verdict | None:
+        """Judge one reading; return the worst verdict, or None."""
+        rule, rules, value = self.rule, self.rules, reading.value
+        if not math.isfinite(value):
+            return _Verdict(
+                reading=reading,
+                excess=math.inf,
+                rule="not finite",
+                severity=Severity.CRITICAL,
+            )
+        verdicts = list(self._limits(reading))
+        self.was_within |= rule.warn is None or not rule.is_beyond(value, rule.warn)
+        if reading.step >= rules.warmup_steps and rule.direction is not None:
+            self._refresh(layers)
+            if self.baseline is not None:
+                verdicts += self._statistics(reading, self.baseline)
+        self.last = rule.transformed(value)
+        return max(verdicts, key=_rank, default=None)
+
+    def _limits(self, reading: Reading) -> Iterator[_Verdict]:
+        rule, value = self.rule, reading.value
+        for limit, severity in (
+            (rule.critical, Severity.CRITICAL),
+            (rule.warn, Severity.WARN),
+        ):
+            if limit is None or not rule.is_beyond(value, limit):
+                continue
+            # A model that starts beyond a soft limit is of another kind, not in trouble.
+            is_judged = self.was_within or rule.from_start
+            if severity is Severity.WARN and not is_judged:
+                continue
+            sign = "<=" if rule.direction == "down" else ">="
+            yield _Verdict(
+                reading=reading,
+                excess=abs(value),
+                rule=f"limit {sign} {limit:g}",
+                severity=severity,
+                is_limit=True,
+                is_from_start=not self.was_within,
+            )
+            return
+
+    def _statistics(self, reading: Reading, baseline: Baseline) -> Iterator[_Verdict]:
+        rule, rules = self.rule, self.rules
+        if rule.harmless is not None and not rule.is_beyond(reading.value, rule.harmless):
+            self.run = self.beyond = 0
+            return
+        x = rule.transformed(reading.value)
+        ahead = self.count - self.fitted_to
+        z = baseline.z(x, rule.direction, ahead)
+        side = "up" if x > baseline.end else "down"
+        reference = rule.restored(
+            baseline.reference(side if rule.direction == "both" else rule.direction, ahead)
+        )
+        self.run = self.run + 1 if z >= baseline.run_z else 0
+        if self.run:
+            severity = None
+            text = f"z {z:.1f} >= {baseline.run_z:.1f} of {baseline.count} samples"
+            if z >= baseline.single_z:
+                severity = rules.severity(z, baseline.single_z)
+                text = f"z {z:.1f} >= {baseline.single_z:.1f} of {baseline.count} samples"
+            elif self.run >= rules.run_length:
+                severity, text = Severity.WARN, f"{text}, {self.run} in a row"
+            yield _Verdict(
+                reading=reading,
+                excess=z / baseline.run_z,
+                rule=text,
+                baseline=reference,
+                severity=severity,
+            )
+        leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, rule.direction)
+        # A return from a low sample is not an alarm: it must also be far from the expected value.
+        far = max(z / rules.run_z, baseline.leaps(x, rule.direction, ahead) / baseline.jump_z)
+        if leap >= baseline.jump_z and far >= 1:
+            yield _Verdict(
+                reading=reading,
+                excess=leap / baseline.jump_z,
+                rule=f"leap {leap:.1f} >= {baseline.jump_z:.1f} of {baseline.count} samples",
+                baseline=reference,
+                severity=rules.severity(min(leap, far * baseline.jump_z), baseline.jump_z),
+            )
+        if rule.ratio is not None:
+            factor = rule.ratio_to(reading.value, rule.restored(baseline.median))
+            # A series that often passes the ratio by itself is judged by its spread.
+            is_far = abs(x - baseline.median) >= rules.ratio_z * baseline.spread
+            self.beyond = self.beyond + 1 if factor > rule.ratio and is_far else 0
+            if self.beyond >= rules.run_length:
+                yield _Verdict(
+                    reading=reading,
+                    excess=factor,
+                    rule=f"beyond {rule.ratio:g} times the median, {self.beyond} in a row",
+                    baseline=rule.restored(baseline.median),
+                    severity=rule.ratio_severity,
+                )
+
+    def _refresh(self, layers: int) -> None:
+        """Fit the baseline again once an eighth of the samples is new."""
+        usable = len(self.samples)
+        is_due = self.count - self.fitted_at >= max(1, usable // 8)
+        if self.fitted_at >= 0 and not is_due:
+            return
+        recent = min(self.rules.recent, usable // 4)
+        if usable - recent < self.rules.min_samples:
+            return
+        self.fitted_at, self.fitted_to = self.count, self.count - recent - 1
+        self.baseline = fit_baseline(
+            list(self.samples)[: usable - recent][-self.rules.window :],
+            floor=self.rule.floor,
+            layers=layers,
+            single_z=self.rules.single_z,
+            run_z=self.rules.run_z,
+        )
+
+
+def _rank(verdict: _Verdict) -> tuple[int, float]:
+    order = {None: 0, Severity.WARN: 1, Severity.CRITICAL: 2}
+    return order[verdict.severity], verdict.excess
+
+
+def _grouped(readings: Sequence[Reading]) -> Iterator[tuple[tuple[str, str], list[Reading]]]:
+    groups: dict[tuple[str, str], list[Reading]] = {}
+    for reading in readings:
+        groups.setdefault((reading.monitor, reading.quantity), []).append(reading)
+    yield from groups.items()

@@ -1,0 +1,327 @@
+"""Sinks for readings and alarms: a file, or an experiment tracker."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import ModuleType
+
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import atomic_write, write_failure
+from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Reading
+
+_DETAIL = "detail."
+
+
+class Sink(ABC):
+    """Receives readings and alarms call by call."""
+
+    @abstractmethod
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Write what is new; called after every phase of every step, often with nothing."""
+
+    def close(self) -> None:
+        """Flush and close."""
+        return None
+
+
+class JsonLines(Sink):
+    """One flat JSON object a line, flushed after every step: the source of truth of a run.
+
+    An existing file is continued, without an incomplete last line. JSON has no infinity and no NaN,
+    so such values are written as the strings `"inf"`, `"-inf"`, `"nan"`.
+
+    Args:
+        path: The file; its folder must exist.
+        from_step: First drop the records of this step and later ones, for a run that resumes from a
+            checkpoint.
+
+    Raises:
+        InputError: The file cannot be written.
+        Incomplete: The disk is full or failed, at any step.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, from_step: int | None = None) -> None:
+        self.path = Path(path)
+        try:
+            self._repair(from_step)
+            self._file = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise InputError(
+                f"The monitor log {self.path} cannot be written ({error.strerror}); "
+                "give a path in a folder that exists."
+            ) from error
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Append the records."""
+        lines = [_line("reading", reading) for reading in readings]
+        lines += [_line("alarm", alarm) for alarm in alarms]
+        data = "".join(lines).encode()
+        try:
+            while data:  # a disk that is almost full takes a part
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise write_failure(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _repair(self, from_step: int | None) -> None:
+        if not self.path.exists():
+            return
+        whole = [line for line in self.path.read_bytes().splitlines(True) if line.endswith(b"\n")]
+        if from_step is not None:
+            whole = [line for line in whole if json.loads(line)["step"] < from_step]
+        kept = b"".join(whole)
+        if len(kept) < self.path.stat().st_size:
+            atomic_write(self.path, kept)
+
+
+def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
+    """Return the readings and alarms that `JsonLines` wrote, equal to those of the run.
+
+    Raises:
+        ArtifactError: A line is not a record of such a log.
+    """
+    readings, alarms = [], []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            kind = record.pop("kind")
+            if kind == "reading":
+                readings.append(_reading(record))
+            else:
+                record["severity"] = Severity(record["severity"])
+                alarms.append(Alarm(**{k: _number(k, v) for k, v in record.items()}))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ArtifactError(
+                f"Line {number} of {path} is not a record of a monitor log ({error}); "
+                "the file was changed, or another program wrote it."
+            ) from error
+    return readings, alarms
+
+
+def _line(kind: str, record: Reading | Alarm) -> str:
+    entries = {"kind": kind, **asdict(record)}
+    detail = entries.pop("detail", {})
+    entries |= {_DETAIL + name: value for name, value in detail.items()}
+    safe = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in entries.items()
+    }
+    return json.dumps(safe, allow_nan=False) + "\n"
+
+
+def _reading(record: dict) -> Reading:
+    detail = {name: record.pop(name) for name in list(record) if name.startswith(_DETAIL)}
+    return Reading(
+        **{name: _number(name, value) for name, value in record.items()},
+        detail={name.removeprefix(_DETAIL): float(value) for name, value in detail.items()},
+    )
+
+
+def _number(name: str, value: object) -> object:
+    return float(value) if name in ("value", "baseline") and value is not None else value
+
+
+class Csv(Sink):
+    """A table of readings and alarms, one row each, flushed after every step.
+
+    An existing file is continued. The table leaves out details; only `JsonLines` files can be read
+    back by `read_log`.
+
+    Args:
+        path: The file; its folder must exist.
+
+    Raises:
+        InputError: The file cannot be written, or it holds a different table.
+    """
+
+    COLUMNS = (
+        "kind", "step", "monitor", "quantity", "layer", "value", "severity", "rule", "baseline",
+        "advice",
+    )  # fmt: skip
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self._file = self.path.open("a+", encoding="utf-8", newline="")
+        except OSError as error:
+            raise InputError(
+                f"The monitor table {self.path} cannot be written ({error.strerror}); "
+                "give a path in a folder that exists."
+            ) from error
+        self._file.seek(0)
+        first = self._file.readline().rstrip()
+        self._rows = csv.DictWriter(self._file, self.COLUMNS, extrasaction="ignore")
+        if not first:
+            self._rows.writeheader()
+        elif first != ",".join(self.COLUMNS):
+            self._file.close()
+            raise InputError(
+                f"{self.path} holds a different table with the columns {first[:80]!r}; "
+                "give the path of a new file."
+            )
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Append the rows and flush."""
+        rows = [{"kind": "reading", **_fields(reading)} for reading in readings]
+        rows += [{"kind": "alarm", **_fields(alarm)} for alarm in alarms]
+        if rows:
+            self._rows.writerows(rows)
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _fields(record: Reading | Alarm) -> dict[str, object]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+class TensorBoard(Sink):
+    """Scalars `rksp/monitor/quantity/layer` in an event file, and alarms as text."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        _needed("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(os.fspath(folder))
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Add scalars and texts."""
+        for reading in readings:
+            self._writer.add_scalar(_tag(reading), reading.value, reading.step)
+        for alarm in alarms:
+            self._writer.add_text("rksp/alarms", sentence(alarm), alarm.step)
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class WeightsAndBiases(Sink):
+    """Logs into the run that `wandb.init` opened; rksp never opens one. Alarms become its alerts.
+
+    An alert is sent at the first alarm of each quantity and severity, so that an episode that comes
+    and goes is one message. The run's log holds all alarms.
+    """
+
+    def __init__(self) -> None:
+        wandb = _needed("wandb", "wandb")
+        if wandb.run is None:
+            raise InputError("No W&B run is active; call wandb.init() first.")
+        self._run = wandb.run
+        self._run.define_metric("rksp/*", step_metric="rksp/step")
+        self._levels = {
+            Severity.WARN: wandb.AlertLevel.WARN,
+            Severity.CRITICAL: wandb.AlertLevel.ERROR,
+        }
+        self._once = _Once()
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Log the values and the alarms, and send the alerts."""
+        for step, values in _by_step(readings):
+            self._run.log({"rksp/step": step, **values})
+        for alarm in alarms:
+            self._run.log({"rksp/step": alarm.step, "rksp/alarm": sentence(alarm)})
+        for alarm in self._once(alarms):
+            self._run.alert(
+                title=f"rksp: {alarm.quantity} {alarm.severity}",
+                text=f"Step {alarm.step}: {sentence(alarm)}",
+                level=self._levels[alarm.severity],
+            )
+
+
+class MLflow(Sink):
+    """Logs into the run that `mlflow.start_run` opened; rksp never opens one. Alarms become tags.
+
+    A quantity has one tag for each severity, `rksp.alarm.critical.loss`, with its first such alarm.
+    """
+
+    def __init__(self) -> None:
+        self._mlflow = _needed("mlflow", "mlflow")
+        if self._mlflow.active_run() is None:
+            raise InputError("No MLflow run is active; call mlflow.start_run() first.")
+        self._once = _Once()
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Log the values and set the tags."""
+        for step, values in _by_step(readings):
+            self._mlflow.log_metrics(values, step=step)
+        for alarm in self._once(alarms):
+            name = f"rksp.alarm.{alarm.severity}.{alarm.quantity}"
+            self._mlflow.set_tag(name, f"step {alarm.step}: {sentence(alarm)}")
+
+
+class Trackio(Sink):
+    """Logs into the run that `trackio.init` opened; rksp never opens one."""
+
+    def __init__(self) -> None:
+        trackio = _needed("trackio", "trackio")
+        self._run = trackio.context_vars.current_run.get()
+        if self._run is None:
+            raise InputError("No Trackio run is active; call trackio.init() first.")
+
+    def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
+        """Log the values and the alarms."""
+        for step, values in _by_step(readings):
+            self._run.log(values, step=step)
+        for alarm in alarms:
+            self._run.log({"rksp/alarm": sentence(alarm)}, step=alarm.step)
+
+
+class _Once:
+    """Passes the first alarm of every quantity and severity."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str, Severity]] = set()
+
+    def __call__(self, alarms: Sequence[Alarm]) -> Iterator[Alarm]:
+        for alarm in alarms:
+            key = (alarm.monitor, alarm.quantity, alarm.severity)
+            if key not in self._seen:
+                self._seen.add(key)
+                yield alarm
+
+
+def _needed(module: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"This sink needs {package}; pip install {package}, or log to JSON Lines."
+        ) from error
+
+
+def _by_step(readings: Sequence[Reading]) -> Iterator[tuple[int, dict[str, float]]]:
+    steps: dict[int, dict[str, float]] = {}
+    for reading in readings:
+        steps.setdefault(reading.step, {})[_tag(reading)] = reading.value
+    yield from steps.items()
+
+
+def _tag(reading: Reading) -> str:
+    parts = ("rksp", reading.monitor, reading.quantity, reading.layer)
+    return "/".join(part for part in parts if part)
+
+
+def sentence(alarm: Alarm) -> str:
+    """Return an alarm in one line, for logs and trackers."""
+    where = f" at {alarm.layer}" if alarm.layer else ""
+    normal = "" if alarm.baseline is None else f" (baseline {alarm.baseline:.4g})"
+    advice = f"; try {alarm.advice}" if alarm.advice else ""
+    return (
+        f"{alarm.severity}: {alarm.monitor} {alarm.quantity} {alarm.value:.4g}{normal}"
+        f"{where}, {alarm.rule}{advice}"
+    )

@@ -1,0 +1,88 @@
+"""Monitors and interventions in a loop that uses Hugging Face Accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.sinks import Sink
+from rksp.watch.training.callbacks.plain import LoopWatch
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+class AccelerateWatch(LoopWatch):
+    """The calls of `LoopWatch`, made at every micro-batch inside of `accumulate`.
+
+        watch = AccelerateWatch(accelerator, model, optimizer, interventions=["backoff"])
+        for batch in batches:
+            with accelerator.accumulate(model):
+                watch.begin_step()
+                loss = model(**batch).loss
+                accelerator.backward(watch.penalized(loss))
+                watch.after_backward(loss)   # before clip_grad_norm_
+                optimizer.step()
+                watch.after_update()
+                optimizer.zero_grad()
+
+    The watch counts optimizer steps itself, averages the micro-batches' losses, and sees the
+    gradients unscaled under fp16. Every process must make the calls; the main one writes to the
+    sinks.
+
+    Args:
+        accelerator: The accelerator that prepared the model and the optimizer.
+        model: The prepared model.
+        optimizer: The prepared optimizer.
+        sinks: Sinks for readings and alarms, from the main process.
+        options: Other options of `LoopWatch`.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        sinks: Iterable[Sink] = (),
+        **options: object,
+    ) -> None:
+        self.accelerator = accelerator
+        self._losses: list[float] = []
+        sinks = sinks if accelerator.is_main_process else ()
+        super().__init__(accelerator.unwrap_model(model), optimizer, sinks=sinks, **options)
+
+    def begin_step(self, step: int | None = None) -> None:
+        """Start a step at its first micro-batch."""
+        if not self._losses:
+            super().begin_step(step)
+
+    def after_backward(
+        self, loss: Tensor | float | None = None, *, scale: float | None = None
+    ) -> list[Alarm]:
+        """Average the losses; at the last micro-batch act as `LoopWatch.after_backward`."""
+        self._losses.append(float("nan") if loss is None else float(loss))
+        if not self.accelerator.sync_gradients:
+            self.end_micro_batch()
+            return []
+        mean, self._losses = sum(self._losses) / len(self._losses), []
+        scale = loss_scale(self.accelerator) if scale is None else scale
+        return super().after_backward(None if loss is None else mean, scale=scale)
+
+    def after_update(self) -> list[Alarm]:
+        """Act as `LoopWatch.after_update` unless the step was skipped."""
+        if not self.accelerator.sync_gradients:
+            return []
+        # An overflow under fp16 skips the step.
+        was_skipped = self.accelerator.optimizer_step_was_skipped and not self.was_dropped
+        return [] if was_skipped else super().after_update()
+
+
+def loss_scale(accelerator: Accelerator) -> float:
+    """Return the factor that the loss scaler put on the loss, and so on the gradients."""
+    scaler = getattr(accelerator, "scaler", None)
+    return float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0

@@ -1,0 +1,160 @@
+"""Monitors and interventions in the Trainer of transformers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rksp.ground.errors import InputError
+from rksp.watch.monitors.latest import Latest
+from rksp.watch.monitors.rules import Rules
+from rksp.watch.monitors.sinks import Sink
+from rksp.watch.monitors.watch import Watch
+from rksp.watch.training.callbacks.accelerate import loss_scale
+from rksp.watch.training.callbacks.plain import LoopWatch
+from rksp.watch.training.callbacks.replaced import Replaced
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+class WatchCallback(TrainerCallback):
+    """All monitors, and interventions if asked for, in a `transformers.Trainer`.
+
+        Trainer(model, args, callbacks=[WatchCallback(interventions=["backoff", "zclip"])])
+
+    A Trainer does not give its callbacks itself, the loss, or the gradients before clipping, and
+    its log replaces a NaN loss by a mean (`logging_nan_inf_filter`). The callback therefore finds
+    the Trainer that calls it and wraps two methods during training. One is `training_step`: it
+    returns the raw loss, and after it the gradients are complete and not yet clipped. The other is
+    `accelerator.backward`, where interventions add to the loss. A loss that is not finite raises an
+    alarm there, before the optimizer's step. Without interventions the run is bitwise unchanged.
+    Interventions act as in `LoopWatch`.
+
+    Attributes:
+        loop: The monitored loop, from the start of training; `watch` is its watch.
+
+    Args:
+        rules: The rules of the alarms; by default they use the warm-up of the arguments.
+        sinks: Sinks for all readings and alarms, from the main process.
+        log: Also send the latest values through `trainer.log` at its logging steps, and so to the
+            trackers of `report_to`: one number for each quantity, that of the worst layer.
+        options: `monitors`, `stop_on` and `interventions` of `LoopWatch`.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: Rules | None = None,
+        sinks: Iterable[Sink] = (),
+        log: bool = True,
+        **options: object,
+    ) -> None:
+        self._rules, self._sinks, self._options = rules, tuple(sinks), options
+        self._latest = Latest() if log else None
+        self._replaced = Replaced()
+        self._trainer: Trainer | None = None
+        self._losses: list[float] = []
+        self.loop: LoopWatch | None = None
+
+    @property
+    def watch(self) -> Watch:
+        """Readings, alarms, costs and silent monitors.
+
+        Raises:
+            InputError: Training has not begun.
+        """
+        if self.loop is None:
+            raise InputError("Training has not begun; call trainer.train() first.")
+        return self.loop.watch
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> None:
+        """Build the monitored loop and wrap the Trainer's methods."""
+        self._replaced.restore()
+        self._trainer = trainer = _caller()
+        rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
+        sinks = self._sinks + ((self._latest,) if self._latest else ())
+        self.loop = LoopWatch(
+            kwargs["model"],
+            kwargs["optimizer"],
+            rules=rules,
+            sinks=sinks if state.is_world_process_zero else (),
+            **self._options,
+        )
+        self._replaced.method(trainer, "training_step", self._watched)
+        self._replaced.method(trainer.accelerator, "backward", self._penalized)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> None:
+        """Start a step."""
+        self._losses = []
+        self.loop.begin_step(state.global_step)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> None:
+        """Read the weights unless the step was skipped; stop the run if an alarm asks for it."""
+        was_skipped = self._trainer.accelerator.optimizer_step_was_skipped
+        if self.loop.was_dropped or not was_skipped:
+            self.loop.after_update()
+        control.should_training_stop |= self.loop.should_stop
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> None:
+        """Log the latest values at a logging step."""
+        if control.should_log and self._latest and self._latest.values:
+            self._trainer.log(dict(self._latest.values))
+            control.should_log = True  # the call above cleared it before the Trainer's own log
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> None:
+        """Restore the Trainer's methods and close the loop."""
+        self._replaced.restore()
+        self.loop.close()
+
+    def _watched(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def step(*args: object, **kwargs: object) -> Tensor:
+            loss = training_step(*args, **kwargs)
+            self._losses.append(float(loss))  # already a share of the step's mean
+            accelerator = self._trainer.accelerator
+            if accelerator.sync_gradients:
+                self.loop.after_backward(sum(self._losses), scale=loss_scale(accelerator))
+            else:
+                self.loop.end_micro_batch()
+            return loss
+
+        return step
+
+    def _penalized(self, backward: Callable[..., None]) -> Callable[..., None]:
+        def run(loss: Tensor, **kwargs: object) -> None:
+            penalty = self.loop.penalty()
+            if penalty is not None:
+                loss = loss + penalty / self._trainer.current_gradient_accumulation_steps
+            backward(loss, **kwargs)
+
+        return run
+
+
+def _caller() -> Trainer:
+    """Return the Trainer on the call stack, because no argument of a callback leads to it."""
+    from transformers import Trainer
+
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
+        frame = frame.f_back
+    raise InputError(
+        "WatchCallback was not called by a transformers.Trainer; pass it to one, as in "
+        "Trainer(callbacks=[WatchCallback()])."
+    )

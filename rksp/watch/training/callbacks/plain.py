@@ -1,0 +1,251 @@
+"""Monitors and interventions in a plain training loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rksp.ground.errors import InputError
+from rksp.moment import Moment
+from rksp.watch.interventions.base import Action, Intervention
+from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.monitors.alarm import Alarm, Severity
+from rksp.watch.monitors.base import Monitor
+from rksp.watch.monitors.registry import make_monitors
+from rksp.watch.monitors.rules import Rules
+from rksp.watch.monitors.sinks import Sink, sentence
+from rksp.watch.monitors.watch import Watch
+from rksp.watch.training.beside import Beside
+from rksp.watch.training.callbacks.rate_scale import RateScale
+from rksp.watch.training.loop import mean_over_ranks
+
+_LOG = logging.getLogger("rksp")
+_KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
+
+
+class LoopWatch:
+    """Monitors and interventions for a plain training loop.
+
+        watch = LoopWatch(model, optimizer, interventions=["backoff", "z_loss"])
+        for batch in batches:
+            watch.begin_step()                  # before the forward pass
+            loss = model(**batch).loss
+            watch.penalized(loss).backward()    # loss.backward() if nothing adds to the loss
+            watch.after_backward(loss)          # before clipping
+            optimizer.step()
+            watch.after_update()                # before zero_grad
+            optimizer.zero_grad()
+
+    With accumulation, call `begin_step` before the first micro-batch, `penalized` in every one, and
+    `after_backward` after the last one, with the mean loss. Alarms are returned, kept in
+    `watch.alarms`, and logged as warnings of the logger `rksp`. Under `torch.distributed` every
+    rank must make the calls: the loss is the mean over the ranks, and an alarm of one rank counts
+    for all.
+
+    Interventions act as in `rksp.watch.training.run`. With interventions, a step whose loss is not
+    finite is dropped: its gradients are set to None. A factor of an intervention on the learning rate is
+    applied to the optimizer's groups only while the optimizer steps, so the schedule never sees it.
+
+    Attributes:
+        watch: Readings, alarms, costs and silent monitors.
+        should_stop: True once an alarm as severe as `stop_on` was raised.
+        was_dropped: True if the gradients of this step were dropped.
+
+    Args:
+        model: The module that is called in the loop, unwrapped.
+        optimizer: Its optimizer; without one, monitors of its state are silent.
+        monitors: Names (`"all"`, `"gradient-norm:every=5"`) or monitors.
+        rules: The rules of the alarms; give them the warm-up's length, `Rules(warmup_steps=...)`.
+        sinks: Sinks for readings and alarms.
+        stop_on: Set `should_stop` at an alarm at least this severe. If it is raised in
+            `after_backward`, the gradients are dropped, so that the step changes no weight.
+        interventions: Lines (`"backoff"`, `"zclip:threshold=3"`) or interventions, in the order in
+            which they act.
+
+    Raises:
+        NotCovered: An intervention finds nothing to act on in this model.
+        InputError: Interventions are given without an optimizer.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None = None,
+        *,
+        monitors: Sequence[str | Monitor] = ("all",),
+        rules: Rules | None = None,
+        sinks: Iterable[Sink] = (),
+        stop_on: Severity | str | None = None,
+        interventions: Sequence[str | Intervention] = (),
+    ) -> None:
+        self.model, self.optimizer = model, innermost(optimizer)
+        self.watch = Watch(chosen_monitors(monitors), rules, sinks, keep=_KEEP)
+        self.stop_on = None if stop_on is None else Severity(stop_on)
+        self.should_stop = self.was_dropped = False
+        self.step = -1
+        self._interventions = chosen_interventions(interventions)
+        if self._interventions and self.optimizer is None:
+            raise InputError("Interventions need the optimizer; call LoopWatch(model, optimizer).")
+        must_agree = self.stop_on is not None
+        self._beside = Beside(self.watch, self._interventions, must_agree=must_agree, keep=_KEEP)
+        self._beside.bind(model, self.optimizer)
+        for name, reason in self.watch.silent.items():
+            _LOG.info("monitor %s is silent: %s", name, reason)
+        self._adds_to_loss = [
+            i.name for i in self._interventions if type(i).penalty is not Intervention.penalty
+        ]
+        self._rate = RateScale(self.optimizer) if self._interventions else None
+        self._was_asked = False
+        self._moment = Moment(step=-1, model=model, optimizer=self.optimizer)
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The interventions' actions so far, grouped by intervention."""
+        return tuple(action for i in self._interventions for action in i.actions)
+
+    def begin_step(self, step: int | None = None) -> None:
+        """Start the next step, or the given one."""
+        self.step = self.step + 1 if step is None else step
+        self._was_asked = self.was_dropped = False
+        self._moment = self._now()
+        if self._rate is not None:
+            self._rate.factor = self._beside.rate_scale
+        self._beside.begin(self._moment)
+
+    def penalized(self, loss: Tensor) -> Tensor:
+        """Return the micro-batch's loss with the interventions' penalties, for `backward` alone."""
+        penalty = self.penalty()
+        return loss if penalty is None else loss + penalty
+
+    def penalty(self) -> Tensor | None:
+        """Return what interventions add to the loss of the micro-batch that was just computed."""
+        self._was_asked = True
+        return self._beside.penalty(self._moment)
+
+    def after_backward(
+        self, loss: Tensor | float | None = None, *, scale: float = 1.0
+    ) -> list[Alarm]:
+        """Read losses and gradients, and let interventions change the gradients.
+
+        Args:
+            loss: The step's mean loss, without the interventions' penalties.
+            scale: The factor on the gradients that a loss scaler has not removed yet.
+
+        Returns:
+            The new alarms.
+
+        Raises:
+            InputError: An intervention adds to the loss, and its penalty was not asked for.
+        """
+        if self._adds_to_loss and not self._was_asked:
+            raise InputError(
+                f"{self._adds_to_loss[0]} adds to the loss, and backward was called without its "
+                "term; call watch.penalized(loss).backward()."
+            )
+        value = float(loss.detach()) if isinstance(loss, Tensor) else loss
+        self._moment = self._now()
+        self._moment.loss = value = None if value is None else mean_over_ranks(value)
+        is_finite = value is None or math.isfinite(value)
+        with unscaled(self.model, scale, keep_changes=bool(self._interventions)):
+            self._beside.after_backward(self._moment)
+            alarms = self._heard()
+            if is_finite and not self.should_stop:
+                self._beside.before_update(self._moment)
+        if self.should_stop or (self._interventions and not is_finite):
+            self._drop(scale)
+        return alarms
+
+    def after_update(self) -> list[Alarm]:
+        """Read weights and the optimizer's state, and return the new alarms.
+
+        Do not call it for a skipped step.
+        """
+        if self.should_stop:
+            return []
+        self._beside.after_update(self._moment)
+        return self._heard()
+
+    def end_micro_batch(self) -> None:
+        """End the backward pass of a micro-batch that is not the step's last."""
+        self.watch.end_forward_backward()
+
+    def close(self) -> None:
+        """Remove the hooks and close the sinks."""
+        self._beside.close()
+        if self._rate is not None:
+            self._rate.close()
+
+    def _now(self) -> Moment:
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        rate = float(groups[0]["lr"]) * self._beside.rate_scale if groups else None
+        return Moment(
+            step=self.step, model=self.model, optimizer=self.optimizer, learning_rate=rate
+        )
+
+    def _drop(self, scale: float) -> None:
+        """Change the gradients so that the optimizer's step has no effect."""
+        self.was_dropped = True
+        if scale == 1.0:
+            self.model.zero_grad(set_to_none=True)
+            return
+        for p in self.model.parameters():  # infinite gradients make a loss scaler skip the step
+            if p.grad is not None:
+                p.grad.fill_(math.inf)
+
+    def _heard(self) -> list[Alarm]:
+        for alarm in self._beside.heard:
+            _LOG.warning("step %d: %s", alarm.step, sentence(alarm))
+            is_critical = alarm.severity is Severity.CRITICAL
+            if self.stop_on is Severity.WARN or (self.stop_on is not None and is_critical):
+                self.should_stop = True
+        return self._beside.heard
+
+
+def chosen_monitors(monitors: Sequence[str | Monitor]) -> list[Monitor]:
+    """Return monitors from names, monitors or both."""
+    names = [name for name in monitors if isinstance(name, str)]
+    return [m for m in monitors if isinstance(m, Monitor)] + (make_monitors(names) if names else [])
+
+
+def chosen_interventions(lines: Sequence[str | Intervention]) -> list[Intervention]:
+    """Return interventions from lines, interventions or both, in the given order."""
+    return [make_intervention(line) if isinstance(line, str) else line for line in lines]
+
+
+def innermost(optimizer: Optimizer | None) -> Optimizer | None:
+    """Return the optimizer inside the wrappers of a trainer."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+@contextmanager
+def unscaled(model: nn.Module, scale: float, *, keep_changes: bool = False) -> Iterator[None]:
+    """Divide the gradients by a loss scale inside the block; restore the same tensors afterwards.
+
+    Args:
+        model: The model whose gradients are divided.
+        scale: The loss scale.
+        keep_changes: Keep the changes to the gradients that were made inside the block.
+    """
+    if scale == 1.0:
+        yield
+        return
+    held = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    try:
+        with torch.no_grad():
+            for p, grad in held:
+                p.grad = grad / scale
+        yield
+    finally:
+        with torch.no_grad():
+            for p, grad in held:
+                if keep_changes and p.grad is not None:
+                    grad.copy_(p.grad * scale)
+                p.grad = grad

@@ -1,0 +1,109 @@
+"""`--evidence config`: an answer from the configuration and the recipe, without a model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.commands import left_with
+from transformers import AutoConfig
+
+from rksp.assessment.configured import configured_inputs
+from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY
+from rksp.ground.errors import InputError
+from rksp.ground.text import short
+from rksp.recipe import Recipe
+
+
+def scored(capsys, *arguments: str) -> tuple[int, dict]:
+    command = ["score", *arguments, "--evidence", "config", "--format", "json"]
+    code = left_with(command)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_configuration_alone_gets_three_rates(capsys):
+    code, report = scored(capsys, "gpt2", "--lr", "6e-4", "--warmup-steps", "2000")
+    risk = report["seeds"][0]["risk"]
+    assert code == 0 and risk["evidence"] == "config"
+    assert risk["start_here"] < risk["likely_edge"]
+    assert report["seeds"][0]["spectra"]["layers"] == []
+    assert "RKSP505" in {finding["code"] for finding in report["findings"]}
+
+
+def test_checks_that_need_a_model_are_listed_as_not_run(capsys):
+    code, report = scored(capsys, "gpt2", "--lr", "1e-4", "--warmup-steps", "100")
+    missing = {check["code"]: check["reason"] for check in report["not_run"]}
+    assert code == 0
+    assert "a forward pass" in missing["RKSP101"]
+    assert "RKSP503" not in missing
+
+
+def test_a_module_has_no_configuration_to_read(capsys):
+    arguments = ["score", "collections:OrderedDict", "--evidence", "config"]
+    assert left_with(arguments) == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rate", ["1e-4", "10"])
+def test_the_rate_decides(capsys, rate):
+    code, report = scored(capsys, "gpt2", "--lr", rate, "--warmup-steps", "100")
+    assert (code == 1) == (rate == "10") == (report["verdict"] == "risk")
+
+
+def test_a_verdict_that_an_assumption_decides_says_so(capsys):
+    _, report = scored(capsys, "gpt2", "--lr", "4e-3", "--exit-zero")
+    others = {a["assumption"]: a["verdict"] for a in report["seeds"][0]["alternatives"]}
+    assert report["verdict"] == "risk" and others["100 steps of warm-up"] == "caution"
+    assert others["a batch of 2048"] == "risk"
+    assert left_with(["score", "gpt2", "--lr", "4e-3", "--evidence", "config", "--exit-zero"]) == 0
+    said = "the verdict depends on assumptions: caution with 100 steps of warm-up"
+    assert said in capsys.readouterr().out
+
+
+def test_what_was_given_has_no_alternative(capsys):
+    _, report = scored(
+        capsys, "gpt2", "--lr", "4e-3", "--warmup-steps", "0", "--max-steps", "1000", "--exit-zero"
+    )
+    said = [a["assumption"] for a in report["seeds"][0]["alternatives"]]
+    assert said and not any("warm-up" in text or " steps" in text for text in said)
+
+
+def test_the_findings_advise_the_rate_to_start_with(capsys):
+    _, report = scored(capsys, "gpt2", "--lr", "0.5", "--warmup-steps", "50", "--exit-zero")
+    advised = {f["code"]: f["fix"] for f in report["findings"] if "rate to" in f["fix"]}
+    start = short(report["seeds"][0]["risk"]["start_here"], 2)
+    assert {"RKSP501", "RKSP502"} <= set(advised)
+    assert all(fix.endswith(f"ower the learning rate to {start}.") for fix in advised.values())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [
+        ("gpt2", (768, 12, 50257, "pre")),
+        ("bert", (768, 12, 30522, "post")),
+        ("vit", (768, 12, 256, "pre")),
+        ("t5", (512, 12, 32128, "pre")),
+        ("bart", (1024, 24, 50265, "post")),
+        ("llava", (4096, 32, 32000, "pre")),
+        ("swin", (768, 12, 256, "pre")),
+        ("wav2vec2", (768, 12, 32, "post")),
+    ],
+)
+def test_a_configuration_of_any_kind_states_its_shape(model_type, expected):
+    read = configured_inputs(AutoConfig.for_model(model_type), Recipe())
+    assert (read.width, read.depth, read.vocabulary, read.norm) == expected
+
+
+def test_a_configuration_without_a_width_is_refused():
+    with pytest.raises(InputError, match="no width or depth"):
+        configured_inputs(AutoConfig.for_model("convnext"), Recipe())
+
+
+def test_what_a_configuration_cannot_tell_is_to_be_measured(capsys):
+    assert left_with(["score", "convnext", "--lr", "1e-3", "--evidence", "config"]) == 0
+    assert "next: leave out --evidence config to measure it" in capsys.readouterr().out
+
+
+def test_a_text_classifier_counts_as_a_classifier():
+    read = configured_inputs(AutoConfig.for_model("gpt2"), Recipe(), "text-classification")
+    assert read.vocabulary == CLASSIFIER_VOCABULARY

@@ -1,0 +1,77 @@
+"""The flat result of `rksp.score`: the JSON's names, short in a terminal, drawn in a notebook."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+
+import matplotlib
+import pytest
+import torch
+from support.given_models import HandGPT, tokens
+
+import rksp
+from rksp.ground.errors import InputError
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def result() -> rksp.Result:
+    torch.manual_seed(0)
+    return rksp.score(HandGPT(), tokens(), lr=1e-3, states=128)
+
+
+def test_fields_bear_the_names_of_the_json(result):
+    document = json.loads(result.report.to_json())
+    seed = document["seeds"][0]
+    parts = (document, *(seed[name] for name in ("risk", "response", "forward", "spectra")))
+    for part in (*parts, document["target"]):
+        assert part.keys() <= result.to_dict().keys() & set(dir(result))
+    assert result.verdict == document["verdict"]
+    assert result.probability_failed == seed["risk"]["probability_failed"]
+    assert result.grad_norm == seed["response"]["grad_norm"]
+
+
+def test_it_is_frozen_and_knows_no_other_field(result):
+    with pytest.raises(FrozenInstanceError):
+        result.report = None
+    with pytest.raises(AttributeError, match="no field 'probability'"):
+        _ = result.probability
+
+
+def test_it_is_short_in_a_terminal(result):
+    lines = repr(result).splitlines()
+    assert len(lines) <= 8 and lines[0].startswith("HandGPT: ")
+    assert "P(failed)" in lines[1] and "likely_edge" in lines[2]
+
+
+def test_a_notebook_shows_the_page_in_a_frame(result):
+    shown = result._repr_html_()
+    assert shown.startswith('<iframe sandbox=""') and shown.count("<") == 2
+    assert "HandGPT" in shown and "&lt;svg" in shown
+
+
+def test_the_plot_is_the_curve(result):
+    axes = result.plot()
+    xs, ys = axes.lines[0].get_data()
+    assert list(xs) == [p.learning_rate for p in result.curve]
+    assert list(ys) == [p.probability for p in result.curve]
+    assert axes.get_xscale() == "log" and result.plot(axes) is axes
+    matplotlib.pyplot.close(axes.figure)
+
+
+def test_no_curve_is_no_plot(result):
+    seed = result.report.seeds[0].model_copy(update={"risk": None, "risk_missing": "it is gone"})
+    bare = rksp.Result(
+        result.report.model_copy(update={"seeds": [seed], "verdict": "not assessed"})
+    )
+    assert bare.probability_failed is None and "it is gone" in repr(bare)
+    with pytest.raises(InputError, match="no risk curve"):
+        bare.plot()
+
+
+def test_a_profile_is_short_too():
+    profile = rksp.profile(HandGPT(), tokens())
+    assert len(repr(profile)) < 500 and "blocks (2), width 24" in repr(profile)
+    assert profile._repr_html_().count("<tr>") == 3

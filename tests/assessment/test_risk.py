@@ -1,0 +1,109 @@
+"""The answer: ordered in the rate, modest about what it has not seen, frozen to its data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from support.edge_cases import inputs
+
+from rksp.assessment.risk import Verdict, assess
+from rksp.classifiers.edge_model import load_edge_model
+from rksp.classifiers.fit.edge_ladder import LAB
+from rksp.features import FEATURES, Features, Tier, extract
+from rksp.lab.edge_ladders import edge_ladders
+
+REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
+
+
+def _assess(rate: float | None, given=REAL, **more):
+    features = more.pop("features", extract())
+    return assess(features, given, load_edge_model(), learning_rate=rate, **more)
+
+
+def test_the_verdict_goes_from_ok_over_caution_to_risk():
+    low, middle, high = _assess(3e-4), _assess(1.5e-3), _assess(1e-2)
+    assert (low.verdict, high.verdict) == (Verdict.OK, Verdict.RISK)
+    assert middle.verdict is Verdict.CAUTION
+    assert middle.do_not_exceed < 1.5e-3 < middle.likely_edge
+    assert low.probability_failed < 0.05 < middle.probability_failed < 0.5
+    assert low.start_here < low.do_not_exceed < low.likely_edge
+
+
+def test_a_probability_just_under_the_bar_is_never_green():
+    edge = _assess(3e-4).likely_edge
+    answer = _assess(0.92 * edge)
+    assert 0.4 < answer.probability_failed < 0.5
+    assert answer.verdict is Verdict.CAUTION
+
+
+def test_a_rate_far_below_the_start_is_told_what_it_costs():
+    answer = _assess(3e-6)
+    assert answer.verdict is Verdict.OK
+    assert "times lower than the one to start with" in answer.counterfactual
+    assert "nats more" in answer.counterfactual
+    assert _assess(answer.start_here).counterfactual is None
+
+
+def test_a_published_recipe_that_trained_well_is_ok():
+    answer = _assess(3e-4)  # LLaMA-7B
+    assert answer.verdict is Verdict.OK
+    assert 1 / 3 < answer.start_here / 3e-4 < 3
+
+
+def test_contributions_say_what_moves_the_edge():
+    answer = _assess(3e-4)
+    assert answer.contributions[0].feature == "width"
+    assert answer.contributions[0].decades < -1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"norm": "none"}, "have no normalization"),
+        ({"optimizer": "lamb"}, "'lamb'"),
+        ({"width": 200_000}, "the width lies a factor of"),
+    ],
+)
+def test_beyond_the_labelled_runs_it_cannot_tell(change, reason):
+    answer = _assess(3e-4, dataclasses.replace(REAL, **change))
+    assert answer.verdict is Verdict.CANNOT_TELL
+    assert reason in answer.reasons[0]
+
+
+def test_doubts_of_the_evidence_make_the_verdict_cannot_tell():
+    answer = _assess(1e-2, doubts=("the spectrum is degenerate",))
+    assert (answer.verdict, answer.reasons) == (
+        Verdict.CANNOT_TELL,
+        ["the spectrum is degenerate"],
+    )
+
+
+def test_the_recipe_alone_gives_an_answer_and_no_rate_gives_the_three():
+    assert _assess(1e-4).evidence == str(Tier.CONFIG)
+    answer = _assess(None)
+    assert answer.probability_failed is answer.expected_excess is None
+    assert answer.start_failed < 0.1
+
+
+@pytest.mark.parametrize("name", ["nonlinearity", "grad_norm"])
+def test_a_feature_like_that_of_no_labelled_run_makes_it_doubt(name):
+    low, high = load_edge_model().measured_ranges[name]
+    answers = [
+        _assess(3e-4, features=_measured({name: high + widths * (high - low)}))
+        for widths in (-0.5, 2.9, 3.1)
+    ]
+    assert [answer.verdict is Verdict.CANNOT_TELL for answer in answers] == [False, False, True]
+    assert answers[2].reasons == [f"{FEATURES[name]} lies 3.1 ranges outside the labelled runs"]
+
+
+def _measured(values: dict[str, float]) -> Features:
+    return Features(values=extract().values | values, tier=Tier.RESPONSE)
+
+
+def test_the_shipped_model_was_fitted_on_the_shipped_lab():
+    pytest.importorskip("pyarrow")
+    lab = [x for x in edge_ladders() if x.source == LAB]
+    model = load_edge_model()
+    assert model.card["ladders"][LAB] == len(lab)
+    assert set(model.measured_ranges) == set(FEATURES)

@@ -1,0 +1,249 @@
+"""Checks together: their order, their facts, families at their defaults, and what they teach."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+from support.check_evidence import (
+    BLOCK,
+    found,
+    healthy,
+    measured,
+    on_meta,
+    token_batch,
+)
+from torch import nn
+
+from rksp.checks.facts import read_facts
+from rksp.checks.published import published_rate
+from rksp.checks.registry import CHECKS, find_check, run_checks
+from rksp.cli import main
+from rksp.datasets.probe import make_probe
+from rksp.documents.finding import Level
+from rksp.ground.errors import InputError
+from rksp.models.resolve import resolve_tiny
+from rksp.models.zoo import ZooConfig, ZooTransformer
+from rksp.report.score.terminal import _findings
+
+
+def test_errors_come_first_and_equals_by_code():
+    evidence = healthy(
+        recipe={"warmup_steps": 0, "learning_rate": 5e-3},
+        forward={"loss": 110.0, "activation_absmax": 1000.0},
+        facts={"block_norms": 0},
+    )
+    findings = run_checks(evidence)
+    order = list(Level)
+    keys = [(order.index(finding.level), finding.code) for finding in findings]
+    assert keys == sorted(keys)
+    assert {finding.level for finding in findings} == set(Level)
+    assert run_checks(evidence) == findings
+
+
+def test_the_table_is_in_order_and_its_names_are_names():
+    codes = [check.code for check in CHECKS]
+    assert codes == sorted(set(codes))
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)
+    assert all(name == name.lower() and " " not in name for name in names)
+    for check in CHECKS:
+        assert check.fix.endswith("."), check.code
+        for part in ("title", "measures", "why", "source", "healthy", "failing", "stable"):
+            assert getattr(check, part).strip(), (check.code, part)
+
+
+def test_published_rate_passes_through_gpt_3s_ends():
+    assert published_rate(125_000_000) == pytest.approx(6e-4)
+    assert published_rate(175_000_000_000) == pytest.approx(0.6e-4, rel=0.02)
+
+
+@pytest.mark.parametrize("wanted", ["RKSP101", "rksp101", "initial-loss", "Initial-Loss"])
+def test_a_check_is_found_by_code_and_name(wanted: str):
+    assert find_check(wanted).code == "RKSP101"
+
+
+def test_an_unknown_check_names_the_nearest():
+    with pytest.raises(InputError, match="did you mean RKSP10"):
+        find_check("RKSP109")
+    with pytest.raises(InputError, match="attention-entropy"):
+        find_check("attention-entropie")
+    with pytest.raises(InputError, match="rksp checks lists"):
+        find_check("zzz")
+
+
+class ByLayer:
+    """A configuration of transformers whose layers differ."""
+
+    num_attention_heads = 8
+
+    @property
+    def head_dim(self) -> int:
+        raise RuntimeError("it is a per-layer attribute")
+
+
+def test_a_setting_that_differs_by_layer_is_no_setting():
+    evidence = healthy(config={"text_config": ByLayer()})
+    assert evidence.setting("head_dim") is None
+    assert evidence.setting("head_dim", "num_attention_heads") == 8
+    assert evidence.number("head_dim", "num_attention_heads") == 8
+    assert healthy(config={"d_ff": [1, 2], "tied": True}).number("d_ff", "tied") is None
+
+
+def test_encoder_and_decoder_are_chains_of_their_own():
+    quiet = [replace(BLOCK, name=f"encoder.{i}", rms_out=1.0) for i in range(8)]
+    loud = [replace(BLOCK, name=f"decoder.{i}", rms_out=100.0) for i in range(8)]
+    assert "residual-scaling" not in found(healthy(forward={"blocks": (*quiet, *loud)}))
+
+
+def zoo(**switches: object) -> ZooTransformer:
+    torch.manual_seed(0)
+    return ZooTransformer(ZooConfig(**switches))
+
+
+def test_facts_are_read_from_the_modules():
+    model = zoo(num_hidden_layers=3, scale_residual_init=True, qk_norm=True)
+    evidence = measured(model, token_batch(256))
+    facts = evidence.facts
+    assert (facts.depth, facts.width) == (3, 64)
+    assert facts.parameters == sum(p.numel() for p in model.parameters())
+    assert facts.qk_norms == 6
+    assert facts.block_norms == 6 + 6
+    assert facts.attentions == 3
+    assert facts.input_std == pytest.approx(0.02, rel=0.02)
+    assert facts.output_std / facts.input_std == pytest.approx(1 / math.sqrt(6), rel=0.05)
+
+
+def test_facts_know_gpt_2s_transposed_matrices_and_ties():
+    source = resolve_tiny("gpt2")
+    model = source.build(0)
+    facts = read_facts(model, (("transformer.h", 4),), 64)
+    assert facts.output_std / facts.input_std == pytest.approx(1 / math.sqrt(8), rel=0.05)
+    assert facts.ties_embeddings
+    assert facts.embedding_std == pytest.approx(0.02, rel=0.05)
+    assert facts.qk_norms == 0
+
+
+def test_facts_of_a_skeleton_have_shapes_but_no_scales():
+    config = ZooConfig(num_hidden_layers=2)
+    facts = on_meta(ZooTransformer, config, (("blocks", 2),), 64)
+    assert facts.depth == 2
+    assert facts.block_norms == 4
+    assert facts.input_std is None
+
+
+def test_a_model_without_ends_or_norms_has_none():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8))
+    facts = read_facts(nn.ModuleDict({"blocks": model}), (("blocks", 2),), 8)
+    assert facts.embedding_std is None
+    assert not facts.ties_embeddings
+    assert facts.block_norms == facts.attentions == 0
+
+
+def test_zero_initialized_branches_are_noted_from_a_real_pass():
+    assert found(measured(zoo(zero_init_branches=True), token_batch(256)))[
+        "zero-init-branch"
+    ].value == pytest.approx(4)
+    assert "zero-init-branch" not in found(measured(zoo(), token_batch(256)))
+
+
+@pytest.mark.parametrize("norm", ["none", "pre_ln", "post_ln", "rmsnorm", "subln", "deepnorm"])
+def test_missing_normalization_is_seen_in_a_real_model(norm: str):
+    evidence = measured(zoo(norm=norm), token_batch(256))
+    assert ("missing-normalization" in found(evidence)) == (norm == "none")
+
+
+def test_a_stream_that_grows_with_depth_is_seen_in_a_real_pass():
+    switches = {"num_hidden_layers": 8, "init_scheme": "fan_in", "norm": "none"}
+    loud, quiet = zoo(**switches), zoo(**switches | {"norm": "pre_ln"})
+    with torch.no_grad():
+        for name, weight in loud.blocks.named_parameters():
+            if name.endswith("weight"):
+                weight.mul_(1.5)
+    assert found(measured(loud, token_batch(256)))["residual-scaling"].value > 4
+    assert "residual-scaling" not in found(measured(quiet, token_batch(256)))
+
+
+DENSE = ("gpt2", "llama", "qwen3", "gemma2", "olmo2", "opt", "bert", "mamba", "t5", "gpt_neox")
+MIXTURES = ("mixtral", "olmoe", "qwen3_moe")
+
+
+@pytest.mark.parametrize("family", DENSE + MIXTURES)
+def test_families_at_their_defaults_are_not_accused(family: str):
+    source = resolve_tiny(family)
+    probe = make_probe(source, num_sequences=4, sequence_length=64)
+    evidence = measured(
+        source.build(0), probe.batch, respond=True, config=source.config, sequence_length=256
+    )
+    assert set(found(evidence)) == ({"balance-loss-off"} if family in MIXTURES else set())
+
+
+def test_a_terminal_shows_six_findings_and_counts_the_rest():
+    evidence = healthy(
+        recipe={"warmup_steps": 0, "learning_rate": 5e-3, "precision": "fp16-pure"},
+        forward={"loss": 110.0, "logit_std": 20.0, "activation_absmax": 1e5},
+        facts={"block_norms": 0},
+    )
+    findings = list(run_checks(evidence))
+    assert len(findings) > 7
+    console = Console(width=200, file=StringIO())
+    console.print(_findings(findings))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 7
+    assert findings[0].level == "error"
+    assert findings[0].code in lines[0]
+    assert findings[0].message in lines[0]
+    assert findings[0].fix in lines[0]
+    assert lines[-1].strip() == f"and {len(findings) - 6} more in the JSON report"
+    console.print(_findings(findings[:6]))
+    assert "more" not in console.file.getvalue().splitlines()[-1]
+
+
+def leaves_with(arguments: list[str]) -> int | str | None:
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    return leaving.value.code
+
+
+def test_rksp_checks_lists_them_all(capsys):
+    assert leaves_with(["checks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines] == [[c.code, c.level, c.name] for c in CHECKS]
+    assert leaves_with(["checks", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["code"] for row in rows] == [check.code for check in CHECKS]
+    assert leaves_with(["checks", "--format", "xml"]) == 2
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_rksp_explain_teaches_each(check, capsys):
+    assert leaves_with(["explain", check.name]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"{check.code} {check.name}")
+    for title in ("Measures", "Why", "Healthy", "Fix", "Fails", "Passes", "Source"):
+        assert title in said
+    assert check.why.split()[0] in said
+
+
+def test_rksp_explain_of_nothing_is_one_sentence(capsys):
+    assert leaves_with(["explain", "RKSP109"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "did you mean" in captured.err
+
+
+def test_listing_loads_nothing_heavy():
+    code = (
+        "import sys\nfrom rksp.cli import main\n"
+        "try: main(['checks'])\nexcept SystemExit: pass\n"
+        "print({'torch', 'transformers', 'sklearn'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "set()"

@@ -1,0 +1,295 @@
+"""The model of the edge: known edges are found, censoring and signs hold, bytes repeat."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from support.edge_cases import SLOPE, inputs, ladder, ladders
+
+from rksp.classifiers.edge_inputs import config_features
+from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.fit.censored import fit_censored
+from rksp.classifiers.fit.edge_fit import fit_edge_model
+from rksp.classifiers.fit.edge_ladder import log_rates
+from rksp.classifiers.fit.edge_scores import shown_the_probe, single_run_auroc
+from rksp.classifiers.fit.edge_transfer import transfer
+from rksp.classifiers.fit.real_ladders import read_real_ladders
+from rksp.ground.errors import ArtifactError
+from rksp.lab.edge_ladders import edge_ladders
+
+
+@pytest.fixture(scope="module")
+def model() -> EdgeModel:
+    return fit_edge_model(ladders())
+
+
+def test_the_edge_of_ladders_that_were_not_seen_is_found(model):
+    for width in (64, 300, 1000):
+        read = model.predict(inputs(width))
+        assert read.log_edge == pytest.approx(1 + SLOPE * math.log10(width), abs=0.15)
+        assert read.log_edge - read.log_best == pytest.approx(0.6, abs=0.15)
+
+
+def test_one_in_twenty_edges_lies_below_the_rate_not_to_exceed(model):
+    rng = np.random.default_rng(1)
+    widths = 2 ** rng.integers(5, 12, size=400)
+    edges = 1 + SLOPE * np.log10(widths) + 0.1 * rng.standard_normal(400)
+    ceilings = [math.log10(model.predict(inputs(int(w))).quantile(0.05)) for w in widths]
+    assert (edges < ceilings).mean() <= 0.08
+
+
+def test_runs_that_fail_far_below_their_edge_are_lapses(model):
+    wide = [x for x in ladders() if x.edge > -1.5]
+    lapsed = [dataclasses.replace(x, failed=x.failed | (x.rates == x.rates[0])) for x in wide]
+    others = [x for x in ladders() if x.edge <= -1.5]
+    clean, lapsing = (fit_edge_model([*others, *part]).lapse for part in (wide, lapsed))
+    runs = sum(len(x.rates) for x in ladders())
+    assert clean < 2 / runs * 3
+    assert lapsing - clean == pytest.approx(len(wide) / runs, rel=0.5)
+
+
+def test_no_rate_is_said_to_fail_or_to_pass_for_sure(model):
+    read = dataclasses.replace(model, lapse=0.01).predict(inputs(256))
+    rates = 10.0 ** np.arange(-9, 6)
+    chances = [read.failed(rate) for rate in rates]
+    assert chances == sorted(chances)
+    assert (chances[0], chances[-1]) == pytest.approx((0.01, 0.99))
+    assert all(low >= 0.01 and high <= 0.99 for low, high in map(read.interval, rates))
+
+
+def _fit(low, high, x=None):
+    count = len(low)
+    return fit_censored(
+        np.zeros((count, 1)) if x is None else x,
+        np.array(low),
+        np.array(high),
+        weights=np.ones(count),
+        kinds=np.zeros(count, int),
+        groups=[""] * count,
+        signs=[-1],
+    )
+
+
+def test_a_ladder_that_never_failed_raises_the_edge_and_no_more():
+    closed = _fit([0.0] * 20, [1.0] * 20)
+    open_above = _fit([0.0] * 20 + [3.0] * 5, [1.0] * 20 + [math.inf] * 5)
+    vacuous = _fit([0.0] * 20 + [-9.0] * 5, [1.0] * 20 + [math.inf] * 5)
+    assert closed.intercept == pytest.approx(0.5, abs=0.01)
+    assert open_above.intercept > 1
+    assert vacuous.intercept == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_coefficient_does_not_change_the_sign_it_may_have():
+    x = np.linspace(0, 1, 30)[:, None]
+    assert _fit(x[:, 0].tolist(), (x[:, 0] + 0.5).tolist(), x).coefficients[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "small", "large"), [("batch_tokens", 1e3, 1e6), ("warmup_steps", 0, 80)]
+)
+def test_a_larger_batch_or_a_longer_warmup_lowers_no_rate(field, small, large):
+    shipped = load_edge_model()
+    for steps in (200, 2000, 100_000):
+        one, other = (
+            shipped.predict(dataclasses.replace(inputs(steps=steps), **{field: value}))
+            for value in (small, large)
+        )
+        assert other.start_here >= one.start_here
+        assert other.likely_edge >= one.likely_edge
+        assert other.do_not_exceed() >= one.do_not_exceed()
+
+
+def test_the_rates_are_ordered_and_the_start_costs_least():
+    for width, steps in ((64, 200), (512, 1000), (4096, 250_000)):
+        read = load_edge_model().predict(inputs(width, steps=steps, warmup_steps=20))
+        start = read.start_here
+        assert start <= read.do_not_exceed() < read.likely_edge
+        assert read.failed(read.likely_edge) == pytest.approx(0.5)
+        for factor in (0.1, 0.5, 2, 10):
+            assert read.expected_excess(start * factor) >= read.expected_excess(start)
+
+
+def test_a_run_that_never_reaches_its_peak_bears_a_higher_nominal_rate():
+    shipped = load_edge_model()
+    half = shipped.predict(inputs(steps=1000, warmup_steps=2000))
+    whole = shipped.predict(inputs(steps=1000, warmup_steps=1000))
+    assert half.likely_edge == pytest.approx(2 * whole.likely_edge)
+
+
+def test_the_same_ladders_in_any_order_give_the_same_bytes(model):
+    again = fit_edge_model(ladders()[::-1])
+    assert again.to_json() == model.to_json()
+    assert EdgeModel.from_json(model.to_json()).to_json() == model.to_json()
+
+
+@pytest.mark.parametrize("path", [("edge", "intercept"), ("short", "edge_spread")])
+def test_a_damaged_artifact_is_refused(model, path):
+    document = json.loads(model.to_json())
+    document[path[0]][path[1]] = "NaN"
+    with pytest.raises(ArtifactError, match="damaged"):
+        EdgeModel.from_json(json.dumps(document))
+
+
+def test_a_rate_is_carried_by_the_shift_of_the_edge(model):
+    found = transfer(model, inputs(64), inputs(1024), 1e-2)
+    assert found.rate == pytest.approx(1e-2 / 16, rel=0.2)
+    assert found.rules["same rate"] == 1e-2
+    assert found.rules["1/width"] == pytest.approx(1e-2 / 16)
+
+
+def test_a_public_ladder_is_read_with_its_edge(tmp_path):
+    row = {
+        "id": "one",
+        "group": "lab-of-someone",
+        "parametrization": "SP",
+        "arch": {"hidden_size": 64, "layers": 2, "vocab": 256, "seq_len": 32, "norm": "rmsnorm"},
+        "recipe": {
+            "optimizer": "adamw",
+            "betas": [0.9, 0.95],
+            "warmup_steps": 200,
+            "schedule": "cosine",
+            "min_lr": None,
+            "batch_tokens": 1024,
+            "steps": 100,
+        },
+        "rates": [0.01, 0.1, 1.0],
+        "final_loss": [3.0, 3.1, None],
+        "diverged": [False, False, True],
+    }
+    path = tmp_path / "ladders.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (read,) = read_real_ladders([path])
+    assert read.inputs.peak_share == 0.5
+    assert (read.low, read.high) == pytest.approx((math.log10(0.05), math.log10(0.5)))
+    assert read.best == pytest.approx(math.log10(0.005))
+    path.write_text('{"rates": [1]}\n')
+    with pytest.raises(ArtifactError, match="line 1"):
+        read_real_ladders([path])
+
+
+def _warmup_row(losses: list[float]) -> dict[str, object]:
+    arch = {"hidden_size": 96, "layers": 4, "heads": 4, "vocab": 256, "seq_len": 32}
+    recipe = {"optimizer": "adamw", "betas": [0.9, 0.95], "learning_rate": 0.003}
+    recipe |= {"schedule": "cosine", "min_lr": 3e-5, "batch_tokens": 1024, "steps": 5000}
+    row = {"arch": arch | {"norm": "layernorm pre"}, "recipe": recipe}
+    return row | {"warmup_steps": [100, 200, 400], "final_loss": losses}
+
+
+def test_a_warmup_that_is_too_short_fails_and_one_that_is_too_long_does_not(tmp_path):
+    path = tmp_path / "warmups.jsonl"
+    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
+    short, best, long = read_real_ladders([path])
+    assert [x.inputs.warmup_steps for x in (short, best, long)] == [100, 200, 400]
+    assert (short.low, short.high) == (-math.inf, pytest.approx(math.log10(0.003)))
+    assert (long.low, long.high) == (pytest.approx(math.log10(0.003)), math.inf)
+    assert [bool(x.failed[0]) for x in (short, best, long)] == [True, False, False]
+    assert long.excess[0] == pytest.approx(0.5)
+
+
+def test_warmups_at_one_rate_are_never_fitted(model, tmp_path):
+    path = tmp_path / "warmups.jsonl"
+    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
+    assert fit_edge_model([*ladders(), *read_real_ladders([path])]).to_json() == model.to_json()
+
+
+def test_a_memory_counts_beyond_the_usual_ones():
+    usual = [config_features(inputs(beta1=beta1)) for beta1 in (0.9, 0.95)]
+    assert all(x["short_memory"] == x["long_memory"] == 0 for x in usual)
+    assert config_features(inputs(beta1=0.98))["long_memory"] > 0.3
+    looking_ahead = config_features(inputs(beta1=0.8, optimizer="nadamw"))
+    longer = config_features(inputs(beta1=0.8, optimizer="nadamw", steps=2000))
+    assert 0 < looking_ahead["short_memory"] < 0.5 * longer["short_memory"]
+    assert config_features(inputs(beta1=0.8))["short_memory"] == 0
+
+
+def test_depth_costs_more_where_nothing_normalizes():
+    shipped = load_edge_model()
+    fall = {
+        norm: shipped.predict(inputs(norm=norm, depth=4)).log_edge
+        - shipped.predict(inputs(norm=norm, depth=16)).log_edge
+        for norm in ("pre", "none")
+    }
+    assert fall["none"] > fall["pre"] + 0.2
+
+
+def test_what_a_model_was_shown_moves_its_own_answer_and_no_other(model):
+    known = [
+        dataclasses.replace(x, measured={"grad_norm": 0.1 * (n % 5)})
+        for n, x in enumerate(ladders())
+    ]
+    fitted = fit_edge_model(known)
+    deployed = {known[0].name: {"grad_norm": 9.0}, known[1].name: known[1].measured}
+    own, probe, nothing = shown_the_probe(known, fitted, deployed).values()
+    assert [p.ladder.name for p in own] == sorted(deployed)
+    assert own[1].edge == probe[1].edge
+    assert nothing[0].ladder.measured == {}
+    assert own[0].edge != probe[0].edge
+
+
+def test_runs_of_one_optimizer_are_ranked_apart_from_the_others():
+    """The edge of an optimizer that was never seen is not known, but what moves it is."""
+    runs = [
+        dataclasses.replace(
+            ladder(n, -2.0, source="marin", optimizer=optimizer, width=width),
+            best=None,
+            rates=np.array([-2.0]),
+            failed=np.array([failed]),
+            low=-math.inf if failed else -2.0,
+            high=-2.0 if failed else math.inf,
+            changed="warmup=1",
+        )
+        for n, (optimizer, width, failed) in enumerate(
+            [("adamw", 2048, True), ("adamw", 1024, False), ("lion", 64, True), ("lion", 32, False)]
+        )
+    ]
+    assert single_run_auroc([*ladders(), *runs], lambda x: x.source) == (0.75, 1.0)
+
+
+def test_an_open_ladder_has_no_edge():
+    one = ladder(0, -2.0)
+    assert one.has_edge
+    assert not dataclasses.replace(one, high=math.inf).has_edge
+
+
+def test_a_damaged_model_predicts_no_rate():
+    shipped = load_edge_model()
+    line = dataclasses.replace(shipped.edge, weights={**shipped.edge.weights, "width": 5588.0})
+    with pytest.raises(ArtifactError, match="fit it again"):
+        dataclasses.replace(shipped, edge=line).predict(inputs(4096))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (("card",), 3),
+        (("card", "digest"), 3),
+        (("short", "below"), [0.0]),
+        (("long", "above"), []),
+        (("long", "edge_spread"), 1e300),
+        (("short", "best_spread"), 0.0),
+        (("ranges", "width"), [-1e300, 2.0]),
+        (("lapse",), 0.5),
+        (("card", "transfer"), {"rksp": {"edge": "small"}}),
+    ],
+)
+def test_a_model_whose_parts_do_not_fit_is_damaged(part, value):
+    stored = json.loads(load_edge_model().to_json())
+    place = stored
+    for name in part[:-1]:
+        place = place[name]
+    place[part[-1]] = value
+    with pytest.raises(ArtifactError, match="damaged"):
+        EdgeModel.from_json(json.dumps(stored))
+
+
+def test_a_ladders_best_rate_is_one_of_its_rates_on_every_processor():
+    # numpy's logarithm differs from Python's in the last bit, and not everywhere alike.
+    found = [x for x in edge_ladders() if x.best is not None and len(x.rates) > 1]
+    assert len(found) > 400
+    assert all(x.best in x.rates for x in found)
+    values = [10 ** (-n / 97) for n in range(500)]
+    assert log_rates(values).tolist() == [math.log10(value) for value in values]

@@ -1,0 +1,346 @@
+"""Grids end to end on tiny models: the same answers as one by one, and what the table says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import typer
+from support.grid_runs import run_here
+from support.places import SUPPORT
+
+import rksp.grid.evaluate
+from rksp.assessment.evidence import first_step, gather
+from rksp.assessment.pipeline import evaluate, judge
+from rksp.cli import app
+from rksp.grid import table
+from rksp.grid.cell import Cell, Options
+from rksp.grid.engines.local import LocalEngine
+from rksp.grid.evaluate import summarize
+from rksp.grid.export import export
+from rksp.grid.heat import heat_map
+from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.provenance import made_by
+from rksp.grid.run import GridResult, run_grid
+from rksp.grid.store import GridStore, Row
+from rksp.ground.errors import InputError
+from rksp.models.resolve import resolve
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
+from rksp.report.gate import Gate
+from rksp.report.grid.report import grid_report
+from rksp.report.grid.terminal import render
+
+TINY = ["n_embd=32", "n_head=2", "vocab_size=256"]
+STATES = Options(states=256)
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory) -> tuple[list[Row], list[float]]:
+    plan = read_plan(
+        "gpt2", [*TINY, "n_layer=1,2", "lr=1e-4,1e-2,1.0", "warmup=0,100", "optimizer=adamw,sgd"]
+    )
+    bad = Cell(target="gpt2", overrides={"n_layerr": 3}, recipe=Recipe(learning_rate=1e-3))
+    with GridStore(tmp_path_factory.mktemp("grid") / "grid.db") as store:
+        store.fill([*plan.cells, bad], STATES)
+        run_here(store)
+        return store.rows(), store.profiles()
+
+
+def test_one_profile_for_each_model_and_a_broken_target_beside_good_ones(worked):
+    rows, profiles = worked
+    assert len(rows) == 25
+    assert len(profiles) == 2
+    assert [row.state for row in rows] == ["done"] * 24 + ["failed"]
+    assert rows[-1].failure == "invalid"
+    assert "n_layerr" in rows[-1].message
+
+
+def test_cells_say_what_score_says(worked):
+    rows, _ = worked
+    for row in (rows[0], rows[7], rows[14], rows[23]):
+        source = resolve(row.target, overrides=row.overrides)
+        options = MeasureOptions(seed=row.seed, states=256)
+        alone, _ = evaluate(source, Recipe(**row.recipe), options)
+        assert summarize(alone) == row.result
+
+
+@pytest.mark.parametrize(("streaming", "kept"), [("never", ["in", "out"]), ("always", [])])
+def test_a_worker_keeps_freed_memory_unless_it_streams(streaming, kept, tmp_path, monkeypatch):
+    seen = []
+
+    @contextmanager
+    def noted():
+        seen.append("in")
+        yield
+        seen.append("out")
+
+    monkeypatch.setattr(rksp.grid.evaluate, "freed_memory_kept", noted)
+    plan = read_plan("gpt2", [*TINY, "n_layer=1", "lr=1e-4,1e-2"])
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill(plan.cells, STATES.model_copy(update={"streaming": streaming}))
+        run_here(store)
+        assert [row.state for row in store.rows()] == ["done"] * 2
+    assert seen == kept
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])
+def test_recipes_that_share_a_first_step_share_the_response(optimizer):
+    source = resolve("gpt2", overrides={"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 64})
+    recipe = Recipe(optimizer=optimizer, learning_rate=1e-3)
+    later = {
+        "warmup_steps": 9, "max_steps": 50, "schedule": "linear", "batch_size": 4,
+        "adam_beta1": 0.8, "adam_beta2": 0.95, "momentum": 0.5, "learning_rate": 0.3,
+    }  # fmt: skip
+    other = recipe.model_copy(update=later)
+    assert first_step(recipe) == first_step(other)
+    evidence = gather(source, MeasureOptions(states=256))
+    one, two = (judge(evidence, r).response for r in (recipe, other))
+    assert one is two
+    decayed = judge(evidence, recipe.model_copy(update={"weight_decay": 0.5})).response
+    assert decayed is not one
+    assert decayed.descent != one.descent
+
+
+def test_ranking_filters_and_the_best_safe_setting(worked):
+    rows, _ = worked
+    found = table.records(rows)
+    losses = [r["expected_excess"] for r in found if r["expected_excess"] is not None]
+    assert losses == sorted(losses)
+    assert found[-1]["verdict"] == "could not run"
+    low = table.where(found, ["lr<=1e-2", "optimizer=adamw", "n_layer=2"])
+    assert len(low) == 4
+    assert {r["learning_rate"] for r in low} == {1e-4, 1e-2}
+    best = table.best_safe(found)
+    assert len(best) == 3
+    for model, record in best.items():
+        safe = [r for r in found if r["model"] == model and table.is_safe(r)]
+        assert (record is None) == (not safe)
+        losses = [r["expected_excess"] for r in safe]
+        assert record is None or record["expected_excess"] == min(losses)
+    for front in table.pareto(found).values():
+        for one in front:
+            for other in found:
+                is_better = (
+                    other["model"] == one["model"]
+                    and other["learning_rate"] >= one["learning_rate"]
+                    and other["probability_failed"] < one["probability_failed"]
+                )
+                assert not is_better
+    with pytest.raises(InputError, match="names no column"):
+        table.where(found, ["learning=3"])
+    with pytest.raises(InputError, match="is not NAME<VALUE"):
+        table.where(found, ["lr"])
+
+
+def test_a_cell_is_safe_where_the_answer_is_ok_and_nowhere_else():
+    record = {"expected_excess": 0.1}
+    assert table.is_safe(record | {"verdict": "ok"})
+    assert not table.is_safe(record | {"verdict": "caution"})
+    assert not table.is_safe({"verdict": "ok", "expected_excess": None})
+
+
+def test_the_heat_map_rises_with_the_rate(worked):
+    rows, _ = worked
+    found, axes = table.records(rows), table.axes_of(rows)
+    heat = heat_map(found, axes)
+    assert heat.axes == ("n_layer", "warmup", "optimizer")
+    assert heat.rates == (1e-4, 1e-3, 1e-2, 1.0)
+    assert heat.rows.pop("– · – · adamw") == (None,) * 4  # the broken target, alone at 1e-3
+    assert len(heat.rows) == 8
+    for low, missing, middle, high in heat.rows.values():
+        assert missing is None
+        assert low <= middle <= high
+        assert low < high
+    one = next(r for r in found if (r["n_layer"], r["warmup"], r["lr"]) == (1, 0, 1.0))
+    assert heat.rows[f"1 · 0 · {one['optimizer']}"][3] == one["probability_failed"]
+    many = [r | {f"axis{i}": r["position"] for i in range(9)} for r in found]
+    crowded = heat_map(many, [*axes, *(f"axis{i}" for i in range(9))])
+    assert crowded.axes == ("n_layer",)
+    ones = [r["probability_failed"] for r in found if r.get("n_layer") == 1 and r["lr"] == 1.0]
+    assert crowded.rows["1"][3] == pytest.approx(sum(ones) / len(ones))
+    assert heat_map(found[:1], axes) is None
+
+
+def test_the_terminal_shows_it_all(worked):
+    def shown(rows: list[Row], **limits: object) -> str:
+        result = GridResult(rows=tuple(rows), profiles=(), made_by={})
+        return render(grid_report(result, Gate.parse("0.5"), **limits))
+
+    rows = worked[0][:-1]  # without the broken target, all share a width
+    text = shown(rows, top=3)
+    assert len(re.findall(r"(?m)^[123] ", text)) == 3
+    assert "gpt2 n_layer=1: lr=" in text  # settings that all share are left out
+    assert re.search(r"1 · 0 · adamw  ·[·░▒▓█]{2}$", text, re.MULTILINE)
+    assert all(line == line.rstrip() for line in text.splitlines())
+    fast = [row for row in rows if row.labels["lr"] == 1.0]
+    assert "gpt2 n_layer=1: none of these learning rates is safe; do not exceed " in shown(fast)
+    assert "gpt2: no answer" in shown(worked[0][-1:])
+
+
+def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
+    rows = worked[0]
+    unsure = [
+        dataclasses.replace(r, result=r.result | {"verdict": "cannot tell", "reasons": ["odd"]})
+        if r.recipe["learning_rate"] == 1e-4 and r.result
+        else r
+        for r in rows
+    ]
+    found = table.records(unsure)
+    verdicts = [r["verdict"] for r in found]
+    first = verdicts.index("cannot tell")
+    assert set(verdicts[:first]) <= {"ok", "caution", "risk"}
+    assert verdicts[first:] == ["cannot tell"] * 8 + ["could not run"]
+    assert all(r["probability_failed"] is None and r["reasons"] == "odd" for r in found[first:-1])
+    assert all(r["learning_rate"] > 1e-4 for front in table.pareto(found).values() for r in front)
+    assert all(row[0] is None for row in heat_map(found, ["lr", "n_layer"]).rows.values())
+    with_answers = table.records(rows)
+    assert all(r["probability_failed"] is not None for r in with_answers[:-1])
+
+
+def test_exports_hold_every_cell(worked, tmp_path):
+    rows, _ = worked
+    found = table.records(rows)
+    for suffix in ("csv", "jsonl", "parquet"):
+        export(found, tmp_path / f"grid.{suffix}")
+    assert len((tmp_path / "grid.csv").read_text().splitlines()) == 26
+    first = json.loads((tmp_path / "grid.jsonl").read_text().splitlines()[0])
+    assert first == json.loads(json.dumps(found[0]))
+    parquet = pytest.importorskip("pyarrow.parquet")
+    stored = parquet.read_table(tmp_path / "grid.parquet").to_pylist()
+    for name in ("probability_failed", "learning_rate", "max_steps", "verdict", "n_layer"):
+        assert [r[name] for r in stored] == [r.get(name) for r in found]
+    assert type(stored[0]["max_steps"]) is int
+
+
+@pytest.mark.parametrize("name", ["grid.xlsx", "nowhere/grid.csv"])
+def test_what_cannot_be_exported_is_said_before_the_work(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"--export {name}"):
+        run("gpt2", "lr=1e-3", "-o", "g.db", "--export", name)
+    with pytest.raises(InputError, match="is not NAME<VALUE"):
+        run("gpt2", "lr=1e-3", "-o", "g.db", "--where", "lr")
+    with pytest.raises(InputError, match="there is no folder"):
+        run("gpt2", "lr=1e-3", "-o", "nowhere/g.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
+    store = str(tmp_path / "g.db")
+    told = ["gpt2", "lr=1e-4,1.0", *TINY, "n_layer=1,0", "-o", store, "--snapshots", "256"]
+    told += ["--workers", "1"]
+    assert run(*told, "--format", "json") == 3
+    said = capsys.readouterr()
+    assert "2 of 4 cells could not run" in said.err
+    document = json.loads(said.out)
+    assert [c["verdict"] for c in document["cells"]] == ["ok", "risk"] + ["could not run"] * 2
+    assert document["profiles_made"] == 1
+    assert run(*told, "--top", "1", "--where", "lr=1") == 3
+    said = capsys.readouterr()
+    assert "resuming: 2 of 4 cells are done" in said.err
+    assert said.out.splitlines()[1].split()[4] == "risk"
+    with pytest.raises(InputError, match="holds another grid"):
+        run(*told, "--risk", "0.1")
+    kept = tmp_path / "trials.json"
+    assert run(store, "--top", "1", "--export", str(kept)) == 3  # a store shows itself
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[4] == "ok"
+    assert "holds the 1 of 4 cells that pass the gate" in said.err
+    fixed = {"n_embd": 32, "n_head": 2, "vocab_size": 256, "n_layer": 1}
+    assert json.loads(kept.read_text()) == [{"lr": 1e-4} | fixed]
+
+
+def test_the_command_is_installed_and_lists_before_it_works(tmp_path):
+    listed = subprocess.run(
+        [sys.executable, "-c", "from rksp.cli import main; main()", "grid", "gpt2", "lr=1,2",
+         "--dry-run"],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert listed.returncode == 0, listed.stderr
+    assert [json.loads(line)["lr"] for line in listed.stdout.splitlines()] == [1, 2]
+    assert "cells: 2; distinct initializations: 1" in listed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def run(*arguments: str) -> int:
+    """The exit code of `rksp grid` in this process; its errors are raised."""
+    command = typer.main.get_command(app)
+    return command.main(args=["grid", *arguments], prog_name="rksp", standalone_mode=False)
+
+
+def fill_store(path: Path, *results: tuple[float, str]) -> None:
+    """A finished store of one model: (P(failed), findings) of each cell."""
+    cells = [
+        Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3 * (i + 1)), labels={"lr": i})
+        for i in range(len(results))
+    ]
+    with GridStore(path) as store:
+        store.fill(cells, STATES)
+        for (key, _), (probability, findings) in zip(
+            store.claim(60.0)["cells"], results, strict=True
+        ):
+            answer = {"verdict": "ok", "probability_failed": probability}
+            assert store.finish(key, answer | {"findings": findings.split(", ")})
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ("", 1),
+        ("--fail-on 0.7", 0),
+        ("--fail-on 0.3", 1),
+        ("--exit-zero", 0),
+        ("--fail-on never", 0),
+        ("--fail-on 0.7 --top 1 --format csv", 0),
+        ("--top 1 --format csv", 1),
+        ("--where lr=0 --format json", 1),
+    ],
+)
+def test_the_exit_code_is_about_every_cell_in_every_format(options, code, tmp_path, capsys):
+    fill_store(tmp_path / "g.db", (0.1, "RKSP503 note"), (0.6, "RKSP501 note"))
+    assert run(str(tmp_path / "g.db"), *options.split()) == code
+    said = capsys.readouterr().err
+    assert ("1 of 2 cells fail" in said or "2 of 2" in said) == (
+        code == 1 or "exit-zero" in options
+    )
+
+
+def test_findings_can_fail_a_grid_too(tmp_path, capsys):
+    fill_store(tmp_path / "g.db", (0.1, "RKSP503 note"), (0.2, "RKSP501 warning"))
+    store = str(tmp_path / "g.db")
+    assert [run(store, "--fail-on", word) for word in ("0.5", "error", "warning")] == [0, 0, 1]
+
+
+def test_an_unfinished_store_is_no_answer(tmp_path, capsys):
+    with GridStore(tmp_path / "g.db") as store:
+        store.fill([Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))], STATES)
+    assert run(str(tmp_path / "g.db")) == 3
+    assert "1 of 1 cells are not done" in capsys.readouterr().err
+
+
+def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    plan = make_plan({"lr": [1e-4, 0.7]}, target="gpt2", recipe={"warmup": 3})
+    engine = LocalEngine(1, evaluator="grid_faults:evaluate")
+    result = run_grid(plan, tmp_path / "g.db", options=STATES, engine=engine)
+    assert [record["verdict"] for record in result.records()] == ["ok", "risk"]
+    assert [record["verdict"] for record in result.records(bar=0.9)] == ["ok", "ok"]
+    assert {record["warmup_steps"] for record in result.records()} == {3}
+    assert result.axes() == ["lr"]
+    assert {row.state for row in result.rows} == {"done"}
+    assert len(result.profiles) == 1
+    assert result.made_by["classifier"]
+
+
+def test_numbers_of_another_classifier_do_not_join_the_table(tmp_path, monkeypatch):
+    fill_store(tmp_path / "g.db", (0.1, ""))
+    monkeypatch.setattr("rksp.grid.store.made_by", lambda _: made_by() | {"classifier": "other"})
+    cells = [Cell(target="gpt2", recipe=Recipe(learning_rate=1e-3))]
+    with GridStore(tmp_path / "g.db") as store, pytest.raises(InputError, match="with classifier"):
+        store.fill(cells, STATES)

@@ -1,0 +1,195 @@
+"""Sweeps of other programs come back from a grid without the cells that fail."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from support.grid_readme import example
+
+from rksp.grid.axes import read_override
+from rksp.grid.export import SUFFIXES, check_export
+from rksp.grid.plan import make_plan, read_plan
+from rksp.grid.sweepers.hydra import skip_by_risk
+from rksp.grid.sweeps import export_sweep, sweep_head
+from rksp.ground.errors import InputError
+
+AXES = {"lr": [1e-4, 1e-3, 0.1], "n_layer": [2, 4], "optimizer": ["adamw", "lion"]}
+SWEEP = """
+program: train.py
+method: random
+metric: {name: loss, goal: minimize}
+parameters:
+  optimizer:
+    parameters:
+      lr: {values: [0.0001, 0.1]}
+  n_layer: {value: 2}
+"""
+
+
+def _cells(*dropped: object, **axes: list) -> list[dict]:
+    """The labels of a grid without the cells that have one of these values."""
+    plan = make_plan(axes or AXES, target="gpt2")
+    return [dict(c.labels) for c in plan.cells if not set(c.labels.values()) & set(dropped)]
+
+
+def _same(found: list[dict], kept: list[dict]) -> bool:
+    by_text = lambda cell: json.dumps(cell, sort_keys=True)
+    return sorted(map(by_text, found)) == sorted(map(by_text, kept))
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
+def test_a_sweep_reads_back_as_the_cells_that_were_kept(suffix, tmp_path):
+    kept, path = _cells(0.1), tmp_path / f"sweep.{suffix}"
+    assert export_sweep(kept, path) == ""
+    found = [dict(cell.labels) for cell in read_plan(str(path), target="gpt2").cells]
+    assert len(found) == 8
+    assert _same(found, kept)
+
+
+def test_a_product_that_holds_more_than_the_cells_says_so(tmp_path):
+    kept = _cells(0.1)[1:]
+    note = export_sweep(kept, tmp_path / "sweep.yaml")
+    assert "also lists 1 combinations that are not among the 7 cells" in note
+    assert len(read_plan(str(tmp_path / "sweep.yaml"), target="gpt2").cells) == 8
+    assert export_sweep(kept, tmp_path / "trials.json") == ""
+    assert len(read_plan(str(tmp_path / "trials.json"), target="gpt2").cells) == 7
+
+
+def test_a_sweep_keeps_its_head_and_its_nesting(tmp_path):
+    source = tmp_path / "sweep.yaml"
+    source.write_text(SWEEP)
+    cells = [dict(cell.labels) for cell in read_plan(str(source), target="gpt2").cells]
+    assert [cell["optimizer.lr"] for cell in cells] == [1e-4, 0.1]
+    export_sweep(cells[:1], tmp_path / "kept.yaml", sweep_head(str(source)))
+    assert yaml.safe_load((tmp_path / "kept.yaml").read_text()) == {
+        "program": "train.py",
+        "method": "grid",
+        "metric": {"name": "loss", "goal": "minimize"},
+        "parameters": {
+            "optimizer": {"parameters": {"lr": {"value": 1e-4}}},
+            "n_layer": {"value": 2},
+        },
+    }
+    assert sweep_head("gpt2") == sweep_head(str(tmp_path / "absent.yaml")) == {}
+
+
+def test_a_line_of_overrides_reads_back_as_its_cell(tmp_path):
+    odd = {"lr": 1e-5, "name": "a 'b', c", "on": True, "no": None, "zip": [1, "1"]}
+    kept = [*_cells(0.1), odd]
+    export_sweep(kept, tmp_path / "overrides.txt")
+    lines = (tmp_path / "overrides.txt").read_text().splitlines()
+    assert lines[0] == "lr=0.0001 n_layer=2 optimizer=adamw"
+    found = [dict(read_override(text) for text in shlex.split(line)) for line in lines[:-1]]
+    assert _same([{n: axis.values[0] for n, axis in cell.items()} for cell in found], kept[:-1])
+    assert shlex.split(lines[-1])[1:] == [
+        r"name='a \'b\', c'",
+        "on=true",
+        "no=null",
+        "zip=[1,'1']",
+    ]
+
+
+def test_hydra_itself_reads_every_override(tmp_path):
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
+    texts = ["a 'b', c", "1e-3", "null", "a\\b", "c\\", "d\\'"]
+    values = [1e-5, 3, True, None, *texts, [1, "x y"], {"k": 1.5}]
+    export_sweep([{"value": value} for value in values], tmp_path / "overrides.txt")
+    lines = (tmp_path / "overrides.txt").read_text().splitlines()
+    read = parser.OverridesParser.create().parse_overrides([shlex.split(line)[0] for line in lines])
+    assert [override.value() for override in read] == values
+
+
+def test_trials_are_what_optuna_enqueues(tmp_path, monkeypatch):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    kept = _cells(0.1)
+    monkeypatch.chdir(tmp_path)
+    export_sweep(kept, Path("trials.json"))
+    ran: dict[str, object] = {}
+    exec(example("enqueue_trial"), ran)  # of the README
+
+    def objective(trial):
+        trial.suggest_float("lr", 1e-5, 1.0, log=True)
+        trial.suggest_int("n_layer", 1, 8)
+        trial.suggest_categorical("optimizer", ["adamw", "lion"])
+        return 0.0
+
+    ran["study"].optimize(objective, n_trials=len(kept))
+    assert [trial.params for trial in ran["study"].trials] == kept  # the best cell first
+
+
+def test_where_no_cell_is_left_nothing_is_written(tmp_path):
+    assert "no cell is left" in export_sweep([], tmp_path / "sweep.yaml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_suffix_is_known_before_the_work(tmp_path):
+    for suffix in SUFFIXES:
+        check_export(tmp_path / f"x{suffix}")
+    with pytest.raises(InputError, match=r"\.parquet, \.yaml"):
+        check_export(tmp_path / "x.xlsx")
+
+
+class Gate:
+    """A gate that condemns rates from 0.1."""
+
+    def look(self, parameters):
+        rate = parameters["lr"]
+        return SimpleNamespace(prune=rate >= 0.1, probability_failed=0.93, reason="Too high.")
+
+
+def test_a_hydra_task_is_skipped_before_it_trains(caplog):
+    trained = []
+
+    @skip_by_risk(Gate(), lambda config: config["optimizer"], loss=99.0)
+    def train(config):
+        trained.append(config["optimizer"]["lr"])
+        return 1.0
+
+    with caplog.at_level(logging.WARNING, logger="rksp"):
+        losses = [train({"data": "c4", "optimizer": {"lr": rate}}) for rate in (1e-3, 0.3)]
+    assert losses == [1.0, 99.0]
+    assert trained == [1e-3]
+    assert caplog.messages == ["skipped: P(failed) is 93%. Too high."]
+    assert train.__name__ == "train"
+
+
+HYDRA = """
+import hydra
+from test_grid_sweeps import Gate
+from rksp.grid.sweepers.hydra import skip_by_risk
+
+@hydra.main(version_base=None, config_path="conf", config_name="train")
+@skip_by_risk(Gate(), lambda config: config.optimizer)
+def train(config):
+    print("trained at", config.optimizer.lr)
+
+train()
+"""
+
+
+@pytest.mark.slow
+def test_a_multirun_of_hydra_skips_what_the_gate_condemns(tmp_path):
+    pytest.importorskip("hydra")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "train.yaml").write_text("optimizer: {lr: 1.0}\n")
+    (tmp_path / "train.py").write_text(HYDRA)
+    tests = str(Path(__file__).parent)
+    code = f"import sys, runpy; sys.path.append({tests!r}); sys.argv[0] = 'train.py'; "
+    code += "runpy.run_path('train.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-m", "optimizer.lr=1e-3,0.3"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("trained at") == 1
+    assert "trained at 0.001" in done.stdout
+    assert "skipped: P(failed) is 93%" in done.stdout

@@ -1,0 +1,164 @@
+"""Options said once: fields with flags become options, and messages name what was typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from typing import Annotated, Literal, get_args
+
+import pytest
+import typer
+from pydantic import BaseModel, Field
+from support.commands import left_with
+
+from rksp.cli.options import Given, Panel, with_options
+from rksp.cli.output_options import ConfirmOutput, ScoreOutput
+from rksp.ground.errors import InputError
+from rksp.ground.flags import Flag, flags_of
+from rksp.models.streaming.opening import Streaming
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
+from rksp.recipe_files.registry import read_recipe_file
+from rksp.report.formats import formats_of
+from rksp.spectra.spectrum import VARIANTS
+
+
+class Shape(BaseModel):
+    """A model with flags."""
+
+    depth: Annotated[int, Flag("--depth", "Blocks.", aliases=("--layers",))] = Field(2, ge=1)
+    norm: Annotated[float | None, Flag("--norm", "A norm.", zero_is_off=True)] = 1.0
+    kind: Annotated[Literal["a", "b"], Flag("--kind", "A kind.")] = "a"
+    hidden: int = 7
+
+
+seen: list[object] = []
+
+
+@with_options
+def whole(name: str, shape: Annotated[Shape, Panel(title="Shape", leave_out=("kind",))]) -> None:
+    """Take a model."""
+    seen.append((name, shape))
+
+
+@with_options
+def parts(shape: Annotated[Given[Shape], Panel(title="Shape", defaults={"depth": 5})]) -> None:
+    """Take what was typed."""
+    seen.append(shape)
+
+
+def call(command, *arguments: str) -> object:
+    single = typer.Typer()
+    single.command()(command)
+    typer.main.get_command(single).main(args=list(arguments), standalone_mode=False)
+    return seen.pop()
+
+
+def test_a_model_becomes_options_and_the_options_a_model():
+    assert call(whole, "x") == ("x", Shape())
+    assert call(whole, "x", "--layers", "3", "--norm", "0") == ("x", Shape(depth=3, norm=None))
+    with pytest.raises(InputError, match=r"^--depth is 0; it should be greater than or equal to"):
+        call(whole, "x", "--depth", "0")
+
+
+def test_what_was_typed_is_told_from_what_was_not():
+    given = call(parts, "--kind", "b")
+    assert given.values == {"depth": 5, "norm": 1.0, "kind": "b"}
+    assert given.typed == given.stated == {"kind"}
+
+
+def test_choices_are_those_of_the_type():
+    with pytest.raises(typer.BadParameter.__mro__[1], match="'a', 'b'"):
+        call(parts, "--kind", "c")
+
+
+def test_every_field_of_the_recipe_and_of_the_measurement_has_a_flag():
+    for model in (Recipe, MeasureOptions):
+        assert flags_of(model).keys() == model.model_fields.keys()
+
+
+def test_choices_agree_with_what_they_choose_among():
+    def choices(model: type[BaseModel], field: str) -> tuple[str, ...]:
+        return get_args(model.model_fields[field].annotation)
+
+    assert choices(MeasureOptions, "variant") == tuple(VARIANTS)
+    assert choices(MeasureOptions, "streaming") == get_args(Streaming)
+    assert choices(ScoreOutput, "output_format") == formats_of("score")
+    assert choices(ConfirmOutput, "output_format") == formats_of("confirm")
+
+
+def test_sizes_of_memory_are_read():
+    assert MeasureOptions(max_memory="8GB").max_memory == 8 * 10**9
+    with pytest.raises(InputError, match="--max-memory 'much'"):
+        MeasureOptions(max_memory="much")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--clip -1", "--clip is -1.0; it should be greater than 0, and --clip 0 switches it off"),
+        ("--learning-rate -1", "--lr is -1.0; it should be greater than 0"),
+        ("--beta1 1", "--beta1 is 1.0; it should be less than 1"),
+        ("--rank 0", "--rank is 0; it should be greater than or equal to 1"),
+        ("--optimizer adam2", "'--optimizer'"),
+        ("--classifier absent.json --set n_layer=1", "absent.json"),
+    ],
+)
+def test_a_message_names_the_flag(arguments, words, capsys):
+    assert left_with(["score", "gpt2", *arguments.split()]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_message_names_the_line_of_the_file(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("learning_rate: 1.0e-3\nweight_decay: -2\nper_device_train_batch_size: 4\n")
+    with pytest.raises(InputError, match=r"run.yaml:2: weight_decay .* is -2.*; it should"):
+        read_recipe_file(file).recipe()
+    with pytest.raises(InputError, match=r"^--weight-decay is -1; it should"):
+        read_recipe_file(file, given={"weight_decay": -1}).recipe()
+
+
+def test_without_a_source_a_message_names_the_field():
+    with pytest.raises(InputError, match=r"^Recipe field 'batch_size' is 0; it should be"):
+        Recipe.parse({"batch_size": 0})
+    with pytest.raises(InputError, match="no field 'batch_sise'; did you mean batch_size"):
+        Recipe.parse({"batch_sise": 1})
+
+
+def test_help_and_version_are_cheap_and_complete(capsys):
+    code = (
+        "import sys, time\nfrom rksp.cli import main\n"
+        "try: main(['-h'])\nexcept SystemExit: pass\n"
+        "print({'torch', 'transformers', 'numpy', 'pydantic'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "set()"
+    assert left_with(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("rksp ")
+
+
+def test_completion_lists_choices(capsys, monkeypatch):
+    monkeypatch.setenv("_RKSP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "rksp score gpt2 --optimizer ")
+    monkeypatch.setenv("COMP_CWORD", "4")
+    assert left_with([]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.split() == [*get_args(Recipe.model_fields["optimizer"].annotation)]
+    assert shown.err == ""
+
+
+def test_a_score_is_judged_by_the_classifier_of_a_file(tmp_path, capsys):
+    shipped = files("rksp.classifiers") / "fitted" / "edge.json"
+    document = json.loads(shipped.read_text(encoding="utf-8"))
+    document["edge"]["intercept"] -= 4  # every edge four decades lower
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps(document), encoding="utf-8")
+    model = "--set n_layer=1 --set n_embd=32 --set n_head=2 --set vocab_size=512 --snapshots 64"
+    command = f"score gpt2 --lr 1e-4 {model} --threads 1 --evidence forward --format json"
+    assert left_with(command.split()) == 0
+    shipped_risk = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
+    assert left_with([*command.split(), "--classifier", str(mine)]) == 1
+    risk = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
+    assert risk["probability_failed"] > 0.9 > shipped_risk["probability_failed"]

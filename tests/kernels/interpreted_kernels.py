@@ -1,0 +1,181 @@
+"""Triton programs in Triton's interpreter.
+
+pytest does not collect this file. test_kernels_interpreter.py runs it in a process of its own,
+because TRITON_INTERPRET must be set before triton is imported.
+"""
+
+from __future__ import annotations
+
+import kernel_cases as cases
+import pytest
+import torch
+
+from rksp.ground.errors import InputError
+from rksp.kernels import covariance as cov
+from rksp.kernels import dispatch, programs
+from rksp.kernels import newton_schulz as newton
+from rksp.kernels import normal_fill as fill
+from rksp.kernels import power_iteration as power
+from rksp.kernels import router_statistics as router
+from rksp.kernels import row_cosine as cosine
+
+
+@cases.by_dtype_and_layout
+@pytest.mark.parametrize("shape", [(70, 33), (5, 65), (1, 3)], ids=str)
+def test_covariance(dtype, shape, layout):
+    cases.check_covariance("cpu", dtype, shape, layout)
+
+
+def test_covariance_of_rows_split_in_four():
+    assert cov._splits(1600, 5) == 4
+    cases.check_covariance("cpu", torch.float32, (1600, 5), "contiguous")
+
+
+def test_covariance_of_no_column():
+    result = cov.covariance_triton(torch.zeros(4, 0))
+    assert result.xx.shape == (0, 0)
+
+
+@cases.by_dtype_and_layout
+@pytest.mark.parametrize("shape", [(33, 65), (2, 17, 40), (1, 5), (2, 2, 8, 3)], ids=str)
+def test_symmetric_product(dtype, shape, layout):
+    cases.check_symmetric_product("cpu", dtype, shape, layout)
+
+
+@pytest.mark.parametrize("tile", [(16, 32), (32, 16)], ids=str)
+def test_symmetric_product_with_oblong_tiles(tile):
+    a = cases.states(50, 20)
+    out = torch.full((50, 50), float("nan"))
+    blocks = -(-50 // tile[0]) * -(-50 // tile[1])
+    programs.symmetric_product.fn[(blocks,)](
+        a, out, 50, 20, 0.0, 1.0, 0, *a.stride(),
+        ADD=False, INTERPRET=True, BLOCK_M=tile[0], BLOCK_N=tile[1], BLOCK_K=16,
+    )  # fmt: skip
+    torch.testing.assert_close(out, a @ a.mT)
+
+
+def test_symmetric_product_of_nothing():
+    assert newton.symmetric_product_triton(torch.zeros(0, 3, 4)).shape == (0, 3, 3)
+    assert torch.equal(newton.symmetric_product_triton(torch.zeros(3, 0)), torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("shape", [(20, 33), (33, 20), (2, 16, 16), (1, 6)], ids=str)
+def test_polar_factor(shape):
+    cases.check_polar_factor("cpu", torch.float32, shape)
+
+
+@cases.by_dtype_and_layout
+@pytest.mark.parametrize("shape", [(40, 33), (33, 70), (1, 9), (2, 1)], ids=str)
+def test_top_singular(dtype, shape, layout):
+    cases.check_top_singular("cpu", dtype, shape, layout)
+
+
+@cases.by_dtype_and_layout
+@pytest.mark.parametrize("shape", [(70, 33), (1, 65), (33, 130)], ids=str)
+@pytest.mark.parametrize("vectors", [1, 16])
+def test_row_cosine(dtype, shape, vectors, layout):
+    cases.check_row_cosine("cpu", dtype, shape, vectors, layout)
+
+
+def test_row_cosine_of_no_row():
+    result = cosine.row_cosine_triton(torch.zeros(0, 5), torch.ones(2, 5))
+    assert result.rows.tolist() == [0, 0] and result.largest.tolist() == [0, 0]
+
+
+@cases.by_dtype_and_layout
+@pytest.mark.parametrize(("shape", "top_k"), [((70, 8), 2), ((33, 5), 5), ((1, 1), 1)], ids=str)
+@pytest.mark.parametrize("is_sigmoid", [False, True], ids=["softmax", "sigmoid"])
+def test_router_statistics(dtype, shape, top_k, is_sigmoid, layout):
+    cases.check_router_statistics("cpu", dtype, shape, top_k, is_sigmoid, layout)
+
+
+def test_router_statistics_of_no_token():
+    result = router.router_statistics_triton(torch.zeros(0, 4))
+    assert result.entropy.shape == (0,) and result.load.tolist() == [0, 0, 0, 0]
+
+
+@cases.by_dtype
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+@pytest.mark.parametrize("offset", [0, 1, 6, 2**34 + 3])
+def test_normal_fill(dtype, seed, offset):
+    cases.check_normal_fill("cpu", dtype, 1030, seed, offset)
+
+
+def test_normal_fill_of_strided_and_empty_tensors():
+    wide = torch.zeros(6, 8)
+    fill.normal_fill_triton(wide[:, ::2], 3)
+    torch.testing.assert_close(wide[:, ::2], fill.normal_fill((6, 4), 3), rtol=1e-6, atol=2e-6)
+    assert not wide[:, 1::2].any()
+    assert fill.normal_fill_triton(torch.zeros(0), 3).numel() == 0
+
+
+def _calls():
+    x = cases.states(9, 8)
+    return {
+        "covariance": lambda: cov.covariance(x, x),
+        "symmetric_product": lambda: newton.symmetric_product(x),
+        "top_singular": lambda: power.top_singular([x], iterations=1),
+        "row_cosine": lambda: cosine.row_cosine(x, x[0]),
+        "router_statistics": lambda: router.router_statistics(x),
+        "normal_fill": lambda: fill.normal_fill((4,), 0),
+    }
+
+
+@pytest.mark.parametrize("op", dispatch.THRESHOLDS)
+@pytest.mark.parametrize("mode", ["auto", "triton"])
+def test_path(op, mode, monkeypatch):
+    monkeypatch.setenv("RKSP_KERNELS", mode)
+    dispatch.forget()
+    _calls()[op]()
+    ran = {choice.implementation for choice in dispatch.explain() if choice.op == op}
+    assert ran == {"triton" if mode == "triton" else "reference"}
+    dispatch.forget()
+
+
+def test_forced_triton_refuses_gradients_and_float64(monkeypatch):
+    monkeypatch.setenv("RKSP_KERNELS", "triton")
+    dispatch.forget()
+    with pytest.raises(InputError, match="no backward"):
+        router.router_statistics(torch.zeros(2, 3, requires_grad=True))
+    with pytest.raises(InputError, match="float64"):
+        router.router_statistics(torch.zeros(2, 3).double())
+    with pytest.raises(InputError, match="more than 2048 experts"):
+        router.router_statistics(torch.zeros(2, 2049))
+    # Weights that train are no obstacle where no gradient is ever returned.
+    power.top_singular([torch.ones(3, 3, requires_grad=True)], iterations=1)
+    assert [choice.op for choice in dispatch.explain()] == ["top_singular", "normal_fill"]
+    dispatch.forget()
+
+
+CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
+def test_opcheck():
+    for a in (cases.states(3, 5), cases.states(2, 5, 3).mT, cases.states(0, 4, 3)):
+        torch.library.opcheck(newton._operator, (a, 0.0, 1.0), test_utils=CHECKS)
+    for logits in (cases.states(5, 4), cases.states(4, 5).mT):
+        torch.library.opcheck(router._operator, (logits, 2, False), test_utils=CHECKS)
+        torch.library.opcheck(cosine._operator, (logits, cases.states(2, 4)), test_utils=CHECKS)
+
+
+@pytest.mark.parametrize("op", ["polar_factor", "row_cosine", "router_statistics"])
+def test_compiled_step_calls_the_operator(op, monkeypatch):
+    monkeypatch.setenv("RKSP_KERNELS", "triton")
+    dispatch.forget()
+    x = cases.states(6, 8)
+    step = {
+        "polar_factor": lambda x: newton.polar_factor(x, 2),
+        "row_cosine": lambda x: cosine.row_cosine(x, x[0]).total,
+        "router_statistics": lambda x: router.router_statistics(x, 2).entropy,
+    }[op]
+    operators = []
+
+    def backend(graph, _):
+        operators.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    with torch.no_grad():
+        compiled = torch.compile(step, fullgraph=True, backend=backend)(x)
+        torch.testing.assert_close(compiled, step(x))
+    assert any("rksp." in name for name in operators)
+    dispatch.forget()

@@ -1,0 +1,165 @@
+"""Which implementation runs, that it says so, and that a compiled step keeps one graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.kernel_cases import states
+from support.places import ROOT
+
+from rksp.ground.errors import InputError
+from rksp.kernels import dispatch
+from rksp.kernels.newton_schulz import polar_factor, symmetric_product
+from rksp.kernels.normal_fill import normal_fill
+from rksp.kernels.router_statistics import router_statistics
+from rksp.kernels.row_cosine import row_cosine
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.delenv("RKSP_KERNELS", raising=False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    dispatch.forget()
+    yield
+    dispatch.forget()
+
+
+def test_auto_takes_the_reference_on_the_cpu_and_says_why():
+    assert dispatch.explain() == []
+    symmetric_product(states(2, 3))
+    symmetric_product(states(5, 3))
+    normal_fill((3,), 0)
+    assert [dataclasses.astuple(choice) for choice in dispatch.explain()] == [
+        ("symmetric_product", "reference", "tensors on the CPU"),
+        ("normal_fill", "reference", "tensors on the CPU"),
+    ]
+
+
+def test_reference_can_be_forced(monkeypatch):
+    monkeypatch.setenv("RKSP_KERNELS", "reference")
+    row_cosine(states(2, 3), states(3))
+    assert [choice.reason for choice in dispatch.explain()] == ["RKSP_KERNELS=reference"]
+
+
+def test_triton_where_it_cannot_run_is_an_error(monkeypatch):
+    monkeypatch.setenv("RKSP_KERNELS", "triton")
+    with pytest.raises(InputError, match="router_statistics cannot run in Triton: tensors on the"):
+        router_statistics(states(2, 3))
+    assert dispatch.explain() == []
+
+
+def test_an_operation_names_its_own_limit():
+    router_statistics(states(2, 2049))
+    assert [choice.reason for choice in dispatch.explain()] == ["more than 2048 experts"]
+
+
+def test_an_unknown_mode_is_an_error(monkeypatch):
+    monkeypatch.setenv("RKSP_KERNELS", "tritn")
+    with pytest.raises(InputError, match="did you mean triton"):
+        dispatch.choose("normal_fill", states(1))
+
+
+def test_the_mode_is_read_at_the_first_dispatch_and_not_again(monkeypatch):
+    assert dispatch.mode() == "auto"
+    monkeypatch.setenv("RKSP_KERNELS", "reference")
+    assert dispatch.mode() == "auto"
+
+
+@pytest.mark.parametrize("measure", ["width", "rows", "elements"])
+def test_a_measured_threshold_decides_by_size(measure):
+    size = {"width": 20, "rows": 10, "elements": 200}[measure]
+    tensor = states(10, 20)
+    for at_least, expected in ((size, "triton"), (size + 1, "reference")):
+        threshold = dispatch.Threshold(measure=measure, at_least=at_least, provenance="a test")
+        implementation, reason = dispatch._by_size(threshold, tensor)
+        assert implementation == expected and str(at_least) in reason
+
+
+def test_what_nobody_timed_is_not_switched_on():
+    for op, threshold in dispatch.THRESHOLDS.items():
+        if threshold.at_least is None:
+            assert threshold.provenance == dispatch.UNMEASURED, op
+            chosen, reason = dispatch._by_size(threshold, states(2, 2))
+            assert (chosen, reason) == ("reference", dispatch.UNMEASURED)
+        else:
+            assert "triton" in threshold.provenance, f"{op}: name device and versions"
+
+
+STEPS = {
+    "polar_factor": lambda x: polar_factor(x, 3),
+    "symmetric_product": symmetric_product,
+    "row_cosine": lambda x: row_cosine(x, x[0]).total_squares,
+    "row_cosine_histogram": lambda x: row_cosine(x, x[:2]).histogram,
+    "router_entropy": lambda x: router_statistics(x, 2).entropy,
+    "router_load": lambda x: router_statistics(x, 2, is_sigmoid=True).load,
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_a_compiled_step_on_the_cpu_traces_to_the_reference(step, is_dynamic):
+    torch.compiler.reset()
+    names = []
+
+    def backend(graph, _):
+        calls = (node for node in graph.graph.nodes if node.op == "call_function")
+        names.extend(str(node.target) for node in calls)
+        return graph
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend, dynamic=is_dynamic)
+    for rows in (6, 9):
+        torch.testing.assert_close(compiled(states(rows, 8)), step(states(rows, 8)))
+    assert names and not any("rksp" in name for name in names)
+
+
+def test_a_compiled_step_trains():
+    torch.compiler.reset()
+    weight = states(6, 8, seed=2).requires_grad_()
+
+    def loss(weight, x):
+        return router_statistics(x @ weight, 2).log_sum_exp.square().mean()
+
+    x = states(5, 6, seed=3)
+    torch.compile(loss, fullgraph=True, backend="aot_eager")(weight, x).backward()
+    compiled, weight.grad = weight.grad, None
+    loss(weight, x).backward()
+    torch.testing.assert_close(weight.grad, compiled)
+    assert compiled.abs().max() > 0
+
+
+def python(code: str, cwd: Path) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_package_is_cheap_to_import(tmp_path):
+    code = "import sys, rksp.kernels; print('torch' in sys.modules, 'triton' in sys.modules)"
+    assert python(code, tmp_path) == "False False"
+    code = "from rksp.kernels import covariance; import sys; print('triton' in sys.modules)"
+    assert python(code, tmp_path) == "False"
+
+
+def test_the_bare_name_from_the_root_offers_nothing():
+    code = (
+        "import sys; sys.path.insert(0, ''); import kernels\n"
+        "print(kernels.__file__ and hasattr(kernels, 'Device'), hasattr(kernels, 'dispatch'))"
+    )
+    assert python(code, ROOT) == "False False"
+
+
+def test_unknown_attributes_are_refused():
+    import rksp.kernels as package
+
+    assert package.dispatch is dispatch
+    with pytest.raises(AttributeError, match="nothing_here"):
+        _ = package.nothing_here

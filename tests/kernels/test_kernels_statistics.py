@@ -1,0 +1,150 @@
+"""Row cosines and router statistics: references against float64 and known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.kernel_cases import FLOATS, states
+
+from rksp.ground.errors import InputError
+from rksp.kernels.router_statistics import router_statistics
+from rksp.kernels.row_cosine import row_cosine
+
+DTYPES = (*FLOATS, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(70, 33), (2, 9, 5), (1, 3)], ids=str)
+def test_row_cosine_against_numpy(dtype, shape):
+    x = states(*shape, seed=1).to(dtype)
+    v = states(3, shape[-1], seed=2).to(dtype)
+    result = row_cosine(x, v)
+    rows = x.double().numpy().reshape(-1, shape[-1])
+    units = v.double().numpy()
+    cosines = rows @ units.T / np.linalg.norm(rows, axis=1)[:, None] / np.linalg.norm(units, axis=1)
+    np.testing.assert_allclose(result.total, cosines.sum(0), atol=1e-5)
+    np.testing.assert_allclose(result.total_squares, (cosines**2).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(result.largest, np.abs(cosines).max(0), rtol=1e-5)
+    assert result.positive.tolist() == (cosines > 0).sum(0).tolist()
+    assert result.negative.tolist() == (cosines < 0).sum(0).tolist()
+    for k in range(3):
+        # No value lies within rounding of a bin edge here, so the counts are equal.
+        edges = np.abs(cosines[:, k, None] - np.linspace(-1, 1, 65)).min()
+        assert edges > 1e-7
+        assert result.histogram[k].tolist() == np.histogram(cosines[:, k], 64, (-1, 1))[0].tolist()
+
+
+def test_row_cosine_of_known_directions():
+    x = torch.tensor([[2.0, 0.0], [-3.0, 0.0], [0.0, 5.0], [1.0, 1.0]])
+    result = row_cosine(x, torch.tensor([7.0, 0.0]))
+    assert result.rows.tolist() == [4]
+    assert result.positive.tolist() == [2] and result.negative.tolist() == [1]
+    assert result.total.item() == pytest.approx(math.sqrt(0.5))
+    assert result.largest.item() == 1
+    at = {index: count for index, count in enumerate(result.histogram[0].tolist()) if count}
+    assert at == {0: 1, 32: 1, 54: 1, 63: 1}
+
+
+def test_rows_without_a_direction_are_not_counted():
+    x = torch.ones(6, 4)
+    x[1] = 0
+    x[2, 3] = float("nan")
+    x[3, 0] = float("inf")
+    x[4] = 1e-20
+    result = row_cosine(x, torch.ones(4))
+    assert result.rows.tolist() == [2]
+    assert result.total.item() == pytest.approx(2) and result.histogram.sum() == 2
+    empty = row_cosine(x[:0], torch.ones(4))
+    assert empty.rows.tolist() == [0] and empty.largest.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("x", "v"),
+    [
+        (torch.ones(2, 3), torch.ones(4)),
+        (torch.ones(2, 3), torch.ones(17, 3)),
+        (torch.ones(2, 3), torch.ones(0, 3)),
+        (torch.ones(2, 3).int(), torch.ones(3)),
+    ],
+)
+def test_row_cosine_refuses(x, v):
+    with pytest.raises(InputError, match="row_cosine needs"):
+        row_cosine(x, v)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("is_sigmoid", [False, True], ids=["softmax", "sigmoid"])
+@pytest.mark.parametrize(("shape", "top_k"), [((70, 8), 2), ((3, 7, 5), 5), ((1,), 1)], ids=str)
+def test_router_statistics_against_numpy(dtype, is_sigmoid, shape, top_k):
+    logits = (4 * states(*shape, seed=3)).to(dtype)
+    result = router_statistics(logits, top_k, is_sigmoid=is_sigmoid)
+    z = logits.double().numpy()
+    weight = 1 / (1 + np.exp(-z)) if is_sigmoid else np.exp(z)
+    p = weight / weight.sum(-1, keepdims=True)
+    ordered = np.sort(p, axis=-1)[..., ::-1]
+    second = ordered[..., 1] if shape[-1] > 1 else 0.0
+    np.testing.assert_allclose(result.entropy, -(p * np.log(p)).sum(-1), atol=1e-5)
+    np.testing.assert_allclose(result.log_sum_exp, np.log(weight.sum(-1)), atol=1e-5)
+    np.testing.assert_allclose(result.top_probability, ordered[..., 0], atol=1e-6)
+    np.testing.assert_allclose(result.margin, ordered[..., 0] - second, atol=1e-6)
+    np.testing.assert_allclose(result.importance, p.reshape(-1, shape[-1]).sum(0), rtol=1e-4)
+    chosen = np.argsort(-z.reshape(-1, shape[-1]), axis=-1, kind="stable")[:, :top_k]
+    assert result.load.tolist() == np.bincount(chosen.ravel(), minlength=shape[-1]).tolist()
+    assert result.entropy.shape == shape[:-1] and result.entropy.dtype == torch.float32
+
+
+def test_router_entropy_has_its_known_bounds():
+    uniform = router_statistics(torch.zeros(3, 64), 2)
+    torch.testing.assert_close(uniform.entropy, torch.full((3,), math.log(64)))
+    assert uniform.load[:2].tolist() == [3, 3] and uniform.load[2:].sum() == 0
+    certain = torch.full((1, 8), -1e4)
+    certain[0, 5] = 1e4
+    assert router_statistics(certain).entropy.item() == 0
+    assert router_statistics(certain).margin.item() == 1
+    # Masked experts are as if they were not there.
+    masked = torch.full((1, 8), -math.inf)
+    masked[0, :4] = 0
+    for is_sigmoid in (False, True):
+        half = router_statistics(masked, 6, is_sigmoid=is_sigmoid)
+        assert half.entropy.item() == pytest.approx(math.log(4))
+        assert half.load.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("is_sigmoid", [False, True], ids=["softmax", "sigmoid"])
+def test_a_token_that_cannot_be_read_is_nan_and_counts_nowhere(is_sigmoid):
+    logits = states(5, 4, seed=4)
+    clean = router_statistics(logits[:2], is_sigmoid=is_sigmoid)
+    logits[2, 1] = math.nan
+    logits[3] = -math.inf
+    logits[4, 0] = math.inf
+    result = router_statistics(logits, is_sigmoid=is_sigmoid)
+    assert result.entropy.isnan().tolist() == [False, False, True, True, True]
+    assert torch.equal(result.load, clean.load)
+    torch.testing.assert_close(result.importance, clean.importance)
+
+
+def test_router_statistics_has_gradients():
+    logits = states(4, 5, seed=5).double().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda z: torch.softmax(z, -1).sum() + router_statistics(z, 2).log_sum_exp.double().sum(),
+        logits,
+        eps=1e-2,
+        atol=1e-3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("logits", "top_k", "words"),
+    [
+        (torch.zeros(2, 3), 4, "top_k"),
+        (torch.zeros(2, 3), 0, "top_k"),
+        (torch.zeros(2, 0), 1, "logits"),
+        (torch.zeros(2, 3, dtype=torch.int64), 1, "floating"),
+    ],
+)
+def test_router_statistics_refuses(logits, top_k, words):
+    with pytest.raises(InputError, match=words):
+        router_statistics(logits, top_k)

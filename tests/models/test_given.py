@@ -1,0 +1,337 @@
+"""Any module: models of the user's own, from Python and from factories."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from support.commands import left_with
+from support.given_models import (
+    CLASSES,
+    HandGPT,
+    NanoGPT,
+    Recurrent,
+    SmallViT,
+    hugging_face,
+    images,
+    lstm,
+    tokens,
+)
+from support.places import SUPPORT
+from torch import nn
+from torch.nn import functional as F
+
+import rksp
+from rksp.batch import Batch
+from rksp.ground.errors import InputError
+from rksp.models.anatomy.equivalent import equivalent_shape
+from rksp.models.given import given_batch, module_source
+from rksp.models.given_loss import split_batch
+from rksp.models.resolve import resolve
+
+FAST = {"states": 128}
+OWN = {"gpt": (HandGPT, tokens), "vit": (SmallViT, images), "lstm": (Recurrent, tokens)}
+
+
+def loss_of(model: nn.Module, given: object, loss=None) -> float:
+    batch = given_batch(model.eval(), given, loss)
+    return float(batch.objective(model, batch).loss.detach())
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, rksp.Result]:
+    torch.manual_seed(0)
+    return {n: rksp.score(make(), batch(), lr=1e-3, **FAST) for n, (make, batch) in OWN.items()}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_model_of_ones_own_gets_the_whole_answer(results, name):
+    found = results[name]
+    assert 0 <= found.probability_failed <= 1
+    assert found.evidence == "response" and found.grad_norm > 0 and found.critical_rate > 0
+    assert found.likely_edge > 0 and found.curve
+    assert found.loss == pytest.approx(found.uniform_loss, abs=0.5)
+    assert any(finding.code == "RKSP503" for finding in found.findings)  # no warm-up
+
+
+def test_spectra_are_measured_where_there_is_a_stream(results):
+    assert results["gpt"].blocks == results["vit"].blocks == [("blocks", 2)]
+    assert results["gpt"].published_score is not None
+    lacking = results["lstm"]
+    assert lacking.blocks == [] and lacking.layers == [] and lacking.published_score is None
+    assert lacking.verdict == "cannot tell" and "width 24 and 2 blocks," in lacking.notes[-1]
+    assert "no residual stream of constant width" in lacking.report.seeds[0].spectra.reason
+
+
+@pytest.mark.parametrize("name", ["gpt", "vit", "lstm"])
+def test_a_factory_scores_from_the_command_line(name, capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    assert (
+        left_with(f"score given_models:{name} --lr 1e-3 --snapshots 128 --format json".split()) == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["target"]["kind"] == "factory" and report["target"]["parameters"] > 1000
+    assert 0 <= report["seeds"][0]["risk"]["probability_failed"] <= 1
+
+
+def test_python_and_command_line_agree(capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    left_with(["score", "given_models:lstm", "--lr", "1e-3", "--format", "json"])
+    told = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
+    torch.manual_seed(0)
+    model, batch, loss = lstm()
+    assert rksp.score(model, batch, None, loss, lr=1e-3).probability_failed == pytest.approx(
+        told["probability_failed"], rel=1e-6
+    )
+
+
+def test_a_model_is_left_bitwise_as_found():
+    model = SmallViT().train()
+    model.norm.eval()
+    (x, y) = images()
+    F.cross_entropy(model(x), y).backward()
+    before = copy.deepcopy(model.state_dict())
+    gradients = [p.grad for p in model.parameters()]
+    kept = [g.clone() for g in gradients]
+    state = torch.get_rng_state()
+    rksp.score(model, (x, y), lr=1e-2, **FAST)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
+    assert all(torch.equal(g, k) for g, k in zip(gradients, kept, strict=True))
+    assert model.training and not model.norm.training and torch.equal(torch.get_rng_state(), state)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_next_tokens_are_the_labels_of_tokens():
+    model, ids = HandGPT().eval(), tokens()
+    logits = model(ids).double()
+    picked = logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])
+    assert loss_of(model, ids) == pytest.approx(float(-picked.mean().detach()), rel=1e-5)
+    assert loss_of(model, {"idx": ids}) == loss_of(model, ids)
+
+
+def test_targets_choose_cross_entropy_or_squared_error():
+    model, (x, y) = SmallViT().eval(), images()
+    out = model(x).detach()
+    assert loss_of(model, (x, y)) == pytest.approx(float(F.cross_entropy(out, y)), rel=1e-6)
+    aim = torch.randn(len(x), CLASSES)
+    assert loss_of(model, (x, aim)) == pytest.approx(float((out - aim).square().mean()), rel=1e-6)
+    assert loss_of(model, {"images": x, "y": y}) == loss_of(model, (x, y))
+
+
+def test_pixels_have_classes_in_the_second_dimension():
+    model = nn.Conv2d(3, 5, 1)
+    x, y = torch.randn(4, 3, 6, 6), torch.randint(0, 5, (4, 6, 6))
+    assert loss_of(model, (x, y)) == pytest.approx(
+        float(F.cross_entropy(model(x), y).detach()), rel=1e-6
+    )
+
+
+def test_a_models_own_loss_counts_first():
+    model, ids = NanoGPT().eval(), tokens()
+    own = float(model(ids[:, :-1], ids[:, 1:])[1].detach())
+    given = {"idx": ids[:, :-1], "targets": ids[:, 1:]}
+    assert loss_of(model, given) == pytest.approx(own, rel=1e-6)
+    with pytest.raises(InputError, match="No loss is known"):  # its logits are the last token's
+        loss_of(model, (ids[:, :-1], ids[:, 1:]))
+
+
+def test_a_named_loss_counts_before_all_others():
+    model, (x, y) = SmallViT().eval(), images()
+    assert loss_of(model, (x, y), lambda out, target: (out.sum() + target.sum()) * 0 + 7) == 7
+    seen = []
+    loss_of(
+        model, {"images": x, "y": y}, lambda out, batch: seen.append(sorted(batch)) or out.sum()
+    )
+    assert seen == [["images", "y"]]
+
+
+def test_hugging_face_needs_no_batch_and_shifts_its_own_labels():
+    model = hugging_face()
+    found = rksp.score(model, lr=1e-3, **FAST)
+    assert found.task == "causal-lm" and "Shakespeare" in found.probe and found.kind == "score"
+    assert found.report.target.kind == "module" and found.model_type == "gpt2"
+    ids = torch.randint(0, 300, (4, 16))
+    own = float(model.eval()(input_ids=ids, labels=ids).loss.detach())
+    assert loss_of(model, {"input_ids": ids, "labels": ids}) == pytest.approx(own, rel=1e-6)
+    assert loss_of(model, {"input_ids": ids}) == pytest.approx(own, rel=1e-5)
+
+
+def test_a_model_type_scores_as_from_the_command_line():
+    source = resolve("gpt2", overrides={"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 300})
+    evaluation, _ = rksp.evaluate(source, rksp.Recipe(learning_rate=1e-3), rksp_options())
+    found = rksp.score(source, recipe={"learning_rate": 1e-3}, **FAST)
+    assert found.probability_failed == evaluation.risk.probability_failed
+
+
+def rksp_options():
+    from rksp.options import MeasureOptions
+
+    return MeasureOptions(**FAST)
+
+
+def test_a_factory_is_drawn_anew_at_another_seed(monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    source = resolve("given_models:gpt")
+    assert source.at(0) is source
+    other = source.at(1)
+    assert other.seed == 1 and not torch.equal(other.model.head.weight, source.model.head.weight)
+    assert torch.equal(source.build(1).head.weight, other.model.head.weight)
+
+
+@pytest.mark.parametrize(
+    ("factory", "sentence"),
+    {
+        "no_loss": "The batch has no target and the model has no loss of its own; give loss=",
+        "no_batch": "comes without a batch",
+        "raises": "given_models:raises failed (LookupError: the weights are elsewhere)",
+        "rubbish": "returned list, not a torch.nn.Module, (model, batch)",
+        "tokens": "returned Tensor, not a torch.nn.Module",
+    }.items(),
+)
+def test_what_a_factory_lacks_is_said_in_one_sentence(factory, sentence, capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    assert left_with(["score", f"given_models:{factory}", "--snapshots", "128"]) == 2
+    said = [x for x in capsys.readouterr().err.splitlines() if "rksp: assumed" not in x]
+    said = [x for x in said if " seed 0: " not in x]  # progress
+    assert len(said) == 1 and sentence in said[0]
+
+
+def test_confirm_says_what_it_cannot_train(capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    assert left_with(["confirm", "given_models:vit", "--lr", "1e-3", "--format", "json"]) == 2
+    assert "is not a transformers model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "loss", "sentence"),
+    [
+        ("text", None, "A batch of type str holds no tensor"),
+        (torch.zeros(1, 3, 16, 16), None, "holds 1 example"),
+        (images(), 3, "loss is a int"),
+        (images(), lambda out, y: out, "not a scalar tensor"),
+        (images(), lambda out, y: torch.zeros(()), "does not depend on the model's weights"),
+        (images(), lambda out, y: out.nothing, "The loss cannot be computed (AttributeError"),
+        ((torch.zeros(4, 5), torch.zeros(4)), None, "The model cannot run on the batch"),
+        ((images()[0], torch.zeros(7, dtype=torch.long)), None, "No loss is known"),
+    ],
+)
+def test_what_cannot_be_judged_is_said(given, loss, sentence):
+    with pytest.raises(InputError) as error:
+        rksp.score(SmallViT(), given, None, loss, **FAST)
+    assert sentence in str(error.value)
+
+
+def test_what_is_no_model_to_train_is_said():
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    for model, sentence in (
+        (frozen, "no parameters to train"),
+        (nn.LazyLinear(3), "lazy parameters"),
+        (nn.Linear(2, 2, device="meta"), "meta device"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            module_source(model, torch.zeros(2, 2))
+    with pytest.raises(InputError, match="a loss but no batch"):
+        rksp.score(HandGPT(), loss=F.cross_entropy)
+    with pytest.raises(InputError, match="Only a module takes"):
+        rksp.score("gpt2", tokens())
+    with pytest.raises(InputError, match="learning_rate belongs to the recipe"):
+        rksp.score(nn.Linear(2, 2), learning_rate=1e-3)
+    with pytest.raises(InputError, match="no field 'sates'; did you mean states"):
+        rksp.score(HandGPT(), tokens(), sates=3)
+
+
+def test_half_precision_is_measured_as_a_copy():
+    model = HandGPT().bfloat16()
+    source = module_source(model, tokens())
+    assert source.model is not model and source.model.head.weight.dtype == torch.float32
+    assert model.head.weight.dtype == torch.bfloat16 and "float32" in source.notes[0]
+
+
+def test_batch_norms_that_saw_nothing_are_noted():
+    model, (x, y) = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(768), nn.Linear(768, 10)), images()
+    assert "Batch norms" in module_source(model, (x, y)).notes[0]
+    model(x)
+    assert module_source(model, (x, y)).notes == ()
+
+
+def test_a_transformer_is_equivalent_to_itself():
+    model = nn.Sequential(nn.Embedding(99, 64), *(nn.Linear(64, 64) for _ in range(36)))
+    assert equivalent_shape(model) == (64, 3)
+    assert equivalent_shape(nn.Conv2d(3, 8, 3)) == (8, 1) and equivalent_shape(nn.ReLU()) == (1, 1)
+
+
+def test_rows_cut_every_tensor_that_counts_examples():
+    inputs = {"x": torch.arange(4), "fixed": torch.arange(3), "name": "n"}
+    batch = Batch(inputs=inputs, labels=None, given=(inputs["x"], [inputs["x"]]))
+    part = batch.rows(1, 3)
+    assert part.inputs["x"].tolist() == [1, 2] and len(part.inputs["fixed"]) == 3
+    assert part.given[0].tolist() == part.given[1][0].tolist() == [1, 2]
+
+
+def test_targets_go_to_a_forward_that_takes_them():
+    ids = tokens()
+    inputs, target = split_batch(NanoGPT(), {"idx": ids, "targets": ids})
+    assert "targets" in inputs and target is ids
+    inputs, target = split_batch(HandGPT(), {"idx": ids, "targets": ids})
+    assert "targets" not in inputs and target is ids
+
+
+class Lightning:
+    """Made in a function: importing Lightning takes seconds."""
+
+    @staticmethod
+    def make(*, manual: bool = False) -> nn.Module:
+        from lightning import LightningModule
+
+        class Module(LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net, self.automatic_optimization = SmallViT(), not manual
+
+            def training_step(self, batch, index):
+                x, y = batch
+                loss = F.cross_entropy(self.net(x), y)
+                self.log("loss", loss)
+                return {"loss": loss}
+
+        return Module()
+
+
+def test_lightning_trains_by_its_own_step():
+    model, (x, y) = Lightning.make(), images()
+    found = rksp.score(model, (x, y), lr=1e-3, **FAST)
+    assert found.evidence == "response" and found.blocks == [("net.blocks", 2)]
+    expected = float(F.cross_entropy(model.net.eval()(x), y).detach())
+    assert found.loss == pytest.approx(expected, rel=1e-5)
+    model.net.eval()
+    batch = given_batch(model, (x, y), None)
+    assert torch.equal(batch.objective(model, batch).output, model.net(x))
+    with pytest.raises(InputError, match="optimizes manually"):
+        rksp.score(Lightning.make(manual=True), (x, y), **FAST)
+
+
+def test_the_objective_of_a_nan_is_a_certain_failure():
+    model = SmallViT()
+    with torch.no_grad():
+        model.head.weight.fill_(math.nan)
+    assert rksp.score(model, images(), lr=1e-3, **FAST).verdict == "risk"
+
+
+def test_a_model_that_shows_no_output_has_no_slope():
+    model, (x, y) = SmallViT(), images()
+    hidden = nn.Identity()
+    hidden.forward = lambda images: {"score": F.cross_entropy(model(images), y[: len(images)])}
+    hidden.model = model
+    found = rksp.score(hidden, x, None, lambda out, _: out["score"], lr=1e-3, **FAST)
+    assert found.output_slope is None and found.grad_norm > 0 and found.logit_std is None
+
+
+def test_a_regression_is_answered_without_a_uniform_guess():
+    x, _ = images()
+    found = rksp.score(SmallViT(), (x, x[:, 0, 0, :CLASSES].contiguous()), lr=1e-3, **FAST)
+    assert found.loss > 0 and found.uniform_loss is None and found.critical_rate > 0
+    assert "cross-entropies" in found.not_measured["logit_std"]

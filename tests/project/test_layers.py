@@ -1,0 +1,90 @@
+"""The import law: imports are absolute and point down."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from support.places import ROOT
+
+# Each room may import those above it and nothing else; the order is that of design.md.
+LAYERS = (
+    "ground", "batch", "moment", "outcome", "objective", "optimizers", "recipe", "options",
+    "kernels", "documents", "datasets", "recipe_files", "models", "measure", "spectra", "features",
+    "checks", "classifiers", "assessment", "watch", "lab", "grid", "confirm", "report", "result",
+    "scoring", "bench", "cli",
+)  # fmt: skip
+# Inside the ground, in the same way: it is what everything stands on.
+GROUND = (
+    "errors", "text", "processes", "allocator", "files", "factory", "sizes", "flags",
+    "option_lines",
+)  # fmt: skip
+
+
+def _layer(module: str) -> tuple[int, int]:
+    """Return the place of a module in the order; a module that has none is an error."""
+    _, room, *rest = module.split(".")
+    assert room in LAYERS, f"{module} has no layer: add it to LAYERS"
+    inner = GROUND.index(rest[0]) if room == "ground" and rest else -1
+    return LAYERS.index(room), inner
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for home in ("rksp", "cli", "kernels", "classifiers", "datasets"):
+        for path in (ROOT / home).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            parts = parts if home == "rksp" else ("rksp", *parts)
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def _imports(source: str) -> set[str]:
+    """Imported modules, those under TYPE_CHECKING and in functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def _breaches(module: str, source: str) -> list[str]:
+    own = _layer(module)
+    targets = {name for name in _imports(source) if name == "rksp" or name.startswith("rksp.")}
+    return [f"{module} -> {t}" for t in sorted(targets) if t == "rksp" or _layer(t) > own]
+
+
+def test_imports_point_down():
+    surface = ("rksp", "rksp.__main__")  # the lazy surface names every layer
+    breaches = [
+        breach
+        for module, path in sorted(_modules().items())
+        if module not in surface
+        for breach in _breaches(module, path.read_text())
+    ]
+    assert breaches == []
+
+
+def test_every_layer_is_one_package_or_module():
+    modules = _modules()
+    rooms = {m.split(".")[1] for m in modules if m != "rksp"} - {"__main__"}
+    assert sorted(LAYERS) == sorted(rooms)
+    ground = {m.split(".")[2] for m in modules if m.startswith("rksp.ground.")}
+    assert sorted(GROUND) == sorted(ground)
+
+
+def test_the_law_can_be_broken():
+    assert _breaches("rksp.recipe", "from rksp.cli import app") == ["rksp.recipe -> rksp.cli"]
+    assert _breaches("rksp.ground.errors", "import rksp.models.resolve")
+    assert _breaches("rksp.ground.flags", "from rksp.ground.option_lines import x")
+    assert _breaches("rksp.cli", "from rksp.recipe import Recipe") == []
+    idle = "if TYPE_CHECKING:\n    from rksp.cli import app"
+    assert _breaches("rksp.recipe", idle) == ["rksp.recipe -> rksp.cli"]
+    with pytest.raises(AssertionError, match="relative"):
+        _breaches("rksp.cli", "from . import app")
+    with pytest.raises(AssertionError, match="no layer"):
+        _breaches("rksp.elsewhere", "import rksp.cli")

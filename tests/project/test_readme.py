@@ -1,0 +1,101 @@
+"""The README's commands are the ones that exist, and its Python runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+from support.places import ROOT
+
+from rksp.cli import app
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def _commands() -> list[list[str]]:
+    lines = [line for block in _blocks("sh") for line in block.splitlines()]
+    found = [part.strip() for line in lines for part in line.split("&&")]
+    return [part.split() for part in found if part.startswith("rksp ")]
+
+
+def _parse(words: list[str]) -> None:
+    command = typer.main.get_command(app)
+    path = words[1:]
+    while path and path[0] in getattr(command, "commands", {}):
+        command = command.commands[path.pop(0)]
+    options = {name for p in command.params for name in p.opts}
+    for word in path:
+        if word.startswith("-"):
+            assert word in options, f"{' '.join(words)}: no option {word}"
+    assert not getattr(command, "commands", {}), f"{' '.join(words)}: no such command"
+
+
+def test_the_readme_has_commands():
+    assert len(_commands()) >= 5
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_every_command_parses(words):
+    _parse(words)
+
+
+def test_that_check_can_fail():
+    with pytest.raises(AssertionError, match="no option --speed"):
+        _parse(["rksp", "score", "gpt2", "--speed"])
+    with pytest.raises(AssertionError, match="no such command"):
+        _parse(["rksp", "scores", "gpt2"])
+
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def _spoken(text: str) -> tuple[list[str], list[float]]:
+    """The words and the numbers outside of the table of blocks, whose κ(V) depends on the BLAS."""
+    lines = [line for line in text.splitlines() if not line.startswith("transformer.h.")]
+    joined = re.sub(r"[▁-█]+", " ", " ".join(lines))
+    return _NUMBER.sub("#", joined).split(), [float(n) for n in _NUMBER.findall(joined)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "verb"), [(0, "score"), (1, "confirm")])
+def test_the_output_of_the_readme_is_what_its_command_prints(place, verb, tmp_path):
+    told = next(words for words in _commands() if words[1] == verb)
+    done = subprocess.run(
+        [sys.executable, "-c", "from rksp.cli import main; main()", *told[1:]],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+        cwd=tmp_path,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    words, numbers = _spoken(_blocks("text")[place])
+    printed, found = _spoken(done.stdout if verb == "score" else done.stdout.split("\n\n")[0])
+    assert printed == words
+    assert found == pytest.approx(numbers, rel=0.1, abs=0.02)
+
+
+def test_the_python_of_the_readme_runs():
+    blocks = _blocks("python")
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert 0 <= names["profile"].spectra.published_score <= 1
+    assert 0 <= names["result"].probability_failed <= 1
+
+
+def test_the_ci_script_does_what_the_readme_says():
+    script = (ROOT / ".ci" / "run").read_text()
+    install = "-c constraints.txt '.[test]'"
+    assert install in README
+    assert install in script
+    assert "pytest -q" in README
+    assert "pytest -q" in script

@@ -1,0 +1,167 @@
+"""The table of optimizers: everyone else reads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from rksp.assessment.evidence import first_step
+from rksp.ground.errors import InputError
+from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
+from rksp.optimizers.adam_kin import AdamKin, Mars
+from rksp.recipe import Recipe
+
+NAMES = [spec.name for spec in OPTIMIZERS]
+MADE = [spec.name for spec in OPTIMIZERS if spec.make is not None]
+
+
+def test_a_recipe_chooses_among_the_table():
+    assert list(get_args(Recipe.model_fields["optimizer"].annotation)) == NAMES
+    assert {spec.family for spec in OPTIMIZERS} == set(get_args(Family))
+
+
+def test_an_optimizer_that_is_only_known_is_refused_with_the_way_out():
+    assert MADE == ["adamw", "sgd", "lion", "adafactor", "muon", "nadamw", "cautious", "mars"]
+    with pytest.raises(InputError, match="'soap', but cannot take its steps; choose adamw, sgd"):
+        make_optimizer(nn.Linear(2, 2), Recipe(optimizer="soap", learning_rate=1e-3))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_optimizer_can_be_made_and_steps(name):
+    if name == "muon" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("torch before 2.9 has no Muon, and make_optimizer says so")
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = make_optimizer(model, Recipe(optimizer=name, learning_rate=0.1))
+    model(torch.ones(3, 4)).square().sum().backward()
+    optimizer.step()
+    moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
+    assert moved[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_step_depends_on_fields_of_the_table_alone(name):
+    other = Recipe(optimizer=name, max_steps=7, adam_beta1=0.5, batch_size=3, momentum=0.1)
+    reads_beta1 = "adam_beta1" in optimizer_spec(name).first_step
+    assert (first_step(other) == first_step(Recipe(optimizer=name))) is not reads_beta1
+    decayed = other.model_copy(update={"weight_decay": 0.5})
+    assert first_step(decayed) != first_step(other)
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "loss"),
+    [
+        ("adamw_torch_fused", "adamw", ""),
+        ("paged_adamw_8bit", "adamw", ""),
+        ("AdamW", "adamw", ""),
+        ("FusedAdam", "adamw", "weight decay decoupled"),
+        ("lion_8bit", "lion", ""),
+        ("torch.optim.SGD", "sgd", ""),
+        ("Adafactor", "adafactor", ""),
+        ("MuonWithAuxAdam", "muon", ""),
+        ("AdEMAMix", None, ""),
+        ("SophiaG", "sophia", ""),
+        ("cautious_adamw", "cautious", ""),
+        ("rprop", None, ""),
+    ],
+)
+def test_names_of_trainers(said, name, loss):
+    spec, lost = optimizer_named(said)
+    assert (None if spec is None else spec.name, lost) == (name, loss)
+
+
+def test_the_table_needs_no_torch():
+    code = "import sys, rksp.recipe, rksp.options; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def _walk(name: str, gradients: list[torch.Tensor], start: torch.Tensor) -> torch.Tensor:
+    """Return a weight after a step along each of several gradients."""
+    model = nn.Linear(3, 2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(start)
+    optimizer = make_optimizer(
+        model, Recipe(optimizer=name, learning_rate=0.1, adam_beta2=0.98, weight_decay=0.5)
+    )
+    for gradient in gradients:
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+    return model.weight.detach()
+
+
+def _by_hand(name: str, gradients: list[torch.Tensor], start: torch.Tensor) -> torch.Tensor:
+    """Take the same steps from the papers' equations, one after the other."""
+    beta1, beta2, eps = 0.9, 0.98, 1e-8
+    weight, mean, square, last = start.clone(), 0.0, 0.0, None
+    for t, gradient in enumerate(gradients, start=1):
+        seen = gradient
+        if name == "mars" and last is not None:
+            seen = gradient + 0.025 * beta1 / (1 - beta1) * (gradient - last)
+        if name == "mars" and seen.norm() > 1:
+            seen = seen / seen.norm()
+        last = gradient
+        mean = beta1 * mean + (1 - beta1) * seen
+        square = beta2 * square + (1 - beta2) * seen**2
+        ahead = mean / (1 - beta1**t)
+        if name == "nadamw":
+            ahead = beta1 * mean / (1 - beta1 ** (t + 1)) + (1 - beta1) * seen / (1 - beta1**t)
+        update = ahead / ((square / (1 - beta2**t)).sqrt() + eps)
+        if name == "cautious":
+            kept = (update * gradient > 0).double()
+            update = update * kept / kept.mean()
+        weight = weight * (1 - 0.1 * 0.5) - 0.1 * update
+    return weight
+
+
+@pytest.mark.parametrize("name", ["adamw", "nadamw", "cautious", "mars"])
+def test_the_kin_of_adam_take_the_steps_of_their_papers(name):
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    start, gradients = draw(), [draw() for _ in range(5)]
+    torch.testing.assert_close(_walk(name, gradients, start), _by_hand(name, gradients, start))
+    others = {"adamw", "nadamw", "cautious", "mars"} - {name}
+    for other in others:  # a negative control: the five steps tell them apart
+        gap = (_walk(name, gradients, start) - _by_hand(other, gradients, start)).abs().max()
+        assert gap > 1e-3
+
+
+def test_kin_that_change_nothing_are_adamw():
+    model = nn.Linear(4, 3)
+    twin = nn.Linear(4, 3)
+    twin.load_state_dict(model.state_dict())
+    options = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    ours = AdamKin(model.parameters(), **options)
+    torchs = torch.optim.AdamW(twin.parameters(), **options)
+    for seed in range(4):
+        inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+        for net, optimizer in ((model, ours), (twin, torchs)):
+            optimizer.zero_grad()
+            net(inputs).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(model.weight, twin.weight)
+
+
+def test_a_state_can_be_saved_and_goes_on():
+    def gradient(seed):
+        return torch.randn(3, generator=torch.Generator().manual_seed(seed))
+
+    weight, copy = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    whole, halted = Mars([weight], lr=0.1), Mars([copy], lr=0.1)
+    for seed in range(4):
+        weight.grad = gradient(seed)
+        whole.step()
+    for seed in range(2):
+        copy.grad = gradient(seed)
+        halted.step()
+    resumed = Mars([copy], lr=0.1)
+    resumed.load_state_dict(halted.state_dict())
+    for seed in range(2, 4):
+        copy.grad = gradient(seed)
+        resumed.step()
+    assert torch.equal(weight, copy)

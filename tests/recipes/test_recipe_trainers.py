@@ -1,0 +1,193 @@
+"""What is particular to one trainer: where a run starts, schedules, defaults, shapes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.places import RUN_CONFIGS as CONFIGS
+
+from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
+from rksp.recipe_files.registry import read_recipe_file
+
+
+def changed(tmp_path: Path, name: str, *changes: tuple[str, str], more: str = ""):
+    """A real file with some of its text replaced, read."""
+    source = CONFIGS / name
+    text = source.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    path = tmp_path / source.name
+    path.write_text(text + more, encoding="utf-8")
+    return read_recipe_file(path)
+
+
+def test_levanter_fields_of_an_included_optimizer_are_assumed(tmp_path):
+    text = "optimizer: !include other.yaml\ntrainer: {train_batch_size: 8, mp: bfloat16}\n"
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    read = read_recipe_file(path)
+    for field in ("learning_rate", "adam_beta2", "weight_decay", "schedule"):
+        assert read.field(field).origin.kind == "assumed", field
+        assert "outside this file" in read.field(field).origin.text
+    assert any("!include other.yaml" in note for note in read.notes)
+
+
+def test_levanter_without_a_batch_size_is_recognized_and_trains_400000_steps(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "model: {type: gpt2}\ntrainer: {mp: p=f32, wandb: {project: x}}\noptimizer: {}\n",
+        encoding="utf-8",
+    )
+    recipe = read_recipe_file(path).recipe()
+    assert (recipe.max_steps, recipe.warmup_steps, recipe.batch_size) == (400_000, 4000, 512)
+    assert recipe.precision == "fp32"
+
+
+def test_levanter_batch_schedules_ramp(tmp_path):
+    read = changed(
+        tmp_path, "levanter/gpt2_small_fast_muon.yaml",
+        ("size: 256", "size: [{start: 0, value: 64}, {start: 9, value: 256}]"),
+    )  # fmt: skip
+    assert read.recipe().batch_ramp == ((0, 64), (9, 256))
+    assert read.recipe().batch_size == 256
+
+
+def test_levanter_stable_makes_a_plateau(tmp_path):
+    read = changed(
+        tmp_path, "levanter/gpt2_small_fast_muon.yaml",
+        ("type: muon\n", "type: muon\n  stable: 0.5\n  lr_schedule: linear\n"),
+    )  # fmt: skip
+    recipe = read.recipe()
+    assert (recipe.schedule, recipe.decay_shape) == ("wsd", "linear")
+    assert recipe.decay_steps == 20_000 - 200 - 10_000
+
+
+def test_levanter_can_start_from_the_hub(tmp_path):
+    read = changed(tmp_path, "levanter/llama2_7b.yaml", more="\ninitialize_from_hf: org/name\n")
+    assert (read.target.name, read.target.overrides) == ("org/name", {})
+
+
+def test_llm_foundry_starts_from_random_weights_unless_pretrained():
+    read = read_recipe_file(CONFIGS / "llm-foundry" / "gpt-neo-125m.yaml")
+    assert read.target.name == "gpt_neo"  # not the Hub's weights
+    assert read.target.overrides["num_layers"] == 12
+
+
+def test_olmo_says_that_it_continues(tmp_path):
+    read = changed(tmp_path, "olmo/OLMo-20M.yaml", ("load_path: null", "load_path: /a/step100"))
+    assert any("continues from /a/step100" in note for note in read.notes)
+
+
+def test_nanogpt_characters_are_65_and_init_from_starts_from_weights():
+    home = CONFIGS / "restated" / "nanogpt"
+    assert read_recipe_file(home / "train_shakespeare_char.py").target.overrides["vocab_size"] == 65
+    assert read_recipe_file(home / "train_gpt2.py").target.overrides["vocab_size"] == 50304
+    assert (
+        read_recipe_file(home / "finetune_shakespeare.py").target.name == "openai-community/gpt2-xl"
+    )
+
+
+def test_nanotron_mup_is_said(tmp_path):
+    name = "nanotron/sp_350m_llama_config.yaml"
+    read = changed(tmp_path, name, ("    std: 0.03125", "    use_mup: true\n    #"))
+    assert any("use_mup" in note and "rates" in note for note in read.notes)
+
+
+def test_nanotron_plateau_is_a_wsd(tmp_path):
+    name = "nanotron/sp_350m_llama_config.yaml"
+    read = changed(
+        tmp_path, name, ("lr_decay_starting_step: null", "lr_decay_starting_step: 340"),
+        ("lr_decay_style: cosine", "lr_decay_style: 1-sqrt"),
+    )  # fmt: skip
+    recipe = read.recipe()
+    assert (recipe.schedule, recipe.decay_shape, recipe.decay_steps) == ("wsd", "sqrt", 100)
+
+
+def test_gpt_neox_decays_a_tenth_since_2024(tmp_path):
+    read = changed(tmp_path, "gpt-neox/125M.yml", ('"weight_decay": 0.1,', ""))
+    field = read.field("weight_decay")
+    assert (field.value, field.origin.kind) == (0.1, "trainer")
+
+
+def test_gpt_neox_llama_and_mistral_shapes(tmp_path):
+    name = "gpt-neox/125M.yml"
+    llama = (
+        '"norm": "rmsnorm", "activation": "swiglu", "intermediate_size": 2048, "num_kv_heads": 4'
+    )
+    read = changed(tmp_path, name, ('"norm": "layernorm"', llama))
+    assert read.target.name == "llama"
+    assert read.target.overrides["num_key_value_heads"] == 4
+    read = changed(
+        tmp_path, name, ('"norm": "layernorm"', llama + ', "sliding_window_width": 4096')
+    )
+    assert read.target.name == "mistral"
+
+
+def test_litgpt_model_config_is_a_shape(tmp_path):
+    shape = (
+        "model_config: {n_layer: 4, n_head: 8, n_embd: 64, n_query_groups: 2, vocab_size: 100, "
+        "norm_class_name: RMSNorm, intermediate_size: 128, block_size: 256}"
+    )
+    read = changed(tmp_path, "litgpt/microllama.yaml", ("model_config:", shape))
+    assert read.target.name == "llama"
+    assert read.target.overrides["num_key_value_heads"] == 2
+    assert read.target.overrides["vocab_size"] == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "peft", "objective"),
+    [
+        ("torchtune/llama2_7B_lora_dpo.yaml", "lora", "dpo"),
+        ("restated/trl/zephyr_dpo_qlora.yaml", "qlora", "dpo"),
+        ("restated/llama-factory/llama3_lora_reward.yaml", "lora", "reward"),
+        ("restated/ms-swift/qlora_bnb.sh", "qlora", "lm"),
+        ("restated/litgpt/llama-2-7b_lora.yaml", "lora", "lm"),
+    ],
+)
+def test_adapters_and_other_losses_are_said(name, peft, objective):
+    read = read_recipe_file(CONFIGS / name)
+    recipe = read.recipe()
+    assert (recipe.peft, recipe.objective) == (peft, objective)
+    assert any("adapters" in note for note in read.notes)
+    assert (objective == "lm") != any("another loss" in note for note in read.notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "precision"),
+    [("", "bf16-pure"), ("fsdp: full_shard\n", "bf16"), ("use_peft: true\n", "bf16")],
+)
+def test_weights_loaded_in_bf16_stay_so_unless_something_keeps_float32(tmp_path, more, precision):
+    read = changed(tmp_path, "restated/trl/zephyr_sft_full.yaml", more=more)
+    assert read.recipe().precision == precision
+
+
+def test_megatron_ramps_take_an_equal_share_of_the_samples():
+    recipe = read_recipe_file(CONFIGS / "restated" / "megatron" / "gpt3_175b.sh").recipe()
+    ramp = recipe.batch_ramp
+    assert ramp[0] == (0, 16)
+    assert ramp[-1][1] == 1536
+    taken = sum((end - start) * size for (start, size), (end, _) in pairwise(ramp))
+    assert taken == pytest.approx(5_859_375, rel=1e-2)
+
+
+def test_rates_of_their_own_are_said():
+    home = CONFIGS / "restated"
+    modded = read_recipe_file(home / "modded-nanogpt" / "train_gpt2.py")
+    assert any("Adam at 0.6" in note for note in modded.notes)
+    megatron = read_recipe_file(home / "megatron" / "llama3_8b.sh")
+    assert any("their own rate (0.0005)" in note for note in megatron.notes)
+
+
+def test_names_of_models():
+    assert shape_of("qwen3_8b_first_85_pct_layers")[1]["num_hidden_layers"] == 36
+    assert shape_of("gpt3:c768")[1]["n_embd"] == 768
+    assert shape_of("llama3_8") is None
+    assert (
+        hub_id_of("/tmp/Meta-Llama-3-8B-Instruct/original/")
+        == "meta-llama/Meta-Llama-3-8B-Instruct"
+    )
+    assert hub_id_of("/tmp/my_run") is None
+    assert hub_id_of("checkpoints/<NAME>") is None

@@ -1,0 +1,47 @@
+"""`rksp explain` knows every word that a page prints."""
+
+from __future__ import annotations
+
+import pytest
+from support.commands import left_with
+
+from rksp.report.glossary.find import WORDS, find_word
+from rksp.spectra.status import Status
+
+KNOWN = {
+    "RKSP101": "initial-loss",
+    "attention-entropy": "RKSP",
+    "M≈1": "0.90 and 1.05",
+    "eta": "no linear map",
+    "RKSP001": "above the bar",
+    "start_here": "expected excess loss",
+    "rank deficient": "--rank",
+    "attention-logits": "qk_clip",
+    "qk-clip": "arm of rksp confirm",
+    "bitflip": "a fault",
+}
+
+
+@pytest.mark.parametrize("word", KNOWN)
+def test_a_word_is_explained(word, capsys):
+    assert left_with(["explain", word]) == 0
+    assert KNOWN[word] in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_unknown_word_names_the_nearest(capsys):
+    assert left_with(["explain", "spektral radius"]) == 2
+    assert "did you mean spectral radius" in capsys.readouterr().err
+
+
+def test_every_spelling_leads_to_its_own_word():
+    names = [name for word in WORDS for name in (word.name, *word.spellings)]
+    assert len({name.lower() for name in names}) == len(names)
+    for word in WORDS:
+        assert all(find_word(name) is word for name in (word.name, *word.spellings))
+    assert find_word("zork") is None
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not Status.OK])
+def test_every_status_is_explained(status, capsys):
+    assert left_with(["explain", status.value.replace("_", " ")]) == 0
+    assert status.remedy.split()[0] in capsys.readouterr().out

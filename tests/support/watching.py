@@ -1,0 +1,53 @@
+"""One watched step of a tiny model, and alarms of artificial series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from support.tiny_models import loss_of
+from torch import Tensor, nn
+
+from rksp.moment import Moment
+from rksp.watch.monitors.alarm import Alarm
+from rksp.watch.monitors.base import Monitor, Reading
+from rksp.watch.monitors.rules import Rules, replay
+from rksp.watch.monitors.watch import Watch
+
+
+def observe(
+    model: nn.Module, monitor: Monitor, inputs: Tensor, *, step: int = 0, watch: Watch | None = None
+) -> list[Reading]:
+    """Return the readings of one step's forward pass, backward pass and (absent) update."""
+    if watch is None:
+        watch = Watch([monitor])
+        assert watch.bind(model) == {}
+    before = len(watch.readings)
+    watch.begin_step(step)
+    loss_of(model(inputs)).backward()
+    watch.after_backward(Moment(step=step, model=model))
+    watch.after_update(Moment(step=step, model=model))
+    model.zero_grad()
+    assert watch.silent == {}
+    return watch.readings[before:]
+
+
+def values_of(readings: Sequence[Reading], quantity: str) -> dict[str, float]:
+    """Return layer → value of one quantity."""
+    return {r.layer: r.value for r in readings if r.quantity == quantity}
+
+
+def alarms_of(quantity: str, rows: Mapping[str, Sequence[float]]) -> list[Alarm]:
+    """Return the alarms of the default rules on series of one quantity, layer by layer."""
+    count = len(next(iter(rows.values())))
+    readings = [
+        Reading(monitor="m", quantity=quantity, step=step, layer=layer, value=float(values[step]))
+        for step in range(count)
+        for layer, values in rows.items()
+    ]
+    return replay(readings, Rules())
+
+
+def noise(count: int, seed: int = 0) -> np.ndarray:
+    """Return standard normal samples."""
+    return np.random.default_rng(seed).standard_normal(count)
