@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rksp.ground.errors import InputError, nearest
-from rksp.recipe_files import (
+from rksp.recipe_files.parse.document import Document, load_document
+from rksp.recipe_files.readers import (
     axolotl,
     deepspeed,
     fairseq,
@@ -32,7 +33,6 @@ from rksp.recipe_files import (
     torchtune,
     trl,
 )
-from rksp.recipe_files.parse.document import Document, load_document
 from rksp.recipe_files.said.origin import RecipeFile
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader

@@ -6,9 +6,9 @@ because TRITON_INTERPRET must be set before triton is imported.
 
 from __future__ import annotations
 
-import kernel_cases as cases
 import pytest
 import torch
+from support import kernel_cases as cases
 
 from rksp.ground.errors import InputError
 from rksp.kernels import covariance as cov

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import kernel_cases as cases
 import pytest
 import torch
+from support import kernel_cases as cases
 
 from rksp.kernels import dispatch
 from rksp.kernels import newton_schulz as newton

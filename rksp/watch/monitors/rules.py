@@ -26,11 +26,11 @@ class Rules:
     *over the bar* at z ≥ `run_z`. An alarm is a warning at z ≥ `single_z` once, or after
     `run_length` samples over the bar in a row. It is critical after `critical_length` of them,
     beyond a hard limit, or at once if z or a jump is `critical_factor` times its threshold. A ratio
-    to the median counts only `ratio_z` spreads away from it. Both
-    thresholds grow if samples are few or autocorrelated (see `rksp.watch.monitors.baseline`), so a
-    series of 20 samples can alarm, but only on values beyond its own uncertainty. A smooth series is
-    judged by its jumps too. A sample warns if it is `single_z` times further from the last one than
-    neighbors usually are, and if it is as many jumps, or a z of `run_z`, from the expected value.
+    to the median counts only `ratio_z` spreads away from it. Both thresholds grow if samples are
+    few or autocorrelated (`rksp.watch.monitors.baseline`), so a series of 20 samples can alarm, but
+    only on values beyond its own uncertainty. A smooth series is judged by its jumps too. A sample
+    warns if it is `single_z` times further from the last one than neighbors usually are, and if it
+    is as many jumps, or a z of `run_z`, from the expected value.
     After an alarm the quantity's baseline is frozen until no layer was over the bar for
     `run_length` samples.
 

@@ -49,8 +49,9 @@ class LoopWatch:
     for all.
 
     Interventions act as in `rksp.watch.training.run`. With interventions, a step whose loss is not
-    finite is dropped: its gradients are set to None. A factor of an intervention on the learning rate is
-    applied to the optimizer's groups only while the optimizer steps, so the schedule never sees it.
+    finite is dropped: its gradients are set to None. A factor of an intervention on the learning
+    rate is applied to the optimizer's groups only while the optimizer steps, so the schedule never
+    sees it.
 
     Attributes:
         watch: Readings, alarms, costs and silent monitors.
