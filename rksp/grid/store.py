@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
+
 from rksp.grid.cell import Cell, Options
 from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
@@ -344,9 +346,6 @@ def _may_live(owner: str) -> bool:
     if found is None or found["host"] != socket.gethostname():
         return True
     try:
-        os.kill(int(found["process"]), 0)
-    except (ProcessLookupError, OverflowError):
+        return psutil.pid_exists(int(found["process"]))
+    except OverflowError:  # no system counts that far
         return False
-    except PermissionError:
-        return True
-    return True

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 
+import psutil
+
 # Environment of a worker. Without it Python puts the working folder first on the path, and would
 # import a file of the repository under test in place of an installed package.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
@@ -31,6 +33,7 @@ def end_with(coordinator: int) -> None:
 
 
 def _watch(coordinator: int) -> None:
-    while os.getppid() == coordinator:
+    # Windows keeps the number of a dead parent, so that it is looked up too.
+    while os.getppid() == coordinator and psutil.pid_exists(coordinator):
         time.sleep(_INTERVAL)
     os._exit(1)

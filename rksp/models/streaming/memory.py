@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from rksp.ground.errors import InputError
 from rksp.models.streaming.units import Unit
@@ -152,23 +152,15 @@ def readable(size: int) -> str:
 
 
 def resident_memory() -> int:
-    """Return the bytes of this process in memory, or its peak if the system reports no more."""
-    status = Path("/proc/self/statm")
-    if status.exists():
-        return int(status.read_text().split()[1]) * resource.getpagesize()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Return the bytes of this process in memory."""
+    return psutil.Process().memory_info().rss
 
 
 def free_memory() -> int:
     """Return the bytes this process may hold: nine tenths of free plus already held memory."""
-    information = Path("/proc/meminfo")
-    free = []
-    if information.exists():
-        lines = dict(line.split(":") for line in information.read_text().splitlines())
-        free.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    free += [spare for files in _CONTAINERS if (spare := _container(*files)) is not None]
-    return int(_SHARE * (min(free) + resident_memory())) if free else 8 * 10**9
+    containers = [spare for files in _CONTAINERS if (spare := _container(*files)) is not None]
+    free = min([psutil.virtual_memory().available, *containers])
+    return int(_SHARE * (free + resident_memory()))
 
 
 def _container(limit: str, usage: str, name: str) -> int | None:
