@@ -45,8 +45,8 @@ class TrialOptions(BaseModel):
             "--arm",
             (
                 "baseline, rate=0.3 (a factor on the learning rate), or an intervention (kss, "
-                "clip=0.5, kss:weight=1+clip=1); repeatable. The default is baseline and "
-                "rate=0.3."
+                "clip=0.5, kss:weight=1+clip=1); repeatable. The default is baseline and the "
+                "predicted learning rate to start with, or rate=0.3 where there is none below."
             ),
             unit="arm",
         ),
@@ -88,10 +88,10 @@ class TrialOptions(BaseModel):
             ),
         ),
     ] = None
-    fail_on: Annotated[
+    bar: Annotated[
         float,
-        Flag("--fail-on", "The prediction is a risk from this P(failed) on.", unit="probability"),
-    ] = 0.5
+        Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
+    ] = Field(default=0.5, gt=0, le=1)
     exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
 
 
@@ -150,13 +150,13 @@ def _confirmed(
         return run_confirmation(
             source,
             run.recipe,
-            parse_arms(trials.arms or ["rate=0.3"]),
+            parse_arms(trials.arms) if trials.arms else None,
             steps=trials.steps,
             seeds=range(measure.seed, measure.seed + trials.seeds),
             faults=trials.faults,
             monitors=trials.monitors or ("all",),
             options=measure,
-            threshold=trials.fail_on,
+            threshold=trials.bar,
             text=trials.text,
             device=trials.device,
             folder=trials.keep,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Annotated, get_args
 
@@ -152,8 +153,17 @@ def _part(word: str) -> tuple[str, Rows] | None:
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
             if wanted == name.replace("-", "_"):
-                return f"{name}, {noun}", [("Does", _summary(kind))]
+                return f"{name}, {noun}", [("Does", _summary(kind)), *_arguments(kind)]
     return None
+
+
+def _arguments(kind: type) -> Iterator[tuple[str, str]]:
+    """Yield each option with its default and what its docstring says of it."""
+    text = inspect.getdoc(kind) or ""
+    said = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", text.partition("Args:")[2], re.M))
+    for name, parameter in inspect.signature(kind).parameters.items():
+        default = "" if parameter.default in ("", None) else f"={parameter.default}"
+        yield f"{name}{default}", " ".join(said.get(name, "").split())
 
 
 def _summary(kind: type) -> str:

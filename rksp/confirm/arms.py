@@ -12,6 +12,7 @@ from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
 
 BASELINE = "baseline"
 _RATE = "rate"
+_LOWER = 0.9  # of the recipe's rate; a start above it would train the baseline twice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,17 @@ def parse_arms(texts: Sequence[str]) -> list[Arm]:
         raise InputError(f"Arm {twice[0]!r} was given twice; give each once.")
     others = [text for text in texts if text != BASELINE]
     return [parse_arm(text) for text in (BASELINE, *others)]
+
+
+def default_arms(rate: float, start_here: float | None) -> list[Arm]:
+    """Return the baseline and the same run at the rate to start with, or at 0.3 of its own.
+
+    Args:
+        rate: The recipe's learning rate.
+        start_here: The predicted rate to start with, if there is one.
+    """
+    share = 1.0 if start_here is None else start_here / rate
+    return parse_arms([f"{_RATE}={share:.2g}" if share < _LOWER else f"{_RATE}=0.3"])
 
 
 def _factor(text: str, value: str) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from rksp.assessment.pipeline import evaluate
 from rksp.batch import Batch
-from rksp.confirm.arms import Arm
+from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import training_batches, trivial_loss
 from rksp.confirm.finished import FinishedRuns
@@ -57,7 +57,7 @@ def shortened(recipe: Recipe, steps: int) -> Recipe:
 def confirm(
     source: ModelSource,
     recipe: Recipe,
-    arms: Sequence[Arm],
+    arms: Sequence[Arm] | None = None,
     *,
     steps: int = STEPS,
     seeds: Sequence[int] = (0, 1, 2),
@@ -75,7 +75,7 @@ def confirm(
     Args:
         source: The model that would be trained.
         recipe: How it would be trained; it needs a learning rate.
-        arms: The arms, the baseline first.
+        arms: The arms, the baseline first; default the baseline and `default_arms`.
         steps: The length of every run; see `shortened`.
         seeds: Seeds of initialization, data order, dropout and faults.
         faults: Lines for the registry of faults.
@@ -93,14 +93,7 @@ def confirm(
         InputError: Something cannot be used; raised before anything is trained.
         NotCovered: An intervention or fault finds nothing to act on in this model.
     """
-    if recipe.learning_rate is None:
-        raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
-    source.check_size()
-    if source.config is None:
-        raise InputError(
-            f"{source.target} is not a transformers model, and rksp confirm trains on its own "
-            "text or images; train it in your own loop with rksp.watch.training.callbacks."
-        )
+    _check(source, recipe)
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
@@ -108,11 +101,12 @@ def confirm(
     if monitors:
         make_monitors(monitors)
     trained = shortened(recipe, steps)
-    _rehearse(source, trained, arms, faults)
+    usual = arms or default_arms(recipe.learning_rate, None)
+    _rehearse(source, trained, usual, faults)
     runs = _Runs(
         source=source,
         recipe=trained,
-        arms=arms,
+        arms=usual,
         seeds=seeds,
         faults=faults,
         monitors=monitors,
@@ -127,6 +121,8 @@ def confirm(
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, threshold)
+        if arms is None:
+            runs = replace(runs, arms=default_arms(recipe.learning_rate, prediction.start_here))
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
@@ -276,6 +272,27 @@ def _report(
         provenance=_provenance(device),
         timings=timings,
     )
+
+
+def _check(source: ModelSource, recipe: Recipe) -> None:
+    """Refuse what cannot be trained, or would be trained as something else.
+
+    Raises:
+        InputError: There is no rate, no model of transformers, or the recipe trains adapters.
+    """
+    if recipe.learning_rate is None:
+        raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
+    source.check_size()
+    if source.config is None:
+        raise InputError(
+            f"{source.target} is not a transformers model, and rksp confirm trains on its own "
+            "text or images; train it in your own loop with rksp.watch.training.callbacks."
+        )
+    if recipe.peft != "none":
+        raise InputError(
+            f"rksp confirm trains all weights, and the recipe trains adapters ({recipe.peft}); "
+            "watch your own run with rksp.watch.training.callbacks, or give --peft none."
+        )
 
 
 class _Critical(Sink):

@@ -24,19 +24,25 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
             high=None,
             verdict="not assessed" if is_missing else "cannot tell",
             reasons=reasons,
+            start_here=None,
             do_not_exceed=None,
             threshold=threshold,
         )
     probability = statistics.fmean(risk.probability_failed for risk in risks)
     is_sure = all(risk.verdict in ("ok", "risk") for risk in risks)
     verdict = "risk" if probability >= threshold else "ok" if is_sure else "caution"
-    ceilings = [risk.do_not_exceed for risk in risks if risk.do_not_exceed is not None]
     return PredictionReport(
         probability_failed=probability,
         low=statistics.fmean(risk.probability_failed_low for risk in risks),
         high=statistics.fmean(risk.probability_failed_high for risk in risks),
         verdict="cannot tell" if reasons else verdict,
         reasons=reasons,
-        do_not_exceed=min(ceilings) if len(ceilings) == len(risks) else None,
+        start_here=_least([risk.start_here for risk in risks]),
+        do_not_exceed=_least([risk.do_not_exceed for risk in risks]),
         threshold=threshold,
     )
+
+
+def _least(rates: Sequence[float | None]) -> float | None:
+    """Return the lowest rate over the seeds, or None if a seed has none."""
+    return None if None in rates else min(rates)

@@ -18,6 +18,7 @@ class PredictionReport(Part):
     high: float | None
     verdict: Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
     reasons: list[str]
+    start_here: float | None
     do_not_exceed: float | None
     threshold: float
 

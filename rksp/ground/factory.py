@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from rksp.ground.errors import InputError, nearest
 
+_PACKAGE = str(Path(__file__).parents[1])
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
@@ -56,7 +59,7 @@ def load_factory(target: str) -> Callable[[], object]:
         raise InputError(f"{target}: {module_name} cannot be imported ({error}).") from error
     except Exception as error:  # code of the user, which may raise anything
         raise InputError(
-            f"{target}: importing {module_name} failed ({type(error).__name__}: {error})."
+            f"{target}: importing {module_name} failed ({described(error)})."
         ) from error
     finally:
         sys.path.remove(here)
@@ -69,6 +72,19 @@ def load_factory(target: str) -> Callable[[], object]:
             f"{module_name} has no function {attribute}{nearest(attribute, names) or '.'}"
         )
     return lambda: _guarded(target, factory)
+
+
+def described(error: Exception) -> str:
+    """Return the type, text and place of an error in foreign code: `ValueError: …, at my.py:12`.
+
+    The place is the deepest line outside of the installed packages.
+    """
+    text = " ".join(str(error).split())[:300] or "no message"
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*installed, _PACKAGE, "<"))]
+    place = f", at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return f"{type(error).__name__}: {text}{place}"
 
 
 def _guarded(target: str, action: Callable[[], object]) -> object:

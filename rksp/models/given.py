@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from rksp.batch import Batch, mapped
 from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
-from rksp.ground.factory import load_factory
+from rksp.ground.factory import described, load_factory
 from rksp.models.auto import choose_class
 from rksp.models.given_loss import GivenLoss, Loss, split_batch
 from rksp.models.source import Kind, ModelSource, Task, hash_config
@@ -110,8 +110,7 @@ def factory_source(
             except InputError:
                 raise
             except Exception as error:  # code of the user, which may raise anything
-                text = " ".join(str(error).split())[:300] or "no message"
-                raise InputError(f"{target} failed ({type(error).__name__}: {text}).") from error
+                raise InputError(f"{target} failed ({described(error)}).") from error
         model, batch, loss = _unpacked(target, result)
         source = module_source(
             model,

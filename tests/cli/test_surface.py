@@ -37,7 +37,7 @@ OPTIONS = {
     "checks": "--audit --format",
     "confirm": RECIPE
     + MODEL
-    + "--arm --device --evidence --exit-zero --fail-on --fault --format --keep --monitor --output "
+    + "--arm --bar --device --evidence --exit-zero --fault --format --keep --monitor --output "
     "--recipe --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",

@@ -13,7 +13,7 @@ from support.commands import left_with
 
 from rksp.batch import IGNORED, Batch
 from rksp.cli.progress import sparse
-from rksp.confirm.arms import Arm, parse_arm, parse_arms
+from rksp.confirm.arms import Arm, default_arms, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
 from rksp.confirm.confirm import confirm, shortened
 from rksp.confirm.data import training_batches, trivial_loss
@@ -62,6 +62,7 @@ def _prediction(verdict: str = "risk", probability: float | None = 0.9) -> Predi
         high=None,
         verdict=verdict,
         reasons=[],
+        start_here=None,
         do_not_exceed=None,
         threshold=0.5,
     )
@@ -94,6 +95,14 @@ def test_arms_are_read_and_combined() -> None:
 def test_arms_that_mean_nothing_are_refused(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         parse_arm(text)
+
+
+def test_the_default_arm_is_the_rate_to_start_with() -> None:
+    def factors(start_here: float | None) -> list[float]:
+        return [arm.rate for arm in default_arms(1e-2, start_here)]
+
+    assert factors(2e-3) == [1.0, 0.2]
+    assert factors(None) == factors(2e-2) == factors(9.5e-3) == [1.0, 0.3]  # none is lower
 
 
 def test_the_baseline_comes_first_and_nothing_twice() -> None:
@@ -393,6 +402,9 @@ def test_the_report_is_json_without_nan_and_comes_back(report: ConfirmReport) ->
         (["gpt2", "--shrink", "--lr", "1e-3", "--monitor", "los"], "loss"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--fault", "aux_off"], "routers"),
         (["gpt2", "--lr", "1e-3", "--seeds", "0"], "--seeds"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--peft", "lora"], "trains all weights"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--bar", "7"], "--bar"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--fail-on", "0.5"], "--fail-on"),
         (["gpt2", "--shrink", "--set", "n_layer=2", "--lr", "1e-3"], "--shrink"),
     ],
 )

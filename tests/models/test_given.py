@@ -187,7 +187,7 @@ def test_a_factory_is_drawn_anew_at_another_seed(monkeypatch):
     {
         "no_loss": "The batch has no target and the model has no loss of its own; give loss=",
         "no_batch": "comes without a batch",
-        "raises": "given_models:raises failed (LookupError: the weights are elsewhere)",
+        "raises": "failed (LookupError: the weights are elsewhere, at given_models.py:",
         "rubbish": "returned list, not a torch.nn.Module, (model, batch)",
         "tokens": "returned Tensor, not a torch.nn.Module",
     }.items(),

@@ -33,6 +33,14 @@ def test_an_unknown_word_names_the_nearest(capsys):
     assert "did you mean spectral radius" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("word", "option"), [("bitflip", "where=weights"), ("zclip", "Does"), ("backoff", "factor")]
+)
+def test_a_fault_or_an_arm_is_explained_with_its_options(word, option, capsys):
+    assert left_with(["explain", word]) == 0
+    assert option in capsys.readouterr().out
+
+
 def test_every_spelling_leads_to_its_own_word():
     names = [name for word in WORDS for name in (word.name, *word.spellings)]
     assert len({name.lower() for name in names}) == len(names)

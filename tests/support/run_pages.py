@@ -56,6 +56,7 @@ def confirmation_report() -> ConfirmReport:
             high=0.99,
             verdict="risk",
             reasons=[],
+            start_here=5e-4,
             do_not_exceed=1e-3,
             threshold=0.5,
         ),

@@ -65,7 +65,8 @@ class AccelerateWatch(LoopWatch):
         self, loss: Tensor | float | None = None, *, scale: float | None = None
     ) -> list[Alarm]:
         """Average the losses; at the last micro-batch act as `LoopWatch.after_backward`."""
-        self._losses.append(float("nan") if loss is None else float(loss))
+        value = loss.detach() if isinstance(loss, Tensor) else loss
+        self._losses.append(float("nan") if value is None else float(value))
         if not self.accelerator.sync_gradients:
             self.end_micro_batch()
             return []
