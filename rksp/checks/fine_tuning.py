@@ -20,7 +20,6 @@ _ERROR = 10.0
 _FEW = 2
 _GENTLE = 1e-5
 _PREFERENCE_LOSSES = ("dpo", "kto", "orpo", "ppo", "grpo")
-_VISION = ("vit", "deit", "beit", "swin", "dinov2", "vit_mae", "convnext")
 
 
 def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -51,7 +50,7 @@ def _limit(evidence: CheckEvidence) -> float | None:
     is_preference = recipe.objective in _PREFERENCE_LOSSES
     if recipe.peft != "none":
         limit = _PREFERENCE_ADAPTERS if is_preference else _ADAPTERS
-    elif evidence.settings.family in _VISION:
+    elif evidence.settings.family.vision:
         limit = _IMAGES
     else:
         is_large = (evidence.parameters or _LARGE) >= _LARGE
