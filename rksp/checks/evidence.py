@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rksp.checks.facts import ModelFacts
-from rksp.checks.published import RATES, published_rate, runs_edge
+from rksp.checks.published import published_rate, runs_edge
 from rksp.models.declared import Declared, DeclaredShape
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
@@ -190,7 +190,7 @@ class CheckEvidence:
         without a rate or a size, for fine-tuning, under μP, and for optimizers unlike Adam.
         """
         rate, size = self.recipe.learning_rate, self.active_parameters
-        is_comparable = RATES[self.recipe.optimizer].over_adamw == 1.0
+        is_comparable = optimizer_spec(self.recipe.optimizer).rates.over_adamw == 1.0
         if rate is None or not size or self.is_fine_tuning or not is_comparable:
             return None
         return None if self.scales_rates_by_width else rate / published_rate(size)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.published import RATES
 from rksp.documents.finding import Level
 from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 
 _LARGE = 1e9  # parameters
 _WHOLE, _WHOLE_SMALL, _ADAPTERS = 1e-4, 5e-4, 5e-4
@@ -42,8 +42,8 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
 def _limit(evidence: CheckEvidence) -> float | None:
     """Return the highest usual learning rate of fine-tuning; None where none is known."""
     recipe = evidence.recipe
-    family = RATES[recipe.optimizer].family
-    if not evidence.is_fine_tuning or family not in ("adaptive", "sign"):
+    family = optimizer_spec(recipe.optimizer).family
+    if not evidence.is_fine_tuning or family not in ("adaptive", "sign-like"):
         return None
     if recipe.optimizer == "adafactor":
         return None
@@ -57,7 +57,7 @@ def _limit(evidence: CheckEvidence) -> float | None:
         limit = _WHOLE if is_large else _WHOLE_SMALL
         limit = _PREFERENCE if is_preference else limit
         limit *= max(1.0, math.sqrt(evidence.tokens / _BATCH_TOKENS))
-    return limit / 3 if family == "sign" else limit
+    return limit / 3 if family == "sign-like" else limit
 
 
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
