@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from rksp.optimizers.table import OPTIMIZERS as _TABLE
+from rksp.optimizers.table import optimizer_spec
+
 Norm = Literal["pre", "post", "none"]
 
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
@@ -20,27 +23,12 @@ _DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
 
 # These differ from AdamW by a fraction of a decade, which the public ladders give.
-ADAM_FAMILY = ("adamw", "nadamw", "cautious", "mars", "adam_mini")
-# Optimizers with the two memories of Adam; a warm-up protects these and Adafactor.
-_WITH_MEMORIES = (*ADAM_FAMILY, "lion", "sophia", "soap", "mudam", "lamb")
-_WARMED = (*_WITH_MEMORIES, "adafactor")
-# These look ahead, as Nesterov did: the newest gradient weighs more the lower beta1 is.
-_LOOKING_AHEAD = ("nadamw", "cautious")
+ADAM_FAMILY = tuple(spec.name for spec in _TABLE if spec.is_adam_kin)
 # Names other than adamw get a column each, which is 0 or 1.
-OPTIMIZERS = (
-    "lion",
-    "sgd",
-    "adafactor",
-    "muon",
-    "nadamw",
-    "cautious",
-    "mars",
-    "adam_mini",
-    "sophia",
-    "soap",
-    "kron",
-    "scion",
-    "mudam",
+OPTIMIZERS = tuple(
+    spec.name
+    for spec in _TABLE
+    if spec.labelled != "none" and not spec.counts_as and spec.name != "adamw"
 )
 
 
@@ -90,13 +78,13 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the run,
     or outlasts the second.
     """
-    is_warmed = inputs.optimizer in _WARMED
-    warmup = min(inputs.warmup_steps if is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
+    spec = optimizer_spec(inputs.optimizer)
+    warmup = min(inputs.warmup_steps if spec.is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
     first = second = None
-    if inputs.optimizer in _WITH_MEMORIES:
+    if spec.has_memories:
         first = -math.log10(1 - (inputs.beta1 if inputs.beta1 is not None else _ADAM_BETAS[0]))
         second = -math.log10(1 - (inputs.beta2 if inputs.beta2 is not None else _ADAM_BETAS[1]))
-    looks_ahead = first is not None and inputs.optimizer in _LOOKING_AHEAD
+    looks_ahead = first is not None and spec.looks_ahead
     lasting = math.log10(max(inputs.steps, _FEW_STEPS) / _FEW_STEPS)
     features = {
         "width": math.log10(inputs.width),

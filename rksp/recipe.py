@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rksp.ground.flags import Flag, checked
-from rksp.optimizers.table import OPTIMIZERS
+from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class
 
 Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]
 Schedule = Literal[
@@ -32,6 +32,14 @@ Objective = Literal[
     "distillation",
     "other",
 ]
+
+
+def _optimizer(value: object) -> object:
+    """Return the name of a class of optimizers, such as `torch.optim.AdamW`."""
+    if not isinstance(value, type):
+        return value
+    spec = optimizer_of_class(value)
+    return value.__name__ if spec is None else spec.name
 
 
 def _entries(value: object) -> object:
@@ -60,9 +68,11 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    optimizer: Annotated[Optimizer, Flag("--optimizer", "What turns gradients into updates.")] = (
-        "adamw"
-    )
+    optimizer: Annotated[
+        Optimizer,
+        BeforeValidator(_optimizer),
+        Flag("--optimizer", "What turns gradients into updates."),
+    ] = "adamw"
     learning_rate: Annotated[
         float | None,
         Flag(

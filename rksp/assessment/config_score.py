@@ -22,6 +22,7 @@ from rksp.documents.score import (
 )
 from rksp.features import extract
 from rksp.ground.errors import ArtifactError, InputError
+from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
 
@@ -59,9 +60,11 @@ def score_configuration(
         )
     bars = {"threshold": threshold, "risk": risk}
     answer, missing = _assessed(source, recipe, classifier, **bars)
+    said = Declared(source.config, source.task)
     checked = recipe_findings(
         recipe,
         source.config,
+        task=source.task,
         is_pretrained=source.is_pretrained,
         answer=answer if answer is not None and not answer.reasons else None,
     )
@@ -74,9 +77,9 @@ def score_configuration(
             source,
             name=source.target,
             model_type=getattr(source.config, "model_type", None),
-            parameters=source.num_parameters,
+            parameters=_parameters(source, said),
             blocks=[],
-            width=getattr(source.config, "hidden_size", 0) or 0,
+            width=said.width or 0,
             probe="nothing",
             notes=list(source.notes),
         ),
@@ -125,3 +128,9 @@ def _assessed(
         return assess(extract(), inputs, model, learning_rate=rate, doubts=doubts, **bars), None
     except (ArtifactError, InputError) as error:
         return None, str(error)
+
+
+def _parameters(source: ModelSource, said: Declared) -> int | None:
+    """Return the number of parameters; one that was not counted is computed."""
+    shape = said.shape()
+    return source.num_parameters or (None if shape is None else round(shape.parameters))

@@ -17,6 +17,7 @@ from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
 from rksp.features import FEATURES, Features, Tier
 from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
@@ -32,6 +33,7 @@ def edge_inputs(
     recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm
 ) -> EdgeInputs:
     """Return the inputs of the edge model for a recipe and a model."""
+    spec = optimizer_spec(recipe.optimizer)
     return EdgeInputs(
         width=width,
         depth=depth,
@@ -40,7 +42,7 @@ def edge_inputs(
         batch_tokens=recipe.batch_size * recipe.sequence_length,
         steps=recipe.max_steps,
         warmup_steps=recipe.warmup_steps,
-        optimizer=recipe.optimizer,
+        optimizer=spec.counts_as or spec.name,
         final_share=recipe.final_share,
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,

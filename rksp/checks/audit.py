@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from rksp.checks.declared import Settings
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import CHECKS, run_checks
 from rksp.documents.finding import Finding, Level
@@ -59,7 +58,7 @@ class PublicRun(BaseModel):
         return run_checks(
             CheckEvidence(
                 recipe=Recipe.parse(self.recipe),
-                config=Settings(self.config).config,
+                config=self.config,
                 forward=_forward(self.measured) if self.measured else None,
                 is_pretrained=self.is_pretrained,
             )

@@ -8,8 +8,6 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
-# Families whose routers are balanced by a bias and not by a loss.
-_BIAS_BALANCED = ("deepseek_v3", "glm4_moe", "dots1", "kimi_k2", "minimax_m2")
 _COEFFICIENT = ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coef")
 _Z_LOSS = ("router_z_loss_coef", "moe_z_loss_coef", "z_loss_coef")
 
@@ -17,7 +15,7 @@ _Z_LOSS = ("router_z_loss_coef", "moe_z_loss_coef", "z_loss_coef")
 def balance_is_off(evidence: CheckEvidence) -> str | None:
     """Say why no loss balances the experts; None if one does, or if it is unknown."""
     settings = evidence.settings
-    if (settings.experts or 0) <= 1 or settings.family in _BIAS_BALANCED:
+    if (settings.experts or 0) <= 1 or settings.family.bias_balanced:
         return None
     if settings.get("topk_method") == "noaux_tc" or settings.get("use_routing_bias") is True:
         return None

@@ -9,31 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
-# Families that look positions up in a table; beyond its end is an index error.
-_LOOKED_UP = frozenset(
-    [
-        "albert",
-        "bart",
-        "bert",
-        "biogpt",
-        "codegen",
-        "deberta",
-        "distilbert",
-        "electra",
-        "gpt2",
-        "gpt_bigcode",
-        "gpt_neo",
-        "gptj",
-        "mbart",
-        "opt",
-        "roberta",
-        "xlm-roberta",
-        "xlm",
-    ]
-)
-_RESERVED = {"roberta": 2, "xlm-roberta": 2}  # rows that positions skip
-_RELATIVE = ("t5", "mt5", "umt5", "longt5", "xlnet", "bloom", "mpt")  # any distance will do
-_UNROTATED = ("nemotron_h", "jamba")  # attention without positions, whatever rope_theta says
+_RESERVED = 2  # rows of a table of positions that positions skip
 _LONG = 32_768
 
 
@@ -42,14 +18,14 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
     limit = settings.positions
     if limit is None:
         return
-    limit -= _RESERVED.get(settings.family, 0)
-    if asked <= limit or settings.family in _RELATIVE:
+    limit -= _RESERVED if settings.family.reserved_positions else 0
+    if asked <= limit or settings.family.relative_positions:
         return
-    if settings.family in _LOOKED_UP:
+    if settings.family.learned_positions:
         yield Observation(
             level=Level.ERROR,
             message=(
-                f"Sequences of {asked} tokens exceed the {limit:g} positions of {settings.family}, "
+                f"Sequences of {asked} tokens exceed the {limit:g} positions of {settings.name}, "
                 "so step 0 ends with an index error."
             ),
             value=float(asked),
@@ -68,7 +44,7 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
 def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     base, is_scaled = _rope(evidence)
-    if base is None or is_scaled or not settings.positions or settings.family in _UNROTATED:
+    if base is None or is_scaled or not settings.positions or settings.family.no_positions:
         return
     context = max(settings.positions, evidence.recipe.sequence_length)
     if settings.positions >= 1e6:  # a sentinel, not a context

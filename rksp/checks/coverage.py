@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.published import MEASURED_OPTIMIZERS
 from rksp.documents.finding import Level
+from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
 _SEEN_OBJECTIVES = ("lm", "mlm", "seq2seq", "classification")
@@ -15,8 +15,10 @@ _SEEN_OBJECTIVES = ("lm", "mlm", "seq2seq", "classification")
 
 def not_covered(recipe: Recipe) -> tuple[str, ...]:
     """Return the parts of a recipe that the classifier's labelled runs do not include."""
+    spec = optimizer_spec(recipe.optimizer)
     parts = {
-        f"optimizer {recipe.optimizer}": recipe.optimizer not in MEASURED_OPTIMIZERS,
+        f"optimizer {recipe.optimizer}": spec.labelled != "lab",
+        f"weight decay inside {recipe.optimizer}": spec.couples_decay and recipe.weight_decay > 0,
         "fp8": recipe.precision == "fp8",
         "adapters": recipe.peft != "none",
         f"objective {recipe.objective}": recipe.objective not in _SEEN_OBJECTIVES,

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from rksp.checks.declared import DeclaredShape, Settings
 from rksp.checks.facts import ModelFacts
-from rksp.checks.published import RATES, published_rate, runs_edge
-from rksp.models.anatomy.experts import experts
+from rksp.checks.published import published_rate, runs_edge
+from rksp.models.declared import Declared, DeclaredShape
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
@@ -41,6 +40,7 @@ class CheckEvidence:
         recipe: The training recipe.
         config: Hugging Face configuration, the mapping of a `config.json`, or any object with its
             settings.
+        task: What the model predicts, as in `rksp.models.source.Task`.
         facts: Facts of the built model.
         forward: Statistics of the forward pass over the probe.
         response: Response to the first update.
@@ -52,6 +52,7 @@ class CheckEvidence:
 
     recipe: Recipe
     config: object | None = None
+    task: str | None = None
     facts: ModelFacts | None = None
     forward: ForwardStats | None = None
     response: ResponseProfile | None = None
@@ -80,9 +81,9 @@ class CheckEvidence:
         return self._known[name]
 
     @property
-    def settings(self) -> Settings:
-        """The configuration, for look-ups by name."""
-        return Settings(self.config)
+    def settings(self) -> Declared:
+        """What the configuration declares."""
+        return self._once("settings", lambda: Declared(self.config, self.task))
 
     def setting(self, *names: str) -> object | None:
         """Return the first of these settings that the configuration or its text part has."""
@@ -136,7 +137,7 @@ class CheckEvidence:
     @property
     def experts(self) -> int | None:
         """Experts that a router chooses from; None in a dense model."""
-        return self._once("experts", lambda: experts(self.config) or self.settings.experts)
+        return self.settings.experts
 
     @property
     def bounds_attention(self) -> bool:
@@ -189,7 +190,7 @@ class CheckEvidence:
         without a rate or a size, for fine-tuning, under μP, and for optimizers unlike Adam.
         """
         rate, size = self.recipe.learning_rate, self.active_parameters
-        is_comparable = RATES[self.recipe.optimizer].over_adamw == 1.0
+        is_comparable = optimizer_spec(self.recipe.optimizer).rates.over_adamw == 1.0
         if rate is None or not size or self.is_fine_tuning or not is_comparable:
             return None
         return None if self.scales_rates_by_width else rate / published_rate(size)

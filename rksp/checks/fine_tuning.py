@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
-from rksp.checks.published import RATES
 from rksp.documents.finding import Level
 from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 
 _LARGE = 1e9  # parameters
 _WHOLE, _WHOLE_SMALL, _ADAPTERS = 1e-4, 5e-4, 5e-4
@@ -20,7 +20,6 @@ _ERROR = 10.0
 _FEW = 2
 _GENTLE = 1e-5
 _PREFERENCE_LOSSES = ("dpo", "kto", "orpo", "ppo", "grpo")
-_VISION = ("vit", "deit", "beit", "swin", "dinov2", "vit_mae", "convnext")
 
 
 def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -43,22 +42,22 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
 def _limit(evidence: CheckEvidence) -> float | None:
     """Return the highest usual learning rate of fine-tuning; None where none is known."""
     recipe = evidence.recipe
-    family = RATES[recipe.optimizer].family
-    if not evidence.is_fine_tuning or family not in ("adaptive", "sign"):
+    family = optimizer_spec(recipe.optimizer).family
+    if not evidence.is_fine_tuning or family not in ("adaptive", "sign-like"):
         return None
     if recipe.optimizer == "adafactor":
         return None
     is_preference = recipe.objective in _PREFERENCE_LOSSES
     if recipe.peft != "none":
         limit = _PREFERENCE_ADAPTERS if is_preference else _ADAPTERS
-    elif evidence.settings.family in _VISION:
+    elif evidence.settings.family.vision:
         limit = _IMAGES
     else:
         is_large = (evidence.parameters or _LARGE) >= _LARGE
         limit = _WHOLE if is_large else _WHOLE_SMALL
         limit = _PREFERENCE if is_preference else limit
         limit *= max(1.0, math.sqrt(evidence.tokens / _BATCH_TOKENS))
-    return limit / 3 if family == "sign" else limit
+    return limit / 3 if family == "sign-like" else limit
 
 
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.checks.published import RATES, published_rate, swept_edge
+from rksp.checks.published import published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 
 _OF_EDGE = 0.75
 _OVER_PUBLISHED = 2.0  # times the top of what was published
@@ -16,15 +17,15 @@ _OVER_PUBLISHED = 2.0  # times the top of what was published
 
 def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, size = evidence.recipe, evidence.active_parameters
-    rate, known = recipe.learning_rate, RATES[recipe.optimizer]
+    rate, known = recipe.learning_rate, optimizer_spec(recipe.optimizer)
     if rate is None or not size or evidence.is_fine_tuning or recipe.optimizer == "adamw":
         return
     if evidence.scales_rates_by_width:
         return
     edge = swept_edge(recipe.optimizer, evidence.block_parameters or size)
     limits = [_OF_EDGE * edge] if edge is not None else []
-    if known.over_adamw is not None and known.family in ("sign", "layerwise"):
-        limits.append(_OVER_PUBLISHED * known.over_adamw * published_rate(size))
+    if known.rates.over_adamw is not None and known.family in ("sign-like", "layerwise"):
+        limits.append(_OVER_PUBLISHED * known.rates.over_adamw * published_rate(size))
     limit = min(limits, default=None)
     if limit is not None and rate > limit:
         yield Observation(

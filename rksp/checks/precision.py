@@ -14,11 +14,6 @@ _FP16_TINY = 2.0**-24  # smallest positive fp16
 _FP8_MAX = 448.0  # E4M3
 _ROUNDING = {"bf16-pure": 2.0**-9, "fp16-pure": 2.0**-12}  # half a unit in the last place of 1
 _HEAVY_TAIL = 30.0  # kurtosis; Gaussian entries have 3
-# Named in unsloth-zoo PRs 600 and 866, transformers #5651 and #11076, QwenLM/Qwen3 #670 and #868.
-_OVERFLOWING = (
-    *("t5", "mt5", "umt5", "gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt_neo", "phi"),
-    *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "glm4", "glm4_moe"),
-)
 
 
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -119,8 +114,8 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
 def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.in_fp16:
         return
-    name = evidence.settings.family
-    if name in _OVERFLOWING:
+    name = evidence.settings.name
+    if evidence.settings.family.overflows_fp16:
         message = f"{name} models were trained in bf16 and are known to overflow in fp16."
     elif _is_bf16(evidence):
         message = f"According to its configuration, this {name} model was trained in bf16."

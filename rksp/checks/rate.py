@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.checks.published import RATES, published_rate, swept_edge
+from rksp.checks.published import published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.ground.sizes import count
 from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
 _HIGH_RATIO = 5.0
@@ -97,7 +98,7 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
     """Return the warm-up steps that this recipe should have; 0 where it needs none."""
     recipe = evidence.recipe
     rate = recipe.learning_rate
-    if rate is None or not RATES[recipe.optimizer].needs_warmup:
+    if rate is None or not optimizer_spec(recipe.optimizer).needs_warmup:
         return 0
     gentle = _FINE_TUNING_RATE if recipe.peft == "none" else _ADAPTER_RATE
     if evidence.is_fine_tuning and rate <= gentle:

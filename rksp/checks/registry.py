@@ -24,7 +24,6 @@ from rksp.checks import (
     shape,
 )
 from rksp.checks.check import Check, Observation
-from rksp.checks.declared import Settings
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Finding, Level
 from rksp.documents.score import RiskAssessment
@@ -122,6 +121,7 @@ def recipe_findings(
     recipe: Recipe,
     config: object | None = None,
     *,
+    task: str | None = None,
     is_pretrained: bool = False,
     answer: RiskAssessment | None = None,
 ) -> RecipeCheck:
@@ -130,12 +130,14 @@ def recipe_findings(
     Args:
         recipe: The recipe to check.
         config: A configuration of transformers, the mapping of a `config.json`, or None.
+        task: What the model predicts, as in `rksp.models.source.Task`.
         is_pretrained: The weights were trained before.
         answer: The answer for this recipe, if it can be trusted; its rates are those to advise.
     """
     evidence = CheckEvidence(
         recipe=recipe,
-        config=Settings(config).config if config is not None else None,
+        config=config,
+        task=task,
         is_pretrained=is_pretrained,
         start_here=answer and answer.start_here,
         do_not_exceed=answer and answer.do_not_exceed,

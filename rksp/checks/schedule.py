@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.checks.published import RATES
 from rksp.documents.finding import Level
 from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
 
 _TRAVEL, _NO_TRAVEL = 1e-5, 1e-6  # fine-tuning by reinforcement travels 1e-4
 _LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02
@@ -36,7 +36,7 @@ def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
 def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
     rate = recipe.learning_rate
-    if rate is None or RATES[recipe.optimizer].family in ("plain", "layerwise"):
+    if rate is None or optimizer_spec(recipe.optimizer).family in ("plain", "layerwise"):
         return
     farthest = rate * recipe.max_steps
     if farthest < _TRAVEL or rate < _LOST_IN_FP32:

@@ -19,8 +19,6 @@ _DROPOUTS = (
     *("activation_dropout", "residual_dropout", "emb_pdrop"),
 )
 _DEEPER = 24  # BERT-large and RoBERTa-large
-_POST_NORM_PAIRS = ("marian", "bart", "fsmt")
-_POST_NORM = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "camembert")
 
 
 def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -81,13 +79,10 @@ def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     settings = evidence.settings
     if evidence.is_pretrained or evidence.recipe.learning_rate is None:
         return
-    pair = [settings.number("encoder_layers") or 0, settings.number("decoder_layers") or 0]
-    if settings.family in _POST_NORM_PAIRS:
-        depth, limit = max(pair), _DEEP
-    elif settings.family in _POST_NORM or settings.get("do_layer_norm_before") is False:
-        depth, limit = evidence.depth or 0, _DEEPER + 1
-    else:
+    if settings.norm != "post":
         return
+    pair = settings.depths or (0, 0)
+    depth, limit = (max(pair), _DEEP) if pair[1] else (evidence.depth or 0, _DEEPER + 1)
     if depth >= limit:
         yield Observation(
             level=Level.WARNING,

@@ -40,7 +40,8 @@ class TargetReport(Part):
         name: As the user wrote it.
         kind: What the name was taken for; see `rksp.models.source.Kind`.
         task: What the model predicts.
-        parameters: Their number; None where a factory cannot tell.
+        parameters: Their number; computed from the configuration within a few per cent where no
+            model was built, and None where a factory cannot tell.
         config_hash: SHA-256 of the configuration.
         notes: What was changed or dropped to read the model, and how its stream was read, a
             sentence each.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rksp.models.streaming.gradients import Gradients, Key, part_shape
-from rksp.optimizers import make_optimizer
-from rksp.optimizers.lion import Lion
+from rksp.optimizers import make_optimizer, optimizer_of_class
+from rksp.optimizers.rows import RowRule
 from rksp.recipe import Recipe
 
 PROBE_RATE = 1e-3  # rate of the step that gives the direction, which is then divided by it
@@ -24,10 +24,8 @@ def clipping(recipe: Recipe, norm: float) -> float:
 class FirstUpdate:
     """The first update of an optimizer per unit rate, from gradients kept as factors.
 
-    AdamW's is −g / (|g| + ε), because its moments are corrected to g and g². Lion's is −sign(g).
-    SGD's is −g, because its momentum is empty. NAdamW's is AdamW's times 1 + β₁ / (1 + β₁), as it
-    looks one step ahead. Decay adds −λθ to each. Rows of these updates need only the same rows of
-    the gradient. Any other optimizer takes a step on the whole weight.
+    Where the optimizer has a rule of `rksp.optimizers.rows`, rows of the update need only the same
+    rows of the gradient, and decay adds −λθ. Any other optimizer takes a step on the whole weight.
 
     Args:
         model: A skeleton or a model; it tells which weights the optimizer trains and how.
@@ -53,12 +51,12 @@ class FirstUpdate:
 
     def is_by_rows(self, name: str) -> bool:
         """Tell whether rows can be computed without the rest of the weight."""
-        return self._kinds[name][0] in _BY_ROWS
+        return _row_rule(self._kinds[name][0]) is not None
 
     def needs_values(self, name: str) -> bool:
         """Tell whether the update depends on the weight, and not only on its gradient."""
         kind, options = self._kinds[name]
-        return kind not in _BY_ROWS or options.get("weight_decay", 0.0) > 0
+        return _row_rule(kind) is None or options.get("weight_decay", 0.0) > 0
 
     @torch.no_grad()
     def rows(
@@ -115,36 +113,18 @@ def step_of(kind: Kind, gradient: Tensor, weight: Tensor) -> Tensor:
         The update, in the shape of `weight`.
     """
     optimizer, options = kind
-    if optimizer not in _BY_ROWS:
+    rule = _row_rule(optimizer)
+    if rule is None:
         return _step(optimizer, options, weight, gradient)
-    found = _BY_ROWS[optimizer](gradient, options)
+    found = rule(gradient, options)
     decay = options.get("weight_decay", 0.0)
     return found.sub_(weight, alpha=decay) if decay else found
 
 
-def _adam(gradient: Tensor, options: Mapping[str, object]) -> Tensor:
-    return gradient.div_(gradient.abs().add_(options["eps"])).neg_()
-
-
-def _lion(gradient: Tensor, options: Mapping[str, object]) -> Tensor:
-    return gradient.sign_().neg_()
-
-
-def _sgd(gradient: Tensor, options: Mapping[str, object]) -> Tensor:
-    return gradient.neg_()
-
-
-def _nadam(gradient: Tensor, options: Mapping[str, object]) -> Tensor:
-    beta1 = options["betas"][0]
-    return _adam(gradient, options).mul_(1 + beta1 / (1 + beta1))
-
-
-_BY_ROWS = {
-    torch.optim.AdamW: _adam,
-    torch.optim.NAdam: _nadam,
-    Lion: _lion,
-    torch.optim.SGD: _sgd,
-}
+def _row_rule(optimizer: type[torch.optim.Optimizer]) -> RowRule | None:
+    """Return how rows of its update are computed; None if it needs the whole weight."""
+    spec = optimizer_of_class(optimizer)
+    return None if spec is None else spec.by_rows
 
 
 def _step(

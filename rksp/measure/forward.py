@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from rksp.measure.attention_stats import AttentionStats, attention_stats
 from rksp.models.anatomy.attention_calls import AttentionCall, watching_attention
 from rksp.models.anatomy.chains import first_tensor
-from rksp.models.anatomy.experts import experts
 from rksp.models.anatomy.routers import find_routers
+from rksp.models.declared import Declared
 
 _ROWS = 256  # token rows sampled per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
@@ -155,7 +155,7 @@ class ForwardWatch:
             yield self
             return
         hooks = []
-        self.has_experts = experts(getattr(model, "config", None)) is not None
+        self.has_experts = Declared(getattr(model, "config", None)).experts is not None
         self.choices = {router.path: router.top_k for router in find_routers(model)}
         for name, module in model.named_modules():
             if name in self.choices or not any(True for _ in module.children()):

@@ -6,6 +6,7 @@ from rksp.optimizers.table import (
     OptimizerSpec,
     make_optimizer,
     optimizer_named,
+    optimizer_of_class,
     optimizer_spec,
 )
 
@@ -15,5 +16,6 @@ __all__ = [
     "OptimizerSpec",
     "make_optimizer",
     "optimizer_named",
+    "optimizer_of_class",
     "optimizer_spec",
 ]

@@ -1,34 +1,41 @@
-"""List the optimizers. To add one, write its maker and its line in `OPTIMIZERS`."""
+"""The one table of optimizers: to add one, write its maker and its row in `OPTIMIZERS`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from rksp.ground.errors import InputError
+from rksp.optimizers import makers, rows
+from rksp.optimizers.makers import Settings
+from rksp.optimizers.rows import RowRule
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
     from torch.optim import Optimizer
 
-_AT_ONCE = 1e9  # torch's NAdam raises beta1 to its value at this speed
 Family = Literal["adaptive", "plain", "sign-like", "orthogonal", "layerwise"]
-
-
-class Settings(Protocol):
-    """The fields of a recipe that a maker reads."""
-
-    optimizer: str
-    learning_rate: float | None
-    adam_beta1: float
-    adam_beta2: float
-    adam_epsilon: float
-    momentum: float
-    weight_decay: float
-
-
 Maker = Callable[["nn.Module", Settings], "Optimizer"]
+_SWEEP = "the Marin optimizer sweep at 130M (arXiv 2509.02046)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateRange:
+    """Known peak learning rates of one optimizer.
+
+    Attributes:
+        passing: Highest rate that trained in the Marin sweep at 130M, with its base recipe.
+        failing: Lowest rate that failed in it, in at least half of the runs; None if none did.
+        over_adamw: Largest ratio of published peak rates to AdamW's for the same model; None if the
+            rates are not comparable.
+        source: Where the numbers come from.
+    """
+
+    passing: float | None = None
+    failing: float | None = None
+    over_adamw: float | None = None
+    source: str = "none that is common"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +45,9 @@ class OptimizerSpec:
     Attributes:
         name: Name in a recipe.
         family: What an update is made of. `adaptive`: the gradient over a running second moment.
-            `plain`: the gradient or its momentum. `sign-like`: the sign of a momentum.
-            `orthogonal`: an orthogonalized momentum. `layerwise`: scaled to the layer's norm.
+            `plain`: the gradient or its momentum. `sign-like`: the sign of a momentum, so that all
+            entries have the same size. `orthogonal`: an orthogonalized momentum, all of whose
+            singular values are the same. `layerwise`: scaled to the layer's norm.
         aliases: Parts of the names that trainers give it (`adamw` of `paged_adamw_8bit`), each
             with what is lost if it is read as this optimizer, or "".
         first_step: Fields of the recipe, besides the rate, that its first update depends on. The
@@ -47,186 +55,200 @@ class OptimizerSpec:
         follow_adam: Which parameters follow Adam, with its betas and its epsilon.
         make: Builds it over a model's trainable parameters. None: rksp knows the recipes of this
             optimizer, but cannot take its steps.
+        stepped_by: Name of the class that takes the steps; empty if it is not one class.
+        by_rows: Computes rows of its first update; None if it needs the whole weight.
+        rates: Known peak learning rates.
+        needs_warmup: False if runs without warm-up succeeded (T5 and PaLM had none with
+            Adafactor), or if none is known.
+        labelled: Which labelled runs hold it: those of the lab, only public ladders, or none.
+        counts_as: The optimizer that stands for it in the labelled runs; empty for itself.
+        is_adam_kin: Its edge differs from AdamW's by a fraction of a decade.
+        has_memories: It has the two memories of Adam.
+        is_warmed: A warm-up protects it.
+        looks_ahead: As Nesterov did: the newest gradient weighs more the lower beta1 is.
+        couples_decay: It adds the weight decay to a gradient that it then normalizes.
     """
 
     name: str
     family: Family
     aliases: tuple[tuple[str, str], ...]
-    first_step: tuple[str, ...]
+    first_step: tuple[str, ...] = ("max_grad_norm", "weight_decay")
     make: Maker | None = None
     follow_adam: Literal["all", "some", "none"] = "none"
+    stepped_by: str = ""
+    by_rows: RowRule | None = None
+    rates: RateRange = RateRange()
+    needs_warmup: bool = False
+    labelled: Literal["lab", "public", "none"] = "none"
+    counts_as: str = ""
+    is_adam_kin: bool = False
+    has_memories: bool = False
+    is_warmed: bool = False
+    looks_ahead: bool = False
+    couples_decay: bool = False
 
 
-def _adamw(model: nn.Module, recipe: Settings) -> Optimizer:
-    import torch
-
-    # One fused update per step; without it, the first group would make torch choose the slow loop.
-    return torch.optim.AdamW(_decayed_groups(model, recipe), **_adam_options(recipe), fused=True)
-
-
-def _nadamw(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build Adam with Nesterov's look-ahead, of a constant beta1 as in optax and timm."""
-    import torch
-
-    return torch.optim.NAdam(
-        _decayed_groups(model, recipe),
-        **_adam_options(recipe),
-        momentum_decay=_AT_ONCE,
-        decoupled_weight_decay=True,
-    )
+def _swept(
+    passing: float, failing: float | None, over_adamw: float | None, source: str = _SWEEP
+) -> RateRange:
+    return RateRange(passing=passing, failing=failing, over_adamw=over_adamw, source=source)
 
 
-def _cautious(model: nn.Module, recipe: Settings) -> Optimizer:
-    from rksp.optimizers.adam_kin import Cautious
-
-    return Cautious(_decayed_groups(model, recipe), **_adam_options(recipe))
-
-
-def _mars(model: nn.Module, recipe: Settings) -> Optimizer:
-    from rksp.optimizers.adam_kin import Mars
-
-    return Mars(_decayed_groups(model, recipe), **_adam_options(recipe))
-
-
-def _adam_options(recipe: Settings) -> dict[str, object]:
-    return {
-        "lr": recipe.learning_rate,
-        "betas": (recipe.adam_beta1, recipe.adam_beta2),
-        "eps": recipe.adam_epsilon,
+def _adam_kin(name: str, alias: str, make: Maker | None, **more: object) -> OptimizerSpec:
+    """Describe a relative of AdamW."""
+    usual = {
+        "rates": _swept(0.016, 0.032, 1.0),
+        "first_step": ("adam_epsilon", "max_grad_norm", "weight_decay"),
+        "labelled": "public",
     }
-
-
-def _sgd(model: nn.Module, recipe: Settings) -> Optimizer:
-    import torch
-
-    groups = _decayed_groups(model, recipe)
-    return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, fused=True)
-
-
-def _lion(model: nn.Module, recipe: Settings) -> Optimizer:
-    from rksp.optimizers.lion import Lion
-
-    betas = (recipe.adam_beta1, recipe.adam_beta2)
-    return Lion(_decayed_groups(model, recipe), lr=recipe.learning_rate, betas=betas)
-
-
-def _adafactor(model: nn.Module, recipe: Settings) -> Optimizer:
-    import torch
-
-    return torch.optim.Adafactor(_decayed_groups(model, recipe), lr=recipe.learning_rate)
-
-
-def _muon(model: nn.Module, recipe: Settings) -> Optimizer:
-    """Build Muon over the matrices of the blocks and AdamW over everything else.
-
-    Muon is torch's own (Jordan et al., 2024), with updates scaled to AdamW's RMS, so that one
-    learning rate serves both. Embeddings, the head and vectors train under AdamW.
-    """
-    import torch
-
-    from rksp.optimizers.joint import JointOptimizer
-
-    if not hasattr(torch.optim, "Muon"):
-        raise InputError(
-            f"Optimizer 'muon' needs torch 2.9 or newer, this is {torch.__version__}; "
-            "upgrade torch or choose adamw."
-        )
-    params = _trainable(model)
-    edges = _embeddings_and_head(model)
-    matrices = [p for p in params if p.dim() == 2 and id(p) not in edges]
-    if not matrices:
-        raise InputError("Optimizer 'muon' found no matrix to train; choose adamw.")
-    taken = {id(p) for p in matrices}
-    rest = [p for p in params if id(p) not in taken]
-    rate, betas = recipe.learning_rate, (recipe.adam_beta1, recipe.adam_beta2)
-    muon = torch.optim.Muon(
-        matrices, lr=rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
-    adamw = torch.optim.AdamW(rest, lr=rate, betas=betas, weight_decay=0.0, fused=True)
-    return JointOptimizer(muon, adamw)
-
-
-def _unmade(
-    name: str,
-    family: Family,
-    *aliases: str,
-    follow_adam: Literal["all", "some", "none"] = "none",
-) -> OptimizerSpec:
-    """Describe an optimizer that recipes name but rksp cannot make."""
-    return OptimizerSpec(
-        name=name,
-        family=family,
-        aliases=tuple((alias, "") for alias in aliases),
-        first_step=("max_grad_norm", "weight_decay"),
-        follow_adam=follow_adam,
-    )
-
-
-def _adam_kin(name: str, alias: str, make: Maker, *also_first: str) -> OptimizerSpec:
-    """Describe a relative of AdamW, whose first step may depend on more fields."""
     return OptimizerSpec(
         name=name,
         family="adaptive",
         aliases=((alias, ""),),
-        first_step=(*also_first, "adam_epsilon", "max_grad_norm", "weight_decay"),
         make=make,
         follow_adam="all",
+        needs_warmup=True,
+        is_adam_kin=True,
+        has_memories=True,
+        is_warmed=True,
+        **usual | more,
     )
 
 
+def _unmade(name: str, family: Family, *aliases: str, **more: object) -> OptimizerSpec:
+    """Describe an optimizer that recipes name but rksp cannot make."""
+    return OptimizerSpec(
+        name=name,
+        family=family,
+        aliases=tuple((alias, "") for alias in (name, *aliases)),
+        **{"labelled": "public"} | more,
+    )
+
+
+_WARMED = {"has_memories": True, "is_warmed": True}
+# The columns of the fitted model of the edge stand in this order.
 OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     OptimizerSpec(
         name="adamw",
         family="adaptive",
         aliases=(("adamw", ""), ("adam", "weight decay decoupled")),
         first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
-        make=_adamw,
+        make=makers.adamw,
         follow_adam="all",
+        stepped_by="AdamW",
+        by_rows=rows.adam_rows,
+        rates=_swept(0.016, 0.032, 1.0),
+        needs_warmup=True,
+        labelled="lab",
+        is_adam_kin=True,
+        **_WARMED,
     ),
-    OptimizerSpec(
-        name="sgd",
-        family="plain",
-        aliases=(("sgd", ""),),
-        first_step=("max_grad_norm", "weight_decay"),
-        make=_sgd,
+    OptimizerSpec(  # trainers that say Adam mostly decouple the decay, so files are read as AdamW
+        name="adam",
+        family="adaptive",
+        aliases=(),
+        first_step=("adam_epsilon", "max_grad_norm", "weight_decay"),
+        make=makers.adam,
+        follow_adam="all",
+        stepped_by="Adam",
+        rates=_swept(0.016, 0.032, 1.0),
+        needs_warmup=True,
+        labelled="lab",
+        counts_as="adamw",
+        is_adam_kin=True,
+        couples_decay=True,
+        **_WARMED,
     ),
     OptimizerSpec(
         name="lion",
         family="sign-like",
         aliases=(("lion", ""),),
         first_step=("weight_decay",),
-        make=_lion,
+        make=makers.lion,
+        stepped_by="Lion",
+        by_rows=rows.lion_rows,
+        rates=_swept(
+            0.002,
+            0.004,
+            0.34,
+            f"Chen et al., 2023 (arXiv 2302.06675): 3 to 10 times below AdamW's; {_SWEEP}",
+        ),
+        needs_warmup=True,
+        labelled="lab",
+        **_WARMED,
+    ),
+    OptimizerSpec(
+        name="sgd",
+        family="plain",
+        aliases=(("sgd", ""),),
+        make=makers.sgd,
+        stepped_by="SGD",
+        by_rows=rows.sgd_rows,
+        labelled="lab",
     ),
     OptimizerSpec(
         name="adafactor",
         family="adaptive",
         aliases=(("adafactor", ""),),
-        first_step=("max_grad_norm", "weight_decay"),
-        make=_adafactor,
+        make=makers.adafactor,
+        stepped_by="Adafactor",
+        rates=RateRange(
+            source="Raffel et al., 2020, and PaLM: 1e-2 times the weights' size, then 1/√t"
+        ),
+        labelled="lab",
+        is_warmed=True,
     ),
     OptimizerSpec(
         name="muon",
         family="orthogonal",
         aliases=(("muon", ""),),
-        first_step=("max_grad_norm", "weight_decay"),
-        make=_muon,
+        make=makers.muon,
         follow_adam="some",
+        stepped_by="Muon",
+        rates=_swept(0.064, 0.128, None, f"{_SWEEP}; Jordan et al., 2024: 0.02"),
+        labelled="lab",
     ),
-    _adam_kin("nadamw", "nadam", _nadamw, "adam_beta1"),
-    _adam_kin("cautious", "cautious", _cautious),
-    _adam_kin("mars", "mars", _mars),
-    _unmade("sophia", "adaptive", "sophia"),
-    _unmade("soap", "adaptive", "soap"),
-    _unmade("kron", "orthogonal", "kron", "psgd"),
-    _unmade("scion", "orthogonal", "scion"),
-    _unmade("lamb", "layerwise", "lamb", follow_adam="all"),
+    _adam_kin(
+        "nadamw",
+        "nadam",
+        makers.nadamw,
+        first_step=("adam_beta1", "adam_epsilon", "max_grad_norm", "weight_decay"),
+        stepped_by="NAdam",
+        by_rows=rows.nadam_rows,
+        looks_ahead=True,
+    ),
+    _adam_kin("cautious", "cautious", makers.cautious, stepped_by="Cautious", looks_ahead=True),
+    _adam_kin("mars", "mars", makers.mars, stepped_by="Mars", rates=_swept(0.016, 0.032, 2.0)),
+    _adam_kin("adam_mini", "adam_mini", None, rates=RateRange()),
+    _unmade("sophia", "adaptive", rates=_swept(0.008, 0.016, 1.0), needs_warmup=True, **_WARMED),
+    _unmade(
+        "soap",
+        "adaptive",
+        rates=_swept(0.016, None, 2.0, f"{_SWEEP}; Vyas et al., 2024 (arXiv 2409.11321)"),
+        needs_warmup=True,
+        **_WARMED,
+    ),
+    _unmade("kron", "orthogonal", "psgd", rates=_swept(0.002, 0.004, 0.34), needs_warmup=True),
+    _unmade("scion", "orthogonal", rates=_swept(0.032, 0.064, None)),
+    _unmade("mudam", "orthogonal", **_WARMED),
+    _unmade(
+        "lamb",
+        "layerwise",
+        follow_adam="all",
+        rates=RateRange(
+            over_adamw=12.0,
+            source="You et al., 2020 (arXiv 1904.00962): 5e-3 for BERT-large at 32k sequences",
+        ),
+        needs_warmup=True,
+        labelled="none",
+        **_WARMED,
+    ),
 )
-_BY_NAME = {spec.name: spec for spec in OPTIMIZERS}
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:
-    """Return the table's entry for a recipe's optimizer."""
-    return _BY_NAME[name]
+    """Return the table's row for a recipe's optimizer."""
+    return next(spec for spec in OPTIMIZERS if spec.name == name)
 
 
 def optimizer_named(name: str) -> tuple[OptimizerSpec | None, str]:
@@ -240,6 +262,11 @@ def optimizer_named(name: str) -> tuple[OptimizerSpec | None, str]:
             if alias in plain:
                 return spec, loss
     return None, ""
+
+
+def optimizer_of_class(kind: type) -> OptimizerSpec | None:
+    """Return the row of the optimizer that a class steps, such as `torch.optim.AdamW`."""
+    return next((spec for spec in OPTIMIZERS if spec.stepped_by == kind.__name__), None)
 
 
 def make_optimizer(model: nn.Module, recipe: Settings) -> Optimizer:
@@ -258,26 +285,3 @@ def make_optimizer(model: nn.Module, recipe: Settings) -> Optimizer:
             f"steps; choose {made} to measure the model, or --evidence forward."
         )
     return make(model, recipe)
-
-
-def _trainable(model: nn.Module) -> list[Tensor]:
-    return [p for p in model.parameters() if p.requires_grad]
-
-
-def _decayed_groups(model: nn.Module, recipe: Settings) -> list[dict[str, object]]:
-    """Split the parameters into matrices, which decay, and vectors, which do not."""
-    params = _trainable(model)
-    groups = [
-        {"params": [p for p in params if p.dim() >= 2], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
-def _embeddings_and_head(model: nn.Module) -> set[int]:
-    """Return the identities of the matrices at the ends: embeddings and the last linear layer."""
-    from torch import nn
-
-    linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    ends = [m for m in model.modules() if isinstance(m, nn.Embedding)] + linears[-1:]
-    return {id(m.weight) for m in ends}

@@ -17,9 +17,9 @@ from rksp.models.anatomy.attention_calls import (
     watching_attention,
 )
 from rksp.models.anatomy.chains import block_paths, find_chains, first_tensor
-from rksp.models.anatomy.experts import experts
 from rksp.models.anatomy.norms import is_qk_norm, qk_norm
 from rksp.models.anatomy.parts import find_anatomy
+from rksp.models.declared import Declared
 
 FUSED = sorted((HUGGING_FACE.keys() - {"gpt_oss"}) | ZOO.keys())
 MOE = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_next", "zoo_moe")
@@ -246,7 +246,7 @@ def test_the_blocks_told_by_structure_are_those_the_states_pass_through(name):
     ],
 )
 def test_experts_of_a_configuration(config, count):
-    assert experts(config) == count
+    assert Declared(config).experts == count
 
 
 def test_the_router_of_experts_in_one_matrix_is_found():
@@ -255,7 +255,8 @@ def test_the_router_of_experts_in_one_matrix_is_found():
     shape = {"hidden_size": 16, "ffn_hidden_size": 8, "moe_num_experts": 4, "moe_top_k": 2}
     config = DbrxConfig(d_model=16, n_heads=2, ffn_config=shape)
     (router,) = find_anatomy(nn.Sequential(DbrxFFN(config))).routers
-    assert (router.path, router.top_k) == ("0.router.layer", 2) and experts(config) == 4
+    assert (router.path, router.top_k) == ("0.router.layer", 2)
+    assert Declared(config).experts == 4
 
 
 def test_norms_of_queries_and_keys_are_told_by_name():

@@ -30,7 +30,19 @@ CHECKS = (*CHECKS, Check(code="RKSP999", name="toy", level=Level.NOTE, title="A 
 """
 TOY_OPTIMIZER = """
 OPTIMIZERS = (*OPTIMIZERS, OptimizerSpec(name="toy", family="plain", aliases=(("toyopt", ""),),
-    first_step=(), make=_sgd))
+    make=makers.sgd))
+"""
+# A score at the cheapest and at the dearest tier, so that no table of optimizers is forgotten.
+TOY_OPTIMIZER_SCORED = """
+import rksp
+from rksp.optimizers.table import optimizer_named
+print(optimizer_named('ToyOpt')[0].name)
+small = {'n_layer': 2, 'n_embd': 16, 'n_head': 2, 'n_positions': 32, 'vocab_size': 256}
+recipe = {'optimizer': 'toy', 'weight_decay': 0.1, 'sequence_length': 32}
+for evidence in ('forward', 'response'):
+    source = rksp.resolve('gpt2', overrides=small)
+    found = rksp.score(source, recipe=recipe, lr=1e-3, evidence=evidence, states=128)
+    print(found.report.seeds[0].risk.evidence, found.verdict, found.reasons[-1])
 """
 TOY_FORMAT = """
 FORMATS = (*FORMATS, Format(name="toy", renderings=dict.fromkeys(KINDS, "rksp.report.toy:render")))
@@ -56,9 +68,9 @@ TOYS = {
     ),
     "optimizer": (
         {"rksp/optimizers/table.py": TOY_OPTIMIZER},
-        "from rksp.optimizers.table import optimizer_named\nfrom rksp.recipe import Recipe\n"
-        "print(optimizer_named('ToyOpt')[0].name, Recipe.parse({'optimizer': 'toy'}).optimizer)",
-        "toy toy",
+        TOY_OPTIMIZER_SCORED,
+        "toy\nforward cannot tell no labelled run has the optimizer 'toy'\n"
+        "response cannot tell no labelled run has the optimizer 'toy'",
     ),
     "format": (
         {
@@ -75,9 +87,10 @@ TOYS = {
 @pytest.fixture
 def copy(tmp_path):
     """The packages as they are installed, in a folder of their own."""
-    shutil.copytree(ROOT / "rksp", tmp_path / "rksp", ignore=shutil.ignore_patterns("*.json"))
+    stored = shutil.ignore_patterns("corpus", "__pycache__")
+    shutil.copytree(ROOT / "rksp", tmp_path / "rksp", ignore=stored)
     for home in HOMES:
-        keep = shutil.ignore_patterns("runs", "text", "images", "__pycache__")
+        keep = shutil.ignore_patterns("runs", "images", "__pycache__")
         shutil.copytree(ROOT / home, tmp_path / "rksp" / home, ignore=keep)
     return tmp_path
 

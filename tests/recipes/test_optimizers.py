@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from rksp.assessment.evidence import first_step
+from rksp.assessment.risk import edge_inputs
+from rksp.checks.coverage import not_covered
 from rksp.ground.errors import InputError
 from rksp.optimizers import OPTIMIZERS, Family, make_optimizer, optimizer_named, optimizer_spec
 from rksp.optimizers.adam_kin import AdamKin, Mars
@@ -26,8 +28,7 @@ def test_a_recipe_chooses_among_the_table():
 
 
 def test_an_optimizer_that_is_only_known_is_refused_with_the_way_out():
-    assert MADE == ["adamw", "sgd", "lion", "adafactor", "muon", "nadamw", "cautious", "mars"]
-    with pytest.raises(InputError, match="'soap', but cannot take its steps; choose adamw, sgd"):
+    with pytest.raises(InputError, match="'soap', but cannot take its steps; choose adamw, adam"):
         make_optimizer(nn.Linear(2, 2), Recipe(optimizer="soap", learning_rate=1e-3))
 
 
@@ -51,6 +52,34 @@ def test_the_first_step_depends_on_fields_of_the_table_alone(name):
     assert (first_step(other) == first_step(Recipe(optimizer=name))) is not reads_beta1
     decayed = other.model_copy(update={"weight_decay": 0.5})
     assert first_step(decayed) != first_step(other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (torch.optim.AdamW, "adamw"),
+        (torch.optim.Adam, "adam"),
+        (torch.optim.SGD, "sgd"),
+        (torch.optim.NAdam, "nadamw"),
+        (Mars, "mars"),
+    ],
+)
+def test_a_class_of_optimizers_stands_for_its_name(kind, name):
+    assert Recipe.parse({"optimizer": kind}).optimizer == name
+
+
+def test_a_class_that_rksp_does_not_have_is_refused():
+    with pytest.raises(InputError, match="RMSprop"):
+        Recipe.parse({"optimizer": torch.optim.RMSprop})
+
+
+def test_adam_is_judged_as_adamw_unless_its_decay_differs():
+    sizes = {"width": 64, "depth": 4, "vocabulary": 99, "norm": "pre"}
+    assert edge_inputs(Recipe(optimizer="adam"), **sizes) == edge_inputs(Recipe(), **sizes)
+    assert not_covered(Recipe(optimizer="adam")) == ()
+    decayed = Recipe(optimizer="adam", weight_decay=0.1)
+    assert not_covered(decayed) == ("weight decay inside adam",)
+    assert not_covered(Recipe(weight_decay=0.1)) == ()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +129,7 @@ def _by_hand(name: str, gradients: list[torch.Tensor], start: torch.Tensor) -> t
     beta1, beta2, eps = 0.9, 0.98, 1e-8
     weight, mean, square, last = start.clone(), 0.0, 0.0, None
     for t, gradient in enumerate(gradients, start=1):
-        seen = gradient
+        seen = gradient + 0.5 * weight if name == "adam" else gradient
         if name == "mars" and last is not None:
             seen = gradient + 0.025 * beta1 / (1 - beta1) * (gradient - last)
         if name == "mars" and seen.norm() > 1:
@@ -115,17 +144,18 @@ def _by_hand(name: str, gradients: list[torch.Tensor], start: torch.Tensor) -> t
         if name == "cautious":
             kept = (update * gradient > 0).double()
             update = update * kept / kept.mean()
-        weight = weight * (1 - 0.1 * 0.5) - 0.1 * update
+        decay = 0.0 if name == "adam" else 0.5
+        weight = weight * (1 - 0.1 * decay) - 0.1 * update
     return weight
 
 
-@pytest.mark.parametrize("name", ["adamw", "nadamw", "cautious", "mars"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "nadamw", "cautious", "mars"])
 def test_the_kin_of_adam_take_the_steps_of_their_papers(name):
     generator = torch.Generator().manual_seed(0)
     draw = lambda: torch.randn(2, 3, generator=generator, dtype=torch.float64)
     start, gradients = draw(), [draw() for _ in range(5)]
     torch.testing.assert_close(_walk(name, gradients, start), _by_hand(name, gradients, start))
-    others = {"adamw", "nadamw", "cautious", "mars"} - {name}
+    others = {"adamw", "adam", "nadamw", "cautious", "mars"} - {name}
     for other in others:  # a negative control: the five steps tell them apart
         gap = (_walk(name, gradients, start) - _by_hand(other, gradients, start)).abs().max()
         assert gap > 1e-3

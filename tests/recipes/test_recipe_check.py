@@ -9,13 +9,13 @@ import sys
 import pytest
 from support.check_evidence import found, healthy
 
-from rksp.checks.declared import Settings
 from rksp.checks.evidence import Need
 from rksp.checks.places import setting_line
 from rksp.checks.registry import CHECKS, blamed_field, not_run, recipe_findings, run_checks
 from rksp.checks.selection import select_findings
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
+from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 
 LLAMA_7B = {
@@ -146,7 +146,7 @@ DEEPSEEK_V3 = {
 )
 def test_a_configuration_counts_its_parameters(config: dict, total: float, active: float):
     """The published counts, within 3 %."""
-    shape = Settings(config).shape()
+    shape = Declared(config).shape()
     assert shape.parameters == pytest.approx(total, rel=0.03)
     assert shape.active_parameters == pytest.approx(active, rel=0.03)
 

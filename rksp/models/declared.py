@@ -1,0 +1,259 @@
+"""The reader of a configuration: sizes and switches, before a model is built.
+
+It reads a configuration of transformers or of the zoo, the mapping of a `config.json`, and any
+object with the same settings. It imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from rksp.models.families import Family, family_of
+
+_WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+_DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
+_DECODER_DEPTH = ("num_decoder_layers", "decoder_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
+_HEAD_DIM = ("head_dim", "d_kv")
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads")
+_INNER = (
+    *("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
+    *("encoder_ffn_dim", "ffn_embed_dim"),
+)
+_EXPERTS = (
+    *("num_local_experts", "num_experts", "n_routed_experts"),
+    *("moe_num_experts", "num_moe_experts"),
+)
+_CHOSEN = ("num_experts_per_tok", "moe_top_k", "num_experts_per_token", "moe_topk")
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+_BLOCKS = ("ffn_config", "attn_config")  # DBRX and MPT keep the settings of blocks there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredShape:
+    """A model's size, computed from its configuration with an error of a few per cent.
+
+    Attributes:
+        width, depth: Of the residual stream, and the number of blocks.
+        parameters: Of the whole model.
+        block_parameters: Parameters of the blocks: all except embedding and output layer.
+        active_parameters: Parameters that one token uses; fewer than all in a mixture of experts.
+    """
+
+    width: int
+    depth: int
+    parameters: float
+    block_parameters: float
+    active_parameters: float
+
+
+class Declared:
+    """What a configuration declares.
+
+    A model of text and images counts as the part that the task needs; an encoder and a decoder
+    count as one stack of blocks.
+
+    Args:
+        config: A configuration, or None.
+        task: What the model predicts, as in `rksp.models.source.Task`.
+    """
+
+    def __init__(self, config: object, task: str | None = None) -> None:
+        self.config = config
+        self.task = task or ""
+        name = "vision_config" if self.task == "image-classification" else "text_config"
+        self.part = setting(config, name) or config
+
+    def get(self, *names: str) -> object | None:
+        """Return the first of these settings that the configuration or its part has."""
+        return _first((self.config, self.part), names)
+
+    def number(self, *names: str) -> float | None:
+        """Return the first of these settings if it is one number, not a list by layer."""
+        return _number(self.get(*names))
+
+    def _size(self, *names: str) -> int | None:
+        """Return the first positive whole number of these settings, those of the part first."""
+        blocks = [setting(self.part, name) for name in _BLOCKS]
+        for part in (self.part, self.config, *blocks):
+            for name in names:
+                value = _number(setting(part, name))
+                if isinstance(value, int) and value > 0:
+                    return value
+        return None
+
+    @property
+    def name(self) -> str:
+        """The model type without the suffix of a text part."""
+        return str(self.get("model_type") or "").removesuffix("_text")
+
+    @cached_property
+    def family(self) -> Family:
+        """What is known of the model type and of its part's."""
+        part = str(setting(self.part, "model_type") or "").removesuffix("_text")
+        return family_of((self.name, part))
+
+    @property
+    def width(self) -> int | None:
+        """Width of the residual stream."""
+        return self._size(*_WIDTH)
+
+    @property
+    def depths(self) -> tuple[int, int] | None:
+        """Number of blocks: those of the encoder or the only stack, and those of the decoder."""
+        depth, stages = self._size(*_DEPTH), setting(self.part, "depths")
+        if depth is None:
+            return None
+        if isinstance(stages, list | tuple):  # then the depth is their number
+            return sum(stages), 0
+        is_pair = setting(self.part, "is_encoder_decoder") is not False
+        return depth, (self._size(*_DECODER_DEPTH) or 0) if is_pair else 0
+
+    @property
+    def depth(self) -> int | None:
+        """Number of blocks in all."""
+        return None if self.depths is None else sum(self.depths)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of tokens that the model distinguishes; None for a classifier."""
+        is_classifier = self.task.endswith("classification")
+        value = None if is_classifier else _number(setting(self.part, "vocab_size"))
+        return value if isinstance(value, int) and value > 0 else None
+
+    @property
+    def heads(self) -> int | None:
+        """Attention heads of a block."""
+        return self._size(*_HEADS)
+
+    @property
+    def head_dim(self) -> float | None:
+        """Width of an attention head."""
+        declared, width = self._size(*_HEAD_DIM), self.width
+        return declared or (width / (self.heads or 1) if width else None)
+
+    @property
+    def inner(self) -> int | None:
+        """Inner width of the dense feed-forward layers."""
+        return self._size(*_INNER)
+
+    @property
+    def experts(self) -> int | None:
+        """Experts that a router chooses from; None in a dense model."""
+        if self.get("feed_forward") not in (None, "moe"):  # the zoo's dense members
+            return None
+        count = self._size(*_EXPERTS)
+        return count if count is not None and count > 1 else None
+
+    @property
+    def experts_per_token(self) -> int | None:
+        """Experts that process each token; None in a dense model."""
+        return self._size(*_CHOSEN)
+
+    @property
+    def positions(self) -> float | None:
+        """Longest sequence that the configuration allows, in tokens."""
+        return self.number(*_POSITIONS)
+
+    @property
+    def norm(self) -> Literal["pre", "post"]:
+        """Where the blocks normalize: before a branch, or after the sum."""
+        switch = setting(self.part, "do_layer_norm_before")
+        is_post = self.family.post_norm or switch is False
+        return "post" if is_post and not setting(self.part, "do_stable_layer_norm") else "pre"
+
+    @property
+    def normalizes_qk(self) -> bool:
+        """True if queries and keys are normalized, by the family or by a switch."""
+        switch = self.get("qk_norm", "use_qk_norm", "qk_layernorm", "attention_layer_norm")
+        return switch is True or self.family.qk_norm
+
+    @property
+    def soft_cap(self) -> float | None:
+        """Soft cap on the attention logits; None without one."""
+        return self.number("attn_logit_softcapping", "attn_logit_softcap")
+
+    @property
+    def is_tied(self) -> bool:
+        """True if the output layer is the embedding."""
+        return bool(self.get("tie_word_embeddings"))
+
+    @property
+    def is_gated(self) -> bool:
+        """True if a feed-forward layer has three matrices, not two."""
+        switch = setting(self.part, "is_gated_act")
+        return bool(switch) if switch is not None else not self.family.two_matrices
+
+    def shape(self) -> DeclaredShape | None:
+        """Compute the size; None where width or depth is missing."""
+        width, depths = self.width, self.depths
+        if not width or not depths or not sum(depths):
+            return None
+        attention, experts = self._attention(width), self.experts
+        matrices = 3 if self.is_gated else 2
+        dense = matrices * width * (self.inner or 4 * width)
+        depth = sum(depths)
+        # A decoder's block attends twice: to itself and to the encoder.
+        attentions = (depth + depths[1]) * attention
+        embedding = (self._size("vocab_size") or 0) * width
+        ends = embedding if self.is_tied else 2 * embedding
+        if not experts:
+            blocks = active = attentions + depth * dense
+        else:
+            shared, expert = self._expert(width)
+            first = int(self._size("first_k_dense_replace") or 0)
+            common = attentions + first * dense + (depth - first) * shared
+            blocks = common + (depth - first) * experts * expert
+            active = common + (depth - first) * (self.experts_per_token or 1) * expert
+        return DeclaredShape(
+            width=width,
+            depth=depth,
+            parameters=blocks + ends,
+            block_parameters=blocks,
+            active_parameters=active + ends,
+        )
+
+    def _attention(self, width: float) -> float:
+        heads = self.heads or 1
+        size = self.head_dim or width / heads
+        keys = 1 if self.get("multi_query") else self._size(*_KEY_HEADS) or heads
+        rank = self._size("q_lora_rank")
+        if rank:  # latent attention: the latents take the place of the full matrices
+            latent = self._size("kv_lora_rank") or rank
+            return width * (rank + latent) + (rank + 2 * latent) * heads * 128 + heads * 128 * width
+        return 2 * width * size * (heads + keys)
+
+    def _expert(self, width: float) -> tuple[float, float]:
+        """Return the parameters of a layer's shared experts, and of one expert."""
+        inner = self._size("moe_intermediate_size", "expert_ffn_hidden_size") or (
+            self.inner or 4 * width
+        )
+        shared = self._size("shared_expert_intermediate_size") or inner * (
+            self._size("n_shared_experts") or 0
+        )
+        return 3 * width * shared, 3 * width * inner
+
+
+def setting(config: object, name: str) -> object | None:
+    """Return one setting of a configuration or a mapping; None where it has none.
+
+    transformers raises a RuntimeError for a setting that differs by layer, which counts as none.
+    """
+    if isinstance(config, Mapping):
+        return config.get(name)
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return None
+
+
+def _first(parts: tuple[object, ...], names: tuple[str, ...]) -> object | None:
+    found = (setting(part, name) for part in parts for name in names)
+    return next((value for value in found if value is not None), None)
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,153 @@
+"""Make the optimizers that rksp can step, over the trainable parameters of a model.
+
+As in common trainers, weight decay applies only to matrices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from rksp.ground.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+_AT_ONCE = 1e9  # torch's NAdam raises beta1 to its value at this speed
+
+
+class Settings(Protocol):
+    """The fields of a recipe that a maker reads."""
+
+    optimizer: str
+    learning_rate: float | None
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    momentum: float
+    weight_decay: float
+
+
+def adamw(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build torch's AdamW."""
+    import torch
+
+    # One fused update per step; without it, the first group would make torch choose the slow loop.
+    return torch.optim.AdamW(_decayed_groups(model, recipe), **_adam_options(recipe), fused=True)
+
+
+def adam(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build torch's Adam, which adds the decay to the gradient."""
+    import torch
+
+    return torch.optim.Adam(_decayed_groups(model, recipe), **_adam_options(recipe), fused=True)
+
+
+def nadamw(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build Adam with Nesterov's look-ahead, of a constant beta1 as in optax and timm."""
+    import torch
+
+    return torch.optim.NAdam(
+        _decayed_groups(model, recipe),
+        **_adam_options(recipe),
+        momentum_decay=_AT_ONCE,
+        decoupled_weight_decay=True,
+    )
+
+
+def cautious(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build the cautious AdamW."""
+    from rksp.optimizers.adam_kin import Cautious
+
+    return Cautious(_decayed_groups(model, recipe), **_adam_options(recipe))
+
+
+def mars(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build MARS over AdamW."""
+    from rksp.optimizers.adam_kin import Mars
+
+    return Mars(_decayed_groups(model, recipe), **_adam_options(recipe))
+
+
+def _adam_options(recipe: Settings) -> dict[str, object]:
+    return {
+        "lr": recipe.learning_rate,
+        "betas": (recipe.adam_beta1, recipe.adam_beta2),
+        "eps": recipe.adam_epsilon,
+    }
+
+
+def sgd(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build torch's SGD with momentum."""
+    import torch
+
+    groups = _decayed_groups(model, recipe)
+    return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, fused=True)
+
+
+def lion(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build Lion."""
+    from rksp.optimizers.lion import Lion
+
+    betas = (recipe.adam_beta1, recipe.adam_beta2)
+    return Lion(_decayed_groups(model, recipe), lr=recipe.learning_rate, betas=betas)
+
+
+def adafactor(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build torch's Adafactor."""
+    import torch
+
+    return torch.optim.Adafactor(_decayed_groups(model, recipe), lr=recipe.learning_rate)
+
+
+def muon(model: nn.Module, recipe: Settings) -> Optimizer:
+    """Build Muon over the matrices of the blocks and AdamW over everything else.
+
+    Muon is torch's own (Jordan et al., 2024), with updates scaled to AdamW's RMS, so that one
+    learning rate serves both. Embeddings, the head and vectors train under AdamW.
+    """
+    import torch
+
+    from rksp.optimizers.joint import JointOptimizer
+
+    if not hasattr(torch.optim, "Muon"):
+        raise InputError(
+            f"Optimizer 'muon' needs torch 2.9 or newer, this is {torch.__version__}; "
+            "upgrade torch or choose adamw."
+        )
+    params = _trainable(model)
+    edges = _embeddings_and_head(model)
+    matrices = [p for p in params if p.dim() == 2 and id(p) not in edges]
+    if not matrices:
+        raise InputError("Optimizer 'muon' found no matrix to train; choose adamw.")
+    taken = {id(p) for p in matrices}
+    rest = [p for p in params if id(p) not in taken]
+    rate, betas = recipe.learning_rate, (recipe.adam_beta1, recipe.adam_beta2)
+    muon = torch.optim.Muon(
+        matrices, lr=rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    adamw = torch.optim.AdamW(rest, lr=rate, betas=betas, weight_decay=0.0, fused=True)
+    return JointOptimizer(muon, adamw)
+
+
+def _trainable(model: nn.Module) -> list[Tensor]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _decayed_groups(model: nn.Module, recipe: Settings) -> list[dict[str, object]]:
+    """Split the parameters into matrices, which decay, and vectors, which do not."""
+    params = _trainable(model)
+    groups = [
+        {"params": [p for p in params if p.dim() >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _embeddings_and_head(model: nn.Module) -> set[int]:
+    """Return the identities of the matrices at the ends: embeddings and the last linear layer."""
+    from torch import nn
+
+    linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    ends = [m for m in model.modules() if isinstance(m, nn.Embedding)] + linears[-1:]
+    return {id(m.weight) for m in ends}

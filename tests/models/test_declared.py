@@ -1,0 +1,126 @@
+"""One reader of a configuration: everyone is told the same, and what it says is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+
+import pytest
+from support.commands import left_with
+from support.places import CONFIGS
+from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+from rksp.assessment.configured import configured_inputs
+from rksp.checks.evidence import CheckEvidence
+from rksp.ground.errors import InputError
+from rksp.models.declared import Declared
+from rksp.models.families import FAMILIES
+from rksp.models.refusals import refusals
+from rksp.models.resolve import resolve
+from rksp.recipe import Recipe
+
+
+def configurations():
+    """Every model type whose defaults make a configuration."""
+    for name in CONFIG_MAPPING_NAMES:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                yield name, CONFIG_MAPPING[name]()
+            except refusals():  # its defaults are incomplete
+                continue
+
+
+def test_the_edge_model_and_the_checks_are_told_the_same_of_every_type():
+    told = 0
+    for name, config in configurations():
+        checks = CheckEvidence(recipe=Recipe(), config=config)
+        try:
+            edge = configured_inputs(config, Recipe())
+        except InputError:
+            assert checks.shape is None, name
+            continue
+        assert (edge.width, edge.depth) == (checks.declared_width, checks.depth), name
+        assert (edge.width, edge.depth) == (checks.shape.width, checks.shape.depth), name
+        assert checks.experts == Declared(config).experts, name
+        told += 1
+    assert told > 600
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "depth", "experts"),
+    [
+        ("bart", 1024, 24, None),
+        ("blenderbot", 2560, 26, None),
+        ("mt5", 512, 16, None),
+        ("dbrx", 2048, 24, 4),
+        ("llava", 4096, 32, None),
+        ("swin", 768, 12, None),
+        ("mixtral", 4096, 32, 8),
+        ("zamba2", 2560, 54, None),
+    ],
+)
+def test_known_sizes_are_read(name, width, depth, experts):
+    said = Declared(AutoConfig.for_model(name))
+    assert (said.width, said.depth, said.experts) == (width, depth, experts)
+
+
+def test_an_image_classifier_is_its_vision_part():
+    whole = {
+        "model_type": "clip",
+        "vision_config": {"hidden_size": 8, "num_hidden_layers": 2},
+        "text_config": {"hidden_size": 16, "num_hidden_layers": 3, "vocab_size": 99},
+    }
+    image, text = Declared(whole, "image-classification"), Declared(whole)
+    assert (image.width, image.depth, image.vocabulary) == (8, 2, None)
+    assert (text.width, text.depth, text.vocabulary) == (16, 3, 99)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "bert", "t5", "bart", "llama", "qwen3", "vit", "gpt_neox", "opt"]
+)
+def test_the_computed_size_is_near_the_counted_one(name):
+    source = resolve(name)
+    computed = Declared(source.config, source.task).shape().parameters
+    assert computed == pytest.approx(source.num_parameters, rel=0.08)
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_file_says_the_same_as_the_configuration_made_from_it(file):
+    raw = Declared(json.loads(file.read_text()))
+    try:
+        made = Declared(resolve(str(file), counts=False).config)
+    except InputError:
+        pytest.skip("exists only as remote code")
+    if raw.part is not raw.config or raw.width is None:
+        pytest.skip("the parts have names of their own")
+    assert (raw.width, raw.depth) == (made.width, made.depth)
+
+
+@pytest.mark.parametrize("target", ["llava", "dbrx", "Qwen--Qwen3-VL-4B-Instruct_config.json"])
+def test_a_nested_configuration_has_a_width_and_a_size_in_json(target, capsys):
+    file = CONFIGS / target
+    target = str(file) if file.exists() else target
+    assert left_with(["score", target, "--evidence", "config", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["target"]
+    assert found["width"] > 0 and found["parameters"] > 1e8
+
+
+def test_every_row_of_the_families_is_a_type():
+    others = {"kimi_k2", "smollm4", "minimax_m2"}  # remote code, or a newer transformers
+    stray = {n for n in FAMILIES if n not in CONFIG_MAPPING_NAMES} - others
+    stray = {name for name in stray if f"{name}_text" not in CONFIG_MAPPING_NAMES}
+    assert stray == set()
+
+
+def test_reading_a_configuration_loads_neither_torch_nor_transformers():
+    code = (
+        "import sys; from rksp.models.declared import Declared; "
+        "print(Declared({'n_embd': 8, 'n_layer': 2}).shape().depth); "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "2\n", done.stderr
