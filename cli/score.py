@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli.model_options import ModelOptions
+from rksp.cli.next_step import next_command
 from rksp.cli.options import (
     AsFormat,
     Devices,
@@ -97,7 +98,9 @@ def score(
             "baseline": changed,
         }
     )
-    emit(with_origins(result, run.origins), output.format, files)
+    result = with_origins(result, run.origins)
+    result = result.model_copy(update={"next_command": next_command(context, result)})
+    emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
 

@@ -39,8 +39,8 @@ class Finding(Part):
         fix: The smallest change that would remove it, one sentence.
         source: Where the threshold comes from (author, year, or "measured on our runs").
         layer: Path of the module; empty for the whole model.
-        is_cause: The check names a documented cause of failures, so a warning of it makes the verdict
-            at least caution (`rksp.documents.verdict`).
+        is_cause: The check names a documented cause of failures, so as a warning it makes the
+            verdict at least caution (`rksp.documents.verdict`).
     """
 
     code: str

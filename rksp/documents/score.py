@@ -11,6 +11,9 @@ from rksp.documents.finding import Finding, Level
 from rksp.documents.verdict import Verdict
 from rksp.recipe import Recipe
 
+# What a probe's description calls text whose tokens mean nothing to trained weights.
+BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
+
 
 def _pairs(values: object) -> object:
     """Return complex numbers as (real, imaginary) pairs with six digits, enough for a plot."""
@@ -135,8 +138,8 @@ class RiskAssessment(Part):
         start_here: The rate with the lowest expected loss; `start_excess` is that loss, in nats
             above the best rate, and `start_failed` the probability that a run at it fails.
         likely_edge: The median of the edge: at this rate failure is as likely as not.
-        do_not_exceed: The rate below which a share `risk` of the edges lies; in short runs it can be
-            lower than `start_here`.
+        do_not_exceed: The rate below which a share `risk` of the edges lies; in short runs it can
+            be lower than `start_here`.
         expected_excess: Expected loss at the recipe's rate above that at the best rate, in nats;
             None without a rate.
         risk: Share of the edges below `do_not_exceed`.
@@ -271,7 +274,9 @@ class ScoreReport(Document):
     highest over them of the numbers that people compare. `kernels` says which implementations ran,
     `baseline` what changed since an older report. `recipe_places` gives file and line of the
     fields that were read from a file, `recipe_origins` the origin of every field, and `assumed` all
-    assumptions in one line. Only `timings` differs between two runs of the same command.
+    assumptions in one line. `next_command` is the user's own command with what is to change in it;
+    it is empty for a score in Python and where only `-v` has more to say. Only `timings` differs
+    between two runs of the same command.
     """
 
     kind: Literal["score"] = "score"
@@ -289,4 +294,5 @@ class ScoreReport(Document):
     recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
     recipe_origins: dict[str, OriginReport] = Field(default_factory=dict)
     assumed: str = ""
+    next_command: str = ""
     timings: dict[str, float]
