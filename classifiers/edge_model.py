@@ -121,17 +121,23 @@ class EdgeEstimate:
         """Return the rate below which this share of the edges lies."""
         return 10 ** (self.log_edge + self.edge_spread * _NORMAL.inv_cdf(share))
 
+    def rate_of(self, probability: float) -> float | None:
+        """Return the rate at which `failed` is this; None where no rate has so small a chance."""
+        share = (probability - self.lapse) / (1 - 2 * self.lapse)
+        return None if share <= 0 else self.quantile(min(share, 1 - 1e-9))
+
     @property
     def likely_edge(self) -> float:
         """The median of the edge."""
         return self.quantile(0.5)
 
     def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
-        """Return the quantile at this share, or `start_here` if that is higher.
+        """Return the quantile at this share.
 
-        It can be in short runs, where too low a rate costs as much as a failure.
+        It can lie below `start_here` in short runs, where too low a rate costs as much as a
+        failure.
         """
-        return max(self.quantile(share), self.start_here)
+        return self.quantile(share)
 
     def interval(self, rate: float) -> tuple[float, float]:
         """Return P(failed) if the source's edges lie higher, or lower, than nine in ten."""

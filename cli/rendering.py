@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,7 @@ import typer
 from rksp.cli.process import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
-from rksp.ground.text import one_line, printable, safe_strings
+from rksp.ground.text import one_line, printable, safe_strings, short
 from rksp.report.formats import (
     FORMATS,
     PLAIN_WIDTH,
@@ -177,25 +177,41 @@ def made_with(context: typer.Context) -> dict[str, str]:
     return said | {"defaults_from_file": ", ".join(from_file)} if from_file else said
 
 
-def command_line(context: typer.Context) -> str:
+def command_line(
+    context: typer.Context, command: Any = None, changed: Mapping[str, object] | None = None
+) -> str:
     """Return the command that gives the same answer, with all typed and configured options.
 
     Options equal to their built-in default, and those that only say where the answer goes, are left
     out.
+
+    Args:
+        context: Of the command that runs.
+        command: Another command, which is given those of the options that it has too.
+        changed: Parameter -> value in place of its own; None leaves the option out.
     """
-    words = context.command_path.split()
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name)
+    values = dict(context.params) | dict(changed or {})
+    defaults = {parameter.name: parameter.default for parameter in context.command.params}
+    command = command or context.command
+    words = [*context.command_path.split()[:-1], command.name]
+    for parameter in command.params:
+        value = values.get(parameter.name)
         if parameter.name in _NOT_THE_ANSWER or value in (None, [], ()):
             continue
         if parameter.param_type_name == "argument":
             words.append(str(value))
         elif value is True and parameter.is_flag:
             words.append(_long(parameter))
-        elif value != parameter.default:
+        elif value != defaults.get(parameter.name) or parameter.name in (changed or {}):
             many = value if isinstance(value, list | tuple) else [value]
-            words += [word for part in many for word in (_long(parameter), str(part))]
+            words += [word for part in many for word in (_long(parameter), _typed(part))]
     return shlex.join(words)
+
+
+def _typed(value: object) -> str:
+    """Write a value as people type it: 6e-4 and not 0.0006; it reads back as the same number."""
+    brief = short(value, 12) if isinstance(value, float) and 0 < value < 0.01 else str(value)
+    return brief if isinstance(value, float) and float(brief) == value else str(value)
 
 
 def _long(parameter: Any) -> str:

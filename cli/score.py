@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli.model_options import ModelOptions
+from rksp.cli.next_step import next_command
 from rksp.cli.options import (
     AsFormat,
     Devices,
@@ -97,7 +98,9 @@ def score(
             "baseline": changed,
         }
     )
-    emit(with_origins(result, run.origins), output.format, files)
+    result = with_origins(result, run.origins)
+    result = result.model_copy(update={"next_command": next_command(context, result)})
+    emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
 
 
@@ -164,13 +167,21 @@ def _as_asked(
     """Keep the selected findings, and say which checks were left out and which settings typed."""
     from rksp.checks.selection import left_out, select_findings
     from rksp.documents.score import NotRunReport
+    from rksp.documents.verdict import combined
 
     found = select_findings(report.findings, gate.select, gate.ignore, levels)
     dropped = {check.code: check for check in left_out(gate.select, gate.ignore)}
     not_run = [check for check in report.not_run if check.code not in dropped]
     not_run += [NotRunReport.of(check) for check in dropped.values()]
     target = report.target.model_copy(update={"overrides": sorted(overrides)})
-    return report.model_copy(update={"findings": list(found), "not_run": not_run, "target": target})
+    return report.model_copy(
+        update={
+            "findings": list(found),
+            "verdict": combined(report.risk_verdict, found),
+            "not_run": not_run,
+            "target": target,
+        }
+    )
 
 
 def _classifier(file: Path | None):

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from rksp.batch import Batch
 from rksp.datasets.corpora import digit_images, shakespeare
+from rksp.documents.score import BYTES_FOLDED, BYTES_SPREAD
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited, read_text
 
@@ -173,9 +174,7 @@ def _tokens(
     if raw is None:
         return torch.zeros(0, dtype=torch.long), "no bytes"
     return spread_bytes(vocabulary, seed)[raw], (
-        "bytes mapped into the vocabulary"
-        if vocabulary >= 256
-        else f"bytes folded into the vocabulary of {vocabulary}"
+        BYTES_SPREAD if vocabulary >= 256 else f"{BYTES_FOLDED} of {vocabulary}"
     )
 
 

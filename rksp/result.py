@@ -69,7 +69,10 @@ class Result:
         return fields
 
     def rates(self) -> dict[str, float]:
-        """Return the learning rates in the answer, by field name."""
+        """Return the learning rates in the answer, by field name; none where rksp cannot tell."""
+        risk = deciding(self.report).risk
+        if risk is None or words.can_not_tell(risk):
+            return {}
         fields = self.to_dict()
         return {name: fields[name] for name in _RATES if fields.get(name) is not None}
 
@@ -80,13 +83,18 @@ class Result:
             lines.append(f"  {seed.risk_missing}")
         else:
             lines += [f"  {reason}" for reason in seed.risk.reasons[:1]]
+        if seed.risk is not None and not words.can_not_tell(seed.risk):
             lines.append(f"  {words.answer(self.report, seed.risk)}")
             named = (f"{name} {short(rate, 2)}" for name, rate in self.rates().items())
             lines.append(f"  {', '.join(named) or 'no rate is known to be safe'}")
+            lines += [f"  {said}" for said in (words.crossed(seed.risk),) if said]
         findings = self.report.findings
         lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
         if len(findings) > _MOST_FINDINGS:
-            lines.append(f"  and {len(findings) - _MOST_FINDINGS} more findings")
+            left = len(findings) - _MOST_FINDINGS
+            lines.append(f"  and {left} more finding{'s' * (left > 1)}")
+        if self.report.assumed:
+            lines.append(f"  {self.report.assumed}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -105,7 +113,7 @@ class Result:
             InputError: matplotlib is missing, or there is no curve.
         """
         risk = deciding(self.report).risk
-        if risk is None or not risk.curve:
+        if risk is None or not risk.curve or words.can_not_tell(risk):
             raise InputError("There is no risk curve to plot; see .report for the reason.")
         try:
             from matplotlib import pyplot

@@ -20,6 +20,7 @@ from rksp.documents.score import (
     SeedReport,
     SpectraReport,
 )
+from rksp.documents.verdict import combined
 from rksp.features import extract
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.declared import Declared
@@ -72,6 +73,7 @@ def score_configuration(
         (text, _assessed(source, other, classifier, **bars)[0]) for text, other in alternatives
     )
     others = [AlternativeReport.of(other, assumption=text) for text, other in answers if other]
+    risk_verdict = "not assessed" if answer is None else answer.verdict.value
     return ScoreReport(
         target=ScoredTarget.of(
             source,
@@ -84,7 +86,8 @@ def score_configuration(
             notes=list(source.notes),
         ),
         recipe=recipe,
-        verdict="not assessed" if answer is None else answer.verdict.value,
+        verdict=combined(risk_verdict, checked.findings),
+        risk_verdict=risk_verdict,
         findings=list(checked.findings),
         not_run=[NotRunReport.of(check) for check in checked.not_run],
         seeds=[_unmeasured(risk=answer, risk_missing=missing, alternatives=others)],

@@ -20,11 +20,10 @@ from rksp.documents.score import (
     SeedReport,
     SpectraReport,
 )
+from rksp.documents.verdict import combined, worst
 from rksp.kernels import dispatch
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
-
-_CONCERN = ("risk", "cannot tell", "not assessed", "caution", "ok")  # worst first
 
 
 def score_report(
@@ -34,6 +33,7 @@ def score_report(
     first = evaluations[0]
     verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
     seeds = [_seed(evaluation) for evaluation in evaluations]
+    risk_verdict = prevailing(verdicts)
     return ScoreReport(
         target=ScoredTarget.of(
             source,
@@ -46,7 +46,8 @@ def score_report(
             notes=[*source.notes, *first.profile.notes],
         ),
         recipe=recipe,
-        verdict=prevailing(verdicts),
+        verdict=combined(risk_verdict, first.findings),
+        risk_verdict=risk_verdict,
         findings=list(first.findings),
         not_run=[NotRunReport.of(check) for check in first.not_run],
         seeds=seeds,
@@ -75,7 +76,7 @@ def score_report(
 
 def prevailing(verdicts: Sequence[str]) -> str:
     """Return the most frequent verdict over the seeds; for ties, the worst of them."""
-    return min(statistics.multimode(verdicts), key=_CONCERN.index)
+    return worst(*statistics.multimode(verdicts))
 
 
 def _seed(evaluation: Evaluation) -> SeedReport:

@@ -14,7 +14,8 @@ from rksp.classifiers.edge_inputs import (
     Norm,
 )
 from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
-from rksp.documents.score import Contribution, CurvePoint, RiskAssessment, Verdict
+from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
+from rksp.documents.verdict import Verdict, exceeds
 from rksp.features import FEATURES, Features, Tier
 from rksp.ground.text import short
 from rksp.optimizers.table import optimizer_spec
@@ -25,6 +26,7 @@ _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
+_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 _LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
@@ -84,7 +86,8 @@ def assess(
         low, high = estimate.interval(learning_rate)
         excess = estimate.expected_excess(learning_rate)
         if not reasons:
-            verdict = _verdict(failed, high, learning_rate > ceiling, threshold)
+            is_above = exceeds(learning_rate, start_here=start, do_not_exceed=ceiling)
+            verdict = _verdict(failed, high, is_above, threshold)
     return RiskAssessment(
         verdict=verdict,
         reasons=reasons,
@@ -214,6 +217,10 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
     start = estimate.start_here
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
+        if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:
+            bar = estimate.rate_of(threshold)
+            below = "at no learning rate" if bar is None else f"only below {short(bar, 2)}"
+            return f"P(failed) is under the bar of {threshold:.2g} {below}."
         return (
             f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
             f"P(failed) is {estimate.failed(start):.1%} there."

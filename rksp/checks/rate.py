@@ -9,6 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import published_rate, swept_edge
 from rksp.documents.finding import Level
+from rksp.documents.verdict import exceeds
 from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.optimizers.table import optimizer_spec
@@ -25,10 +26,13 @@ _BATCH_RATIO, _WILD_BATCH_RATIO = 10.0, 30.0
 
 def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, edge = evidence.recipe.learning_rate, evidence.likely_edge
-    start, ceiling = evidence.start_here, evidence.do_not_exceed
-    if rate is None or edge is None or ceiling is None or rate <= min(ceiling, edge):
+    ceiling = evidence.do_not_exceed
+    if rate is None or edge is None or ceiling is None:
         return
+    start = ceiling if evidence.start_here is None else evidence.start_here
     is_over = rate > edge
+    if not is_over and not exceeds(rate, start_here=start, do_not_exceed=ceiling):
+        return
     bound, name = (edge, "likely edge") if is_over else (ceiling, "learning rate not to exceed,")
     yield Observation(
         level=Level.ERROR if is_over else Level.WARNING,
@@ -37,7 +41,7 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
             f"the {name} {short(bound, 2)}."
         ),
         value=rate / edge,
-        rate=start or ceiling,
+        rate=min(edge, max(start, ceiling)),
     )
 
 
@@ -140,7 +144,7 @@ CHECKS = (
         measures=(
             "The peak learning rate against the likely edge, where failure is as likely as "
             "success, and against the learning rate not to exceed, below which 5 % of the edges "
-            "lie."
+            "lie, or the one to start with where that is higher."
         ),
         why=(
             "Above the edge training fails, or a lower learning rate trains better. Both numbers "
@@ -149,7 +153,8 @@ CHECKS = (
         ),
         source="measured on our runs (rksp lab) and on public ladders of learning rates",
         healthy=(
-            "at most the learning rate not to exceed; a warning above it, an error above the edge"
+            "at most the learning rate not to exceed or the one to start with, whichever is "
+            "higher; a warning above it, an error above the edge"
         ),
         fix="Lower the learning rate to the one to start with.",
         failing="rksp score gpt2 --lr 6e-2",

@@ -56,6 +56,7 @@ CHECKS: tuple[Check, ...] = tuple(
 )
 _BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
 _SEVERITY = tuple(Level)
+_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,8 @@ class RecipeCheck:
 def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
     """Run all checks and return errors first, then warnings and notes, each by code.
 
-    All findings about the learning rate advise the same rate: the one to start with if it is known
-    and lower than the recipe's, else the lowest that a check recommends.
+    All findings about the learning rate advise the same rate: the highest that none of them
+    complains of. RKSP501 is one of them wherever the rate costs the verdict.
     """
     seen = [
         (check, observation)
@@ -92,14 +93,9 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
         if not check.missing(evidence)
         for observation in check.look(evidence)
     ]
-    start, rate = evidence.start_here, evidence.recipe.learning_rate
-    lowest = min((o.rate for _, o in seen if o.rate is not None), default=None)
-    advised = None if lowest is None else _rounded_down(lowest)
-    if start is not None and rate is not None and start < rate:
-        advised = short(start, 2)  # as every page prints it
-    found = [
-        check.report(observation, _advice(observation, advised)) for check, observation in seen
-    ]
+    limits = [observation.rate for _, observation in seen if observation.rate is not None]
+    advice = _lower(evidence.recipe.learning_rate, min(limits)) if limits else ""
+    found = [check.report(observation, _advice(observation, advice)) for check, observation in seen]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
 
 
@@ -170,15 +166,17 @@ def blamed_field(code: str) -> str:
     return _BY_KEY[code].field if code in _BY_KEY else ""
 
 
-def _advice(seen: Observation, advised: str | None) -> str | None:
-    """Return the fix of a finding about the learning rate: one rate for the whole report."""
-    if seen.rate is None or advised is None:
+def _advice(seen: Observation, lower: str) -> str | None:
+    """Return the fix of a finding about the learning rate: one advice for the whole report."""
+    if seen.rate is None:
         return None
-    lower = f"ower the learning rate to {advised}."
-    return f"L{lower}" if seen.fix is None else f"{seen.fix}, or l{lower}"
+    return f"{lower}." if seen.fix is None else f"{seen.fix}, or {lower[0].lower()}{lower[1:]}."
 
 
-def _rounded_down(rate: float) -> str:
-    """Round a rate down to two digits."""
-    unit = 10.0 ** (math.floor(math.log10(rate)) - 1)
-    return short(math.floor(rate / unit * (1 + 1e-9)) * unit, 2)
+def _lower(rate: float | None, limit: float) -> str:
+    """Name a lower rate within the limit, with two digits, or the limit itself if it is as near."""
+    unit = 10.0 ** (math.floor(math.log10(limit)) - 1)
+    advised = math.floor(limit / unit * (1 + 1e-9)) * unit
+    if rate is not None and advised > _CLEARLY_LOWER * rate:
+        return f"Lower the learning rate below {short(min(limit, rate), 3)}"
+    return f"Lower the learning rate to {short(advised, 2)}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = "3.0"
+SCHEMA_VERSION = "4.0"
+MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 
 
 class Part(BaseModel):
@@ -86,7 +87,7 @@ class Document(Part):
     """
 
     kind: str
-    schema_version: Literal["3.0"] = SCHEMA_VERSION
+    schema_version: Annotated[str, Field(pattern=rf"^{MAJOR}\.\d+$")] = SCHEMA_VERSION
     verdict: str
     gate: GateReport | None = None
     non_finite: list[str] = Field(default_factory=list)

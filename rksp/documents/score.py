@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PositiveFloat
 
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Finding, Level
+from rksp.documents.verdict import Verdict
 from rksp.recipe import Recipe
 
-
-class Verdict(StrEnum):
-    """The verdict of a score."""
-
-    OK = "ok"
-    CAUTION = "caution"
-    RISK = "risk"
-    CANNOT_TELL = "cannot tell"
+# What a probe's description calls text whose tokens mean nothing to trained weights.
+BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
 
 
 def _pairs(values: object) -> object:
@@ -134,7 +128,7 @@ class RiskAssessment(Part):
 
     Attributes:
         verdict: `risk` if the point estimate is at or above `threshold`; `caution` if the interval
-            reaches it, or the rate is above `do_not_exceed`.
+            reaches it, or the rate is above both `start_here` and `do_not_exceed`.
         reasons: Why rksp cannot tell; empty otherwise.
         evidence: Name of the tier of evidence behind the answer.
         horizon_steps: Steps of the run that the answer is about.
@@ -144,7 +138,8 @@ class RiskAssessment(Part):
         start_here: The rate with the lowest expected loss; `start_excess` is that loss, in nats
             above the best rate, and `start_failed` the probability that a run at it fails.
         likely_edge: The median of the edge: at this rate failure is as likely as not.
-        do_not_exceed: The rate below which a share `risk` of the edges lies.
+        do_not_exceed: The rate below which a share `risk` of the edges lies; in short runs it can
+            be lower than `start_here`.
         expected_excess: Expected loss at the recipe's rate above that at the best rate, in nats;
             None without a rate.
         risk: Share of the edges below `do_not_exceed`.
@@ -267,21 +262,28 @@ class OriginReport(Part):
     line: int | None = None
 
 
+ScoreVerdict = Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
+
+
 class ScoreReport(Document):
     """One run of `rksp score`.
 
+    `verdict` is the worst of `risk_verdict`, which is what P(failed) says, and of the findings.
     `findings` are those of the first seed, `not_run` the checks that could not run.
     `seeds` holds one entry per initialization, `spread` the mean, standard deviation, lowest and
     highest over them of the numbers that people compare. `kernels` says which implementations ran,
     `baseline` what changed since an older report. `recipe_places` gives file and line of the
     fields that were read from a file, `recipe_origins` the origin of every field, and `assumed` all
-    assumptions in one line. Only `timings` differs between two runs of the same command.
+    assumptions in one line. `next_command` is the user's own command with what is to change in it;
+    it is empty for a score in Python and where only `-v` has more to say. Only `timings` differs
+    between two runs of the same command.
     """
 
     kind: Literal["score"] = "score"
     target: ScoredTarget
     recipe: Recipe
-    verdict: Literal["ok", "caution", "risk", "cannot tell", "not assessed"]
+    verdict: ScoreVerdict
+    risk_verdict: ScoreVerdict
     findings: list[Finding]
     not_run: list[NotRunReport] = Field(default_factory=list)
     seeds: list[SeedReport]
@@ -292,4 +294,5 @@ class ScoreReport(Document):
     recipe_places: dict[str, tuple[str, int]] = Field(default_factory=dict)
     recipe_origins: dict[str, OriginReport] = Field(default_factory=dict)
     assumed: str = ""
+    next_command: str = ""
     timings: dict[str, float]

@@ -22,9 +22,9 @@ def issues(report: ScoreReport) -> tuple[Finding, ...]:
 
 
 def deciding(report: ScoreReport) -> SeedReport:
-    """Return the first seed whose verdict is the report's."""
+    """Return the first seed whose verdict on the risk is the report's."""
     for seed in report.seeds:
-        if (seed.risk.verdict if seed.risk else "not assessed") == report.verdict:
+        if (seed.risk.verdict if seed.risk else "not assessed") == report.risk_verdict:
             return seed
     return report.seeds[0]
 
@@ -70,7 +70,7 @@ def _verdict(report: ScoreReport) -> list[Finding]:
                 message=f"The risk was not assessed: {seed.risk_missing}.",
             )
         ]
-    if report.verdict == "cannot tell":
+    if report.risk_verdict == "cannot tell":
         return [
             Finding(
                 code=UNDECIDED,
@@ -79,9 +79,9 @@ def _verdict(report: ScoreReport) -> list[Finding]:
                 message=f"rksp cannot tell: {'; '.join(seed.risk.reasons)}.",
             )
         ]
-    if report.verdict == "ok":
+    if report.risk_verdict == "ok":
         return []
-    if report.verdict == "caution":
+    if report.risk_verdict == "caution":
         return [
             Finding(
                 code=UNDECIDED,

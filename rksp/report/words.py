@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
-from rksp.documents.score import RiskAssessment, ScoreReport, SeedReport
+from rksp.documents.finding import Finding
+from rksp.documents.score import (
+    BYTES_FOLDED,
+    BYTES_SPREAD,
+    RiskAssessment,
+    ScoreReport,
+    SeedReport,
+)
+from rksp.documents.verdict import decisive_finding, exceeds
 from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.recipe_files.said import table_text
@@ -21,6 +29,7 @@ TITLES = {
 }
 
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
+_COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 
 
@@ -52,11 +61,26 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
     rate = report.recipe.learning_rate
     if rate is None or risk.probability_failed is None:
         return "which learning rate is right?"
-    return (
-        f"P(failed) {risk.probability_failed:.1%} "
-        f"[{risk.probability_failed_low:.1%}, {risk.probability_failed_high:.1%}] "
-        f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
-    )
+    return f"{odds(risk)} at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
+
+
+def odds(risk: RiskAssessment) -> str:
+    """Return P(failed) with its interval: `P(failed) 10% [2%, 22%]`, or `P(failed) <1%`."""
+    shown = percent(risk.probability_failed)
+    low, high = percent(risk.probability_failed_low), percent(risk.probability_failed_high)
+    return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
+
+
+def percent(share: float) -> str:
+    """Format a probability without decimals; what is neither 0 nor 1 is not rounded to them."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
+
+
+def reason(report: ScoreReport) -> Finding | None:
+    """Return the finding that makes the verdict worse than P(failed) does, if one does."""
+    return decisive_finding(report.risk_verdict, report.findings)
 
 
 def rate(value: float | None) -> str:
@@ -70,9 +94,41 @@ def rates(risk: RiskAssessment) -> str:
         return "no learning rate trains this model"
     return (
         f"start here {rate(risk.start_here)} (expected excess {risk.start_excess:.2f} nats, "
-        f"P(failed) {risk.start_failed:.1%}); likely edge {rate(risk.likely_edge)}; "
+        f"P(failed) {percent(risk.start_failed)}); likely edge {rate(risk.likely_edge)}; "
         f"do not exceed {rate(risk.do_not_exceed)}"
     )
+
+
+def crossed(risk: RiskAssessment) -> str:
+    """Say that the rate to start with lies above the one not to exceed; empty if it does not."""
+    if risk.start_here is None or risk.do_not_exceed is None or can_not_tell(risk):
+        return ""
+    if risk.start_here <= risk.do_not_exceed:
+        return ""
+    return "in a run this short the best bet (S) is above the safe line (X)"
+
+
+def cost(report: ScoreReport, risk: RiskAssessment) -> str:
+    """Say what a rate that is too low costs: `0.26 nats more than at S`; empty if little."""
+    own, start = report.recipe.learning_rate, risk.start_here
+    if (
+        own is None
+        or start is None
+        or own >= start
+        or None
+        in (
+            risk.expected_excess,
+            risk.start_excess,
+        )
+    ):
+        return ""
+    lost = risk.expected_excess - risk.start_excess
+    return f"{lost:.2f} nats more than at S" if lost >= _COSTLY else ""
+
+
+def can_not_tell(risk: RiskAssessment) -> bool:
+    """Return True where no number of the answer is to be relied on, so none is printed."""
+    return risk.verdict == "cannot tell"
 
 
 def sentence(text: str) -> str:
@@ -82,20 +138,27 @@ def sentence(text: str) -> str:
 
 def margin(report: ScoreReport, risk: RiskAssessment) -> str:
     """Say why the verdict is caution; empty for other verdicts."""
-    own, ceiling = report.recipe.learning_rate, risk.do_not_exceed
-    if report.verdict != "caution" or own is None or ceiling is None:
+    own, ceiling, start = report.recipe.learning_rate, risk.do_not_exceed, risk.start_here
+    if report.risk_verdict != "caution" or own is None or ceiling is None:
         return ""
-    if own > ceiling:
+    if exceeds(own, start_here=start or ceiling, do_not_exceed=ceiling):
         return (
             f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the "
             "one not to exceed."
         )
-    return f"P(failed) is below the bar, but may be as high as {risk.probability_failed_high:.1%}."
+    highest = percent(risk.probability_failed_high)
+    return f"P(failed) is below the bar, but may be as high as {highest}."
+
+
+def has_reasons(report: ScoreReport, risk: RiskAssessment | None) -> bool:
+    """Return True if there is something to say about what moves the edge."""
+    is_answered = risk is not None and not can_not_tell(risk)
+    return is_answered and bool(risk.contributions) and report.recipe.learning_rate is not None
 
 
 def decisive(seed: SeedReport) -> str:
     """Say which assumptions decide the verdict: another plausible value would change it."""
-    if seed.risk is None or seed.risk.verdict == "cannot tell":
+    if seed.risk is None or can_not_tell(seed.risk):
         return ""
     turning = [
         other
@@ -112,22 +175,38 @@ def recipe_rows(report: ScoreReport) -> list[tuple[str, str, str]]:
     return table_text.recipe_rows(dict(report.recipe), report.recipe_origins)
 
 
-def alone(report: ScoreReport, risk: RiskAssessment) -> str:
-    """Return the estimate of the model of the edge where rksp cannot tell."""
-    own = [] if report.recipe.learning_rate is None else [answer(report, risk)]
-    estimate = "; ".join([*own, rates(risk)])
-    return f"the fitted model alone, which is not reliable here, estimates: {estimate}"
-
-
 def states(numbers: Mapping[str, int]) -> str:
     """List counts of states by severity: `1 new, 2 unchanged`, or "nothing to compare"."""
     listed = [f"{numbers[s]} {s}" for s in STATES if numbers.get(s)]
     return ", ".join(listed) or "nothing to compare"
 
 
+def only_checks(report: ScoreReport, seed: SeedReport) -> str:
+    """Say of evidence without a gradient what it is for; empty for other evidence."""
+    if seed.risk is None or seed.risk.evidence != "forward":
+        return ""
+    return (
+        "the forward pass feeds the checks alone; only the first gradient (--evidence response) "
+        "moves P(failed) and the rates"
+    )
+
+
+def noise(report: ScoreReport) -> str:
+    """Say that trained weights were shown tokens that mean nothing to them; empty if not."""
+    target = report.target
+    is_read = not any(bytes_ in target.probe for bytes_ in (BYTES_SPREAD, BYTES_FOLDED))
+    if is_read or not target.is_pretrained:
+        return ""
+    return (
+        "without a tokenizer.json the trained weights read bytes under random token ids: the "
+        "forward pass measured noise, not text"
+    )
+
+
 def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     """Return what could not be measured, and what limits the other numbers."""
     found = [*report.target.notes]
+    found += filter(None, (only_checks(report, seed), noise(report)))
     if seed.spectra.reason:
         reading = "indeterminate" if seed.spectra.layers else "not measured"
         found.append(f"the spectra are {reading}: {seed.spectra.reason}")

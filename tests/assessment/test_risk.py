@@ -30,6 +30,28 @@ def test_the_verdict_goes_from_ok_over_caution_to_risk():
     assert low.start_here < low.do_not_exceed < low.likely_edge
 
 
+SHORT = dataclasses.replace(REAL, width=768, depth=12, steps=100, warmup_steps=0, batch_tokens=8e3)
+
+
+def test_in_a_short_run_the_start_lies_above_the_safe_line_and_is_ok():
+    answer = _assess(None, SHORT)
+    assert answer.do_not_exceed < answer.start_here < answer.likely_edge
+    printed = float(f"{answer.start_here:.1e}")
+    assert _assess(printed, SHORT).verdict is Verdict.OK
+    assert _assess(1.2 * answer.start_here, SHORT).verdict is Verdict.CAUTION
+
+
+def test_advice_never_names_the_rate_it_corrects():
+    start = _assess(None, SHORT).start_here
+    for factor in (0.5, 0.99, 1.0, 1.01, 3.0):
+        answer = _assess(factor * start, SHORT, threshold=0.03)
+        named = "Start at" in answer.counterfactual
+        assert not named
+        assert "only below" in answer.counterfactual
+    sure = _assess(3 * start, SHORT, threshold=0.3)
+    assert sure.counterfactual.startswith("Start at")
+
+
 def test_a_probability_just_under_the_bar_is_never_green():
     edge = _assess(3e-4).likely_edge
     answer = _assess(0.92 * edge)

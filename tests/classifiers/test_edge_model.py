@@ -107,10 +107,19 @@ def test_the_rates_are_ordered_and_the_start_costs_least():
     for width, steps in ((64, 200), (512, 1000), (4096, 250_000)):
         read = load_edge_model().predict(inputs(width, steps=steps, warmup_steps=20))
         start = read.start_here
-        assert start <= read.do_not_exceed() < read.likely_edge
+        assert max(start, read.do_not_exceed()) < read.likely_edge
         assert read.failed(read.likely_edge) == pytest.approx(0.5)
+        assert read.failed(read.rate_of(0.2)) == pytest.approx(0.2)
         for factor in (0.1, 0.5, 2, 10):
             assert read.expected_excess(start * factor) >= read.expected_excess(start)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("steps", [100, 1000, 250_000])
+def test_the_rate_not_to_exceed_is_the_quantile_that_was_asked_for(share, steps):
+    read = load_edge_model().predict(inputs(steps=steps))
+    lapse = read.lapse
+    assert read.failed(read.do_not_exceed(share)) == pytest.approx(lapse + (1 - 2 * lapse) * share)
 
 
 def test_a_run_that_never_reaches_its_peak_bears_a_higher_nominal_rate():

@@ -180,6 +180,37 @@ def test_all_advice_about_the_rate_is_one():
     assert not rates & set(silent)
 
 
+def _lowered(fix: str) -> float:
+    return float(fix.rpartition(" ")[2].rstrip("."))
+
+
+def test_a_fix_satisfies_every_finding_about_the_rate_and_never_repeats_it():
+    """Trained weights at 2.7e-3, where the rate to start with is 2.7e-3 too."""
+    lines = {"start_here": 2.69e-3, "do_not_exceed": 1e-3, "likely_edge": 2e-2}
+    recipe = {"learning_rate": 2.7e-3, "batch_size": 16, "sequence_length": 256}
+    small = {"parameters": 100_000_000}
+    seen = found(healthy(facts=small, recipe=recipe, is_pretrained=True, **lines))
+    assert _lowered(seen["fine-tuning-rate"].fix) < 1e-3
+    assert "learning-rate" not in seen  # the start, as it is printed
+
+
+@pytest.mark.parametrize("rate", [5.01e-4, 5.09e-4])
+def test_a_fix_as_near_as_two_percent_names_the_direction_and_the_limit(rate):
+    evidence = healthy(
+        facts={"parameters": 100_000_000}, is_pretrained=True,
+        recipe={"learning_rate": rate, "batch_size": 16, "sequence_length": 256},
+        start_here=None, do_not_exceed=None, likely_edge=None,
+    )  # fmt: skip
+    assert found(evidence)["fine-tuning-rate"].fix == "Lower the learning rate below 5e-4."
+
+
+@pytest.mark.parametrize("rate", [1.05e-3, 1.5e-3, 2.04e-3])
+def test_between_the_safe_line_and_a_higher_start_there_is_no_complaint(rate):
+    lines = {"start_here": 2e-3, "do_not_exceed": 1e-3, "likely_edge": 2e-2}
+    seen = found(healthy(recipe={"learning_rate": rate}, **lines))
+    assert ("learning-rate" in seen) == (rate > 2e-3)
+
+
 def test_every_recipe_check_blames_a_field_of_the_recipe():
     assert {check.field for check in CHECKS} - {""} <= set(Recipe.model_fields)
     alone = [check for check in CHECKS if not check.needs]

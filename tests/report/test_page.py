@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import io
+import shlex
 
 import pytest
 from rich.console import Console
-from support.reports import finding, hostile, scored, with_findings, with_risk
+from support.reports import finding, hostile, judged, scored, with_findings, with_risk
 
-from rksp.documents.score import AlternativeReport, ScoreReport
+from rksp.documents.score import BYTES_SPREAD, AlternativeReport, ScoreReport
 from rksp.report import words
 from rksp.report.diff import compare
-from rksp.report.formats import rendering
+from rksp.report.formats import render, rendering
 
 LONG = "assumed: one device, so a batch of 32; 1000 steps; no warm-up; pass --devices, --max-steps"
 REASONS = ["the labelled runs contain no peft, no dpo", "the response could not be measured"]
@@ -21,7 +22,7 @@ REASONS = ["the labelled runs contain no peft, no dpo", "the response could not 
 def _not_assessed() -> ScoreReport:
     report = scored()
     seed = report.seeds[0].model_copy(update={"risk": None, "risk_missing": "no classifier " * 9})
-    return report.model_copy(update={"seeds": [seed], "verdict": "not assessed"})
+    return judged(report.model_copy(update={"seeds": [seed], "risk_verdict": "not assessed"}))
 
 
 def _decisive() -> ScoreReport:
@@ -46,7 +47,9 @@ CASES = {
     "ok": scored,
     "caution": lambda: with_risk(scored(), verdict="caution", probability_failed_high=0.7),
     "risk": lambda: scored(3.0),
-    "cannot tell": lambda: with_risk(scored(3.0), verdict="cannot tell", reasons=REASONS * 2),
+    "cannot tell": lambda: with_risk(
+        with_findings(rate=3.0), verdict="cannot tell", reasons=REASONS * 2
+    ),
     "not assessed": _not_assessed,
     "no rate": lambda: scored(None),
     "nothing trains": lambda: scored(6e-4, 1e19),
@@ -96,17 +99,71 @@ def test_a_verdict_without_numbers_to_rely_on_draws_no_scale():
     lines = printed(made("cannot tell"), 100)
     assert "the labelled runs contain no peft" in lines[0]
     assert "and 2 more reasons" in lines[1]
-    assert lines[2].startswith("  not reliable here: start")
-    assert not any("──" in line for line in lines)
+    assert not any("──" in line or "start" in line or "P(failed)" in line for line in lines)
 
 
-def test_the_next_command_follows_the_verdict():
-    last = {case: printed(made(case), 100)[-1].split("   ")[0].strip() for case in CASES}
-    assert last["ok"] == "next: rksp confirm gpt2 --shrink --lr 6e-4"
-    start = words.rate(made("risk").seeds[0].risk.start_here)
-    assert last["risk"] == last["no rate"] == f"next: rksp score gpt2 --lr {start}"
-    assert last["nothing trains"] == "next: rksp explain RKSP301"
-    assert last["baseline"].startswith("since the baseline: ")
+def test_a_command_that_is_longer_than_the_width_goes_on_after_a_backslash():
+    command = "rksp score 'my model' --lr 6e-4 " + " ".join(f"--set key_{n}={n}" for n in range(20))
+    lines = printed(scored().model_copy(update={"next_command": command}), 80)
+    first = next(n for n, line in enumerate(lines) if line.startswith("  next: "))
+    shown = [line.strip() for line in lines[first:]]
+    assert max(map(len, lines)) <= 80
+    assert all(line.endswith(" \\") for line in shown[:-1])
+    joined = "\n".join(shown).removeprefix("next: ").replace("\\\n", " ")
+    assert shlex.split(joined) == shlex.split(command)
+
+
+def test_an_error_is_the_first_word_and_the_reason_whatever_p_says():
+    report = with_findings(finding("RKSP304", "error"))
+    assert report.risk_verdict == "ok"
+    for width in (80, 100, 120):
+        first = printed(report, width)[0]
+        assert first.startswith("RISK  error RKSP304 (initial-loss); P(failed) ")
+
+
+@pytest.mark.parametrize("number", [2, 7, 24])
+@pytest.mark.parametrize("fix", ["Do less.", "Do less. " * 20])
+def test_findings_that_are_not_shown_are_counted_and_v_shows_all(number, fix):
+    report = with_findings(*(finding(f"RKSP{100 + n}", "error", fix=fix) for n in range(number)))
+    for width in (80, 100, 120):
+        text = "\n".join(printed(report, width))
+        assert f"(also {number - 1} error{'s' * (number > 2)}: -v)" in text
+    full = render(report, "full")
+    assert all(f"RKSP{100 + n}" in full for n in range(number))
+
+
+def test_a_rate_that_is_too_low_is_told_what_it_costs():
+    report = with_risk(scored(), start_here=3e-3, start_excess=0.1, expected_excess=0.36)
+    assert any(line.endswith("● yours: 0.26 nats more than at S") for line in printed(report, 100))
+    same = with_risk(scored(), start_here=3e-3, start_excess=0.1, expected_excess=0.12)
+    assert "more than at S" not in "\n".join(printed(same, 100))
+
+
+@pytest.mark.parametrize("name", ["text", "full", "markdown", "html"])
+def test_a_start_above_the_safe_line_is_said_in_one_clause(name):
+    said = "the best bet (S) is above the safe line (X)"
+    above = with_risk(scored(), start_here=1e-3, do_not_exceed=9.9e-4, likely_edge=5e-3)
+    below = with_risk(scored(), start_here=1e-3, do_not_exceed=1.01e-3, likely_edge=5e-3)
+    assert said in " ".join(render(above, name).split())
+    assert said not in " ".join(render(below, name).split())
+
+
+def test_no_mark_of_the_scale_hides_another():
+    report = with_risk(scored(6e-4), start_here=6e-4, do_not_exceed=6.01e-4, likely_edge=6.02e-4)
+    (scale,) = [line for line in printed(report, 100) if "──" in line]
+    assert all(mark in scale.split("  ●")[0] for mark in "SXE●")
+
+
+@pytest.mark.parametrize("name", ["text", "full", "markdown", "html"])
+def test_noise_in_front_of_trained_weights_is_said(name):
+    def shown(probe: str, is_pretrained: bool) -> str:
+        target = scored().target.model_copy(update={"probe": probe, "is_pretrained": is_pretrained})
+        return " ".join(render(scored().model_copy(update={"target": target}), name).split())
+
+    said = "bytes under random token ids"
+    assert said in shown(f"16 × 128 tokens, {BYTES_SPREAD}", True)
+    assert said not in shown(f"16 × 128 tokens, {BYTES_SPREAD}", False)
+    assert said not in shown("16 × 128 tokens, the target's tokenizer", True)
 
 
 def test_certainty_is_not_rounded_up():

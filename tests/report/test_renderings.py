@@ -10,12 +10,13 @@ import jsonschema
 import pytest
 import xmlschema
 from support.places import SCHEMAS
-from support.reports import finding, hostile, scored, with_findings, with_risk
+from support.reports import finding, hostile, judged, scored, with_findings, with_risk
 
 from rksp.assessment.report import prevailing
 from rksp.documents.score import ScoreReport
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
+from rksp.report import words
 from rksp.report.formats import Output, check_format, formats_of, render
 from rksp.report.gate import Gate
 
@@ -41,7 +42,7 @@ def _cases() -> dict[str, ScoreReport]:
 def _not_assessed() -> ScoreReport:
     report = scored()
     seed = report.seeds[0].model_copy(update={"risk": None, "risk_missing": "no evidence"})
-    return report.model_copy(update={"seeds": [seed], "verdict": "not assessed"})
+    return judged(report.model_copy(update={"seeds": [seed], "risk_verdict": "not assessed"}))
 
 
 CASES = (
@@ -70,7 +71,7 @@ def test_sarif_is_valid_by_the_official_schema(cases, case):
     jsonschema.validate(document, SARIF)
     results = document["runs"][0]["results"]
     rules = document["runs"][0]["tool"]["driver"]["rules"]
-    assert len(results) == len(cases[case].findings) + (cases[case].verdict != "ok")
+    assert len(results) == len(cases[case].findings) + (cases[case].risk_verdict != "ok")
     for result in results:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         assert not result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].startswith(
@@ -181,7 +182,7 @@ def test_sarif_names_a_file_the_way_the_standard_asks():
 
 def test_of_equally_many_seeds_the_worst_counts():
     def verdict(*rates: float | None) -> str:
-        return prevailing([scored(rate).verdict for rate in rates])
+        return prevailing([scored(rate).risk_verdict for rate in rates])
 
     assert verdict(6e-4, 3.0) == verdict(3.0, 6e-4) == "risk"
     assert verdict(6e-4, 3.0, 6e-4) == "ok"
@@ -234,12 +235,7 @@ def test_markdown_numbers_are_those_of_the_json(cases):
     report = cases["risk"]
     markdown = render(report, "markdown")
     risk = report.seeds[0].risk
-    for value, form in (
-        (risk.probability_failed, ".1%"),
-        (risk.probability_failed_low, ".1%"),
-        (risk.probability_failed_high, ".1%"),
-    ):
-        assert format(value, form) in markdown
+    assert words.odds(risk) in markdown
     for rate in (risk.start_here, risk.do_not_exceed, risk.likely_edge):
         assert f"| {short(rate, 2)} |" in markdown
     header = next(line for line in markdown.splitlines() if line.startswith("| Block"))

@@ -90,6 +90,8 @@ def check_self_contained(text: str) -> None:
 def _rounds(exact: float, shown: str) -> bool:
     """Return whether the text is within half a unit of its last digit of the number."""
     percent = shown.endswith("%")
+    if shown in ("<1%", ">99%"):
+        return 0 < exact < 0.005 if shown == "<1%" else 0.995 <= exact < 1
     written = Decimal(shown.rstrip("%").replace(",", ""))
     unit = 10.0 ** written.as_tuple().exponent
     return abs(float(written) - exact * (100 if percent else 1)) <= 0.500001 * unit

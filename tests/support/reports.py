@@ -8,6 +8,7 @@ from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
 from rksp.documents.finding import Finding
 from rksp.documents.score import RiskAssessment, ScoreReport
+from rksp.documents.verdict import combined
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -40,7 +41,7 @@ def finding(code: str = "RKSP101", level: str = "warning", layer: str = "", **mo
 
 def with_findings(*findings: Finding, rate: float | None = 6e-4) -> ScoreReport:
     """Return the real report with these findings instead of its own."""
-    return scored(rate).model_copy(update={"findings": list(findings)})
+    return judged(scored(rate).model_copy(update={"findings": list(findings)}))
 
 
 def with_risk(report: ScoreReport, **risk: object) -> ScoreReport:
@@ -48,7 +49,13 @@ def with_risk(report: ScoreReport, **risk: object) -> ScoreReport:
     seed = report.seeds[0]
     changed = RiskAssessment.model_validate(seed.risk.model_dump() | risk)
     seeds = [seed.model_copy(update={"risk": changed}), *report.seeds[1:]]
-    return report.model_copy(update={"seeds": seeds, "verdict": changed.verdict})
+    return judged(report.model_copy(update={"seeds": seeds, "risk_verdict": changed.verdict.value}))
+
+
+def judged(report: ScoreReport) -> ScoreReport:
+    """Return the report with the verdict that its parts have together."""
+    verdict = combined(report.risk_verdict, report.findings)
+    return report.model_copy(update={"verdict": verdict})
 
 
 def hostile() -> ScoreReport:

@@ -19,6 +19,7 @@ from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.spectrum import VARIANTS
 
 _SHOWN_CIRCLES = 24
+PERCENT = "percent"  # the form of a probability
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
 _LIKELIHOOD = (
     (0.01, "exceptionally unlikely"),
@@ -48,7 +49,10 @@ class Numbers:
             value = value[int(part)] if isinstance(value, list) else value[part]
         if value is None:
             return Markup('<span class="none">–</span>')
-        shown = format(value, form) if form else short(value, digits)
+        if form == PERCENT:
+            shown = words.percent(value)
+        else:
+            shown = format(value, form) if form else short(value, digits)
         return Markup('<data value="{!r}" data-path="{}">{}</data>').format(value, path, shown)
 
 
@@ -69,7 +73,9 @@ def render(report: ScoreReport) -> str:
         at=f"seeds/{report.seeds.index(seed)}",
         version=report.provenance.get("rksp", ""),
         headline=_headline(report, seed.risk),
-        gauge=None if report.verdict == "cannot tell" else _gauge(seed.risk),
+        gauge=_gauge(seed.risk),
+        doubtful=seed.risk is not None and words.can_not_tell(seed.risk),
+        deciding=words.reason(report),
         curves=_curves(report, seed.risk),
         variant=variant,
         frame=frame,
@@ -123,19 +129,22 @@ def likelihood(probability: float) -> str:
 
 
 def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
+    finding = words.reason(report)
+    if finding is not None:
+        return f"{words.sentence(finding.level)} {finding.code}: {finding.message}"
     if risk is None:
         return "The risk was not assessed"
+    if words.can_not_tell(risk):
+        return "rksp cannot tell"
     if report.recipe.learning_rate is None or risk.probability_failed is None:
         if risk.start_here is None:
             return "No learning rate trains this model"
         return f"Start at a learning rate of {short(risk.start_here, 2)}"
-    if report.verdict == "cannot tell":
-        return "rksp cannot tell"
     return f"{likelihood(risk.probability_failed).capitalize()} to fail"
 
 
 def _gauge(risk: RiskAssessment | None) -> Markup | None:
-    if risk is None or risk.probability_failed is None:
+    if risk is None or risk.probability_failed is None or words.can_not_tell(risk):
         return None
     low, high = risk.probability_failed_low, risk.probability_failed_high
     return figures.gauge(risk.probability_failed, low, high, risk.threshold)
@@ -143,7 +152,7 @@ def _gauge(risk: RiskAssessment | None) -> Markup | None:
 
 def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str, Markup]]:
     """Draw the curve twice, for wide and narrow screens, so that text does not shrink."""
-    if risk is None or not risk.curve:
+    if risk is None or not risk.curve or words.can_not_tell(risk):
         return []
     rate = report.recipe.learning_rate
     return [
@@ -156,7 +165,7 @@ def _reasons(
     report: ScoreReport, risk: RiskAssessment | None
 ) -> list[tuple[int, str, float, float]]:
     """Return index, meaning, decades and relative bar length of each reason that matters."""
-    if risk is None or report.recipe.learning_rate is None:
+    if not words.has_reasons(report, risk):
         return []
     longest = max((abs(c.decades) for c in risk.contributions), default=0.0)
     return [

@@ -38,7 +38,7 @@ def render(report: ScoreReport) -> str:
         parts.append(_findings(report))
     if report.baseline:
         parts.append(comparison(report.baseline))
-    if seed.risk and seed.risk.contributions and report.recipe.learning_rate is not None:
+    if words.has_reasons(report, seed.risk):
         parts.append(_folded("Reasons", _contributions(seed.risk)))
     if seed.spectra.layers:
         parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
@@ -105,14 +105,17 @@ def code(text: str) -> str:
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
-    risk = seed.risk
+    risk, finding = seed.risk, words.reason(report)
+    parts = []
+    if finding:
+        parts.append(f"**{finding.level} {code(finding.key)}:** {plain(finding.message)}")
     if risk is None:
-        return [f"Not assessed: {plain(seed.risk_missing)}"]
-    if risk.verdict == "cannot tell":
-        why = f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"
-        return [why, f"({words.alone(report, risk)})"]
-    parts = [f"**{words.answer(report, risk)}**"]
-    parts.append(_rates(risk))
+        return [*parts, f"Not assessed: {plain(seed.risk_missing)}"]
+    if words.can_not_tell(risk):
+        return [*parts, f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"]
+    parts += [f"**{words.answer(report, risk)}**", _rates(risk)]
+    if crossed := words.crossed(risk):
+        parts.append(f"{words.sentence(crossed)}.")
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         parts.append(f"➜ {plain(sentence)}")
     return parts

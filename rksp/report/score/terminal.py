@@ -26,7 +26,6 @@ from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
-_MOST_FINDINGS = 6
 _QUARTERS = range(-24, 4)  # of decades, from 1e-6 to 6
 LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 STYLES = {
@@ -83,15 +82,15 @@ def _headline(report: ScoreReport) -> Text:
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
-    risk = seed.risk
+    risk, finding = seed.risk, words.reason(report)
+    title = (words.TITLES[report.verdict], STYLES.get(report.verdict, "bold yellow"))
+    because = f"{finding.level} {finding.code} ({finding.name}); " if finding else ""
     if risk is None:
-        return Group(Text(f"not assessed: {seed.risk_missing}", style="bold yellow"))
-    title = (risk.verdict.upper(), STYLES[risk.verdict])
-    if risk.verdict == "cannot tell":
-        why = f"  {'; '.join(risk.reasons)}"
-        return Group(Text.assemble(title, why), Text(f"  {words.alone(report, risk)}", "dim"))
-    lines = [Text.assemble(title, "  ", words.answer(report, risk))]
-    lines.append(Text(f"  {words.rates(risk)}"))
+        return Group(Text.assemble(title, f"  {because}{seed.risk_missing}"))
+    if words.can_not_tell(risk):
+        return Group(Text.assemble(title, f"  {because}{'; '.join(risk.reasons)}"))
+    lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
+    lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:
@@ -106,7 +105,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
 
 
 def _findings(findings: list[Finding]) -> Group:
-    """Render one line per finding, at most six; errors come first."""
+    """Render one line per finding; errors come first."""
     lines = [
         Text.assemble(
             "  ",
@@ -114,10 +113,8 @@ def _findings(findings: list[Finding]) -> Group:
             f" {finding.message} ",
             (finding.fix, "italic"),
         )
-        for finding in findings[:_MOST_FINDINGS]
+        for finding in findings
     ]
-    if len(findings) > _MOST_FINDINGS:
-        lines.append(Text(f"  and {len(findings) - _MOST_FINDINGS} more in the JSON report", "dim"))
     return Group(*lines)
 
 

@@ -1,0 +1,88 @@
+"""The next command after a score: the user's own with what is to change in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import typer
+
+from rksp.cli.commands import CommandTable
+from rksp.cli.rendering import command_line
+from rksp.ground.text import short
+from rksp.optimizers.table import optimizer_spec
+
+if TYPE_CHECKING:
+    from rksp.documents.score import ScoreReport, SeedReport
+
+_CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again
+_TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labels
+_LIKELIHOODS = ("lm", "mlm", "seq2seq")  # objectives that it trains
+_SHRINKS = ("model_type", "config")
+_MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
+
+
+def next_command(context: typer.Context, report: ScoreReport) -> str:
+    """Return the command that is most useful after this answer; empty where only -v says more.
+
+    The explanation of an error; another rate, if rksp knows a better one; a measurement, if there
+    was none; else a short run of the user's own recipe. Where rksp cannot tell it proposes no rate
+    of its own.
+    """
+    from rksp.report import words
+    from rksp.report.issues import deciding
+
+    seed, error = deciding(report), words.reason(report)
+    if report.target.kind == "factory":
+        return ""
+    if seed.risk is None:
+        return _again(context, {"evidence": None}) if report.target.probe == "nothing" else ""
+    if error is None and seed.risk.verdict == "risk" and seed.risk.start_here is None:
+        error = report.findings[0] if report.findings else None  # nothing trains
+    if error is not None and error.level == "error":
+        return f"rksp explain {error.code}"
+    better = _better_rate(report, seed)
+    if better is not None:
+        return _again(context, {"learning_rate": better})
+    if seed.risk.evidence == "config" and seed.risk.verdict != "cannot tell":
+        return _again(context, {"evidence": None})
+    return _trial(context, report)
+
+
+def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
+    """Return the rate to start with if the recipe has none or one that is at risk."""
+    risk, rate = seed.risk, report.recipe.learning_rate
+    if risk.verdict == "cannot tell" or risk.start_here is None:
+        return None
+    start = short(risk.start_here, 2)
+    is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
+    return start if is_lower and (rate is None or risk.verdict == "risk") else None
+
+
+def _again(context: typer.Context, changed: Mapping[str, str | None]) -> str:
+    return command_line(context, changed=changed)
+
+
+def _trial(context: typer.Context, report: ScoreReport) -> str:
+    """Return the short run of the same recipe; empty where rksp cannot train it."""
+    target, recipe = report.target, report.recipe
+    can_step = optimizer_spec(recipe.optimizer).make is not None
+    size = math.inf if target.parameters is None else target.parameters
+    if recipe.learning_rate is None or recipe.peft != "none" or not can_step:
+        return ""
+    if recipe.objective not in _LIKELIHOODS:
+        return ""
+    table = context.find_root().command
+    if target.task not in _TRAINED or not isinstance(table, CommandTable):
+        return ""
+    confirm = table.commands["confirm"]
+    changed: dict[str, object] = {"evidence": None}
+    limit = next(p.default for p in confirm.params if p.name == "max_params")
+    if size > limit and not target.is_pretrained and target.kind in _SHRINKS:
+        changed |= {"shrink": True, "overrides": None, "max_params": None}
+    elif size > _MOST_TRAINED:
+        return ""
+    elif size > limit:
+        changed["max_params"] = f"{math.ceil(size / 1e6)}e6"
+    return command_line(context, confirm, changed)

@@ -1,0 +1,67 @@
+"""The verdict: one word, the worst of what P(failed) says and what the findings say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from rksp.documents.finding import Finding, Level
+
+WORST_FIRST = ("risk", "cannot tell", "not assessed", "caution", "ok")
+
+
+class Verdict(StrEnum):
+    """What P(failed) says about a run."""
+
+    OK = "ok"
+    CAUTION = "caution"
+    RISK = "risk"
+    CANNOT_TELL = "cannot tell"
+
+
+def combined(risk_verdict: str, findings: Iterable[Finding]) -> str:
+    """Return the verdict of a report: the worst of P(failed)'s own and of every finding's.
+
+    Args:
+        risk_verdict: One of `WORST_FIRST`.
+        findings: The findings that were selected and not ignored, at their final levels.
+    """
+    return worst(risk_verdict, *map(least_verdict, findings))
+
+
+def worst(*verdicts: str) -> str:
+    """Return the worst of some verdicts."""
+    return min(verdicts, key=WORST_FIRST.index)
+
+
+def least_verdict(finding: Finding) -> str:
+    """Return the best verdict that a run with this finding can have.
+
+    An error breaks the run, so it is a risk. A warning that names a documented cause of failures is
+    at least a caution. Anything else leaves the verdict as it is.
+    """
+    if finding.level is Level.ERROR:
+        return "risk"
+    if finding.level is Level.WARNING and finding.is_cause:
+        return "caution"
+    return "ok"
+
+
+def decisive_finding(risk_verdict: str, findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding that makes the verdict worse than P(failed) does, if one does."""
+    found = list(findings)
+    verdict = combined(risk_verdict, found)
+    if verdict == risk_verdict:
+        return None
+    return next(finding for finding in found if least_verdict(finding) == verdict)
+
+
+def exceeds(rate: float, *, start_here: float, do_not_exceed: float) -> bool:
+    """Return True if a rate is above both the rate to start with and the one not to exceed.
+
+    In a short run the rate to start with is the higher one. Both count as they are printed, with
+    two digits, so that whoever types a printed rate is not above it.
+    """
+    return rate > max(
+        bound for line in (start_here, do_not_exceed) for bound in (line, float(f"{line:.1e}"))
+    )
