@@ -21,6 +21,7 @@ from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
+from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
@@ -151,7 +152,11 @@ class _Runs:
     def settings(self) -> dict[str, object]:
         """Return everything that each run depends on."""
         return {
-            "target": [self.source.target, self.source.config_hash],
+            "target": [
+                self.source.target,
+                self.source.config_hash,
+                identity(self.source.folder or self.source.target),
+            ],
             "recipe": self.recipe.model_dump(mode="json"),
             "faults": list(self.faults),
             "monitors": list(self.monitors),

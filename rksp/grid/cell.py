@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rksp.models.identity import file_identity, identity
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
@@ -68,12 +69,16 @@ class Cell:
         return _digest(
             {
                 "target": self.target,
-                "content": _content(self.target),
+                "content": identity(
+                    self.target,
+                    allow_hub=options.allow_hub,
+                    with_code=options.trust_remote_code,
+                ),
                 "overrides": dict(self.overrides),
                 "seed": self.seed,
                 "evidence": options.evidence,
                 "states": options.states,
-                "probe": _content(options.probe) if options.probe else None,
+                "probe": file_identity(options.probe) if options.probe else None,
             }
             | options.model_dump(include=_SPECTRUM, exclude_defaults=True)
         )
@@ -86,7 +91,7 @@ class Cell:
             "risk": options.risk,
         }
         if options.classifier is not None:
-            content["classifier"] = _content(options.classifier)
+            content["classifier"] = file_identity(options.classifier)
         return _digest(content)
 
 
@@ -98,13 +103,3 @@ def model_name(target: str, overrides: Mapping[str, object]) -> str:
 def _digest(content: Mapping[str, object]) -> str:
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _content(target: str | Path) -> str | None:
-    """Return the digest of a target's file, so that a changed file counts as another target."""
-    path = Path(target)
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        return None
-    with file.open("rb") as content:  # weights may be larger than the memory
-        return hashlib.file_digest(content, "sha256").hexdigest()

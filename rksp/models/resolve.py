@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,18 +23,17 @@ from rksp.models.configuration import (
     known_type,
     make_config,
     model_types,
-    offline,
     overlay,
     remote_config,
 )
 from rksp.models.given import factory_source
+from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 
 _MOST_BUFFERS = 2e9  # bytes
 MAX_PARAMS = 2e9  # 8 GB in float32
-_HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
 
 
 def resolve(
@@ -84,8 +82,8 @@ def resolve(
         raise InputError(f"There is no file or folder {target}.")
     if is_pickle(path):
         raise InputError(f"{target} is a pickle, which rksp never opens; save it as safetensors.")
-    if _HUB.match(target):
-        folder = _snapshot(target, allow_hub)
+    if is_hub_id(target):
+        folder = hub_folder(target, allow_hub)
         source = _from_path(folder, target, overrides, trust_remote_code, task, common)
         return replace(source, kind="hub")
     hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
@@ -313,25 +311,3 @@ def _from_factory(
             "--set changes a configuration, but a factory has none; change the factory instead."
         )
     return factory_source(target, task=task, seed=common["seed"], max_params=common["max_params"])
-
-
-def _snapshot(target: str, allow_hub: bool) -> Path:
-    """Return the folder of a Hub model, from the cache unless the network is allowed."""
-    if allow_hub:
-        import huggingface_hub
-    else:
-        with offline():
-            import huggingface_hub
-    try:
-        folder = huggingface_hub.snapshot_download(
-            target,
-            allow_patterns=["*.json", "*.safetensors"],
-            local_files_only=not allow_hub,
-        )
-    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
-        where = "the Hub has no such model" if allow_hub else "it is not in the local cache"
-        advice = "check the name" if allow_hub else "pass --allow-hub to fetch it"
-        raise InputError(
-            f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."
-        ) from error
-    return Path(folder)

@@ -426,7 +426,7 @@ def test_a_hub_model_is_a_folder_in_the_cache(folder, monkeypatch):
     asked = []
     monkeypatch.setattr(
         sys.modules["rksp.models.resolve"],  # rksp.models.resolve is the function
-        "_snapshot",
+        "hub_folder",
         lambda name, allow: asked.append((name, allow)) or folder,
     )
     source = resolve("someone/model", allow_hub=True)

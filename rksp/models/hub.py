@@ -1,0 +1,42 @@
+"""Find a model of the Hugging Face Hub on this machine, or fetch it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rksp.ground.errors import InputError
+from rksp.models.configuration import offline
+
+_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
+
+
+def is_hub_id(target: str) -> bool:
+    """Tell whether a target has the form `owner/name`."""
+    return _ID.match(target) is not None
+
+
+def hub_folder(target: str, allow_hub: bool) -> Path:
+    """Return the folder of a Hub model, from the cache unless the network is allowed.
+
+    Raises:
+        InputError: The cache lacks it, or the Hub has no such model.
+    """
+    if allow_hub:
+        import huggingface_hub
+    else:
+        with offline():
+            import huggingface_hub
+    try:
+        folder = huggingface_hub.snapshot_download(
+            target,
+            allow_patterns=["*.json", "*.safetensors"],
+            local_files_only=not allow_hub,
+        )
+    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
+        where = "the Hub has no such model" if allow_hub else "it is not in the local cache"
+        advice = "check the name" if allow_hub else "pass --allow-hub to fetch it"
+        raise InputError(
+            f"{target} looks like a Hub id, but {where} ({type(error).__name__}); {advice}."
+        ) from error
+    return Path(folder)
