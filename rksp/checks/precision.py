@@ -183,6 +183,7 @@ CHECKS = (
         stable="the same block with the argument clamped above zero",
         look=_non_finite,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP302",
@@ -207,6 +208,7 @@ CHECKS = (
         look=_fp16_range,
         needs=(Need.FORWARD,),
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP303",
@@ -250,6 +252,7 @@ CHECKS = (
         stable="--precision bf16",
         look=_low_precision_parameters,
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP305",
@@ -299,6 +302,7 @@ CHECKS = (
         look=_fp16_family,
         needs=(Need.CONFIG,),
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP307",
@@ -347,5 +351,6 @@ CHECKS = (
         stable="--precision bf16 on trained weights",
         look=_fp8_training,
         field="precision",
+        is_cause=True,
     ),
 )

@@ -117,6 +117,7 @@ CHECKS = (
         look=_feed_forward,
         needs=(Need.CONFIG,),
         settings=("intermediate_size", "n_inner", "ffn_dim"),
+        is_cause=True,
     ),
     Check(
         code="RKSP702",
@@ -140,6 +141,7 @@ CHECKS = (
         stable="x + f(norm(x))",
         look=_normalization,
         needs=(Need.MODULES,),
+        is_cause=True,
     ),
     Check(
         code="RKSP703",
@@ -208,5 +210,6 @@ CHECKS = (
         look=_post_norm,
         needs=(Need.CONFIG,),
         settings=("encoder_layers", "decoder_layers"),
+        is_cause=True,
     ),
 )

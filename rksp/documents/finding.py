@@ -39,6 +39,8 @@ class Finding(Part):
         fix: The smallest change that would remove it, one sentence.
         source: Where the threshold comes from (author, year, or "measured on our runs").
         layer: Path of the module; empty for the whole model.
+        is_cause: The check names a documented cause of failures, so a warning of it makes the
+            verdict at least caution.
     """
 
     code: str
@@ -50,6 +52,7 @@ class Finding(Part):
     fix: str = ""
     source: str = ""
     layer: str = ""
+    is_cause: bool = False
 
     @property
     def key(self) -> str:
