@@ -17,7 +17,6 @@ from torch import Tensor
 
 from rksp.ground.errors import InputError, nearest
 from rksp.kernels import dispatch
-from rksp.kernels.covariance import covariance_reference, covariance_triton
 from rksp.kernels.newton_schulz import symmetric_product_reference, symmetric_product_triton
 from rksp.kernels.normal_fill import normal_fill, normal_fill_reference, normal_fill_triton
 from rksp.kernels.power_iteration import top_singular_reference, top_singular_triton
@@ -223,11 +222,6 @@ def _cases(device: str) -> Iterator[Case]:
     """Yield the cases one at a time, so that only one holds memory."""
     is_gpu = device == "cuda"
     half = torch.bfloat16 if is_gpu else torch.float32
-    sizes = (
-        [(8192, d) for d in (768, 1024, 2048, 4096, 8192)] if is_gpu else [(1024, 256), (1024, 512)]
-    )
-    for rows, width in sizes:
-        yield _covariance_case(rows, width, device)
     for batch, n in (
         [(8, 512), (4, 1024), (1, 2048), (1, 4096), (1, 8192)] if is_gpu else [(4, 256)]
     ):
@@ -249,25 +243,6 @@ def _case(
     if device == "cuda":
         runs["triton"] = triton
     return Case(op=op, shape=shape, dtype=dtype, flops=flops, bytes=bytes, runs=runs)
-
-
-def _covariance_case(rows: int, width: int, device: str) -> Case:
-    x, y = (_noise((rows, width), seed, device, torch.float32) for seed in (1, 2))
-
-    def library() -> tuple[Tensor, Tensor]:
-        fx, fy = x - x.mean(0), y - y.mean(0)
-        return fx.mT @ fx / rows, fy.mT @ fx / rows
-
-    return _case(
-        "covariance",
-        f"{rows} x {width}, pair",
-        torch.float32,
-        device,
-        flops=3.0 * rows * width**2,
-        library=library,
-        reference=lambda: covariance_reference(x, y),
-        triton=lambda: covariance_triton(x, y),
-    )
 
 
 def _symmetric_case(batch: int, n: int, dtype: torch.dtype, device: str) -> Case:

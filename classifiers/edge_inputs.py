@@ -18,6 +18,7 @@ _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # which say nothing of other numbers of classes.
 CLASSIFIER_VOCABULARY = 256
 _FEW_STEPS = 100  # from which what builds up over a run counts
+_LASTING_UNDECAYED = math.log10(1200 / _FEW_STEPS)  # the longest undecayed runs of the data
 _DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
 # What a beta1 of 0.9 and of 0.95 comes to: the columns of a memory begin beyond these.
 _SHORT_MEMORY, _LONG_MEMORY = (-math.log10(1 - beta1) for beta1 in (0.9, 0.95))
@@ -42,7 +43,8 @@ class EdgeInputs:
         norm: Where the blocks normalize: before a branch, after the sum, or nowhere.
         steps, warmup_steps: Optimizer steps in all, and those of the warm-up.
         batch_tokens: Tokens an optimizer step.
-        final_share: The rate at the end over the peak rate; 1 for a constant schedule.
+        late_share: The mean rate of the last tenth of the run over the highest that is reached; 1
+            for a constant schedule.
         beta1, beta2: Of Adam and its kin; None where the optimizer has none.
     """
 
@@ -54,7 +56,7 @@ class EdgeInputs:
     steps: int
     warmup_steps: int
     optimizer: str = "adamw"
-    final_share: float = 0.1
+    late_share: float = 0.1
     beta1: float | None = 0.9
     beta2: float | None = 0.98
     norm: Norm = "pre"
@@ -90,8 +92,8 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "width": math.log10(inputs.width),
         "depth": math.log10(inputs.depth),
         "warmup": math.log10(100 + warmup),
-        "final_share": inputs.final_share**2,
-        "undecayed_steps": inputs.final_share**2 * lasting,
+        "undecayed": inputs.late_share**2,
+        "undecayed_steps": inputs.late_share**2 * min(lasting, _LASTING_UNDECAYED),
         "batch_tokens": math.log10(inputs.batch_tokens),
         "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
         "post_norm": float(inputs.norm == "post"),
@@ -123,7 +125,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
     Column(name="depth", meaning="the number of blocks"),
     Column(name="warmup", meaning="the warm-up", sign=1),
-    Column(name="final_share", meaning="the end of the schedule"),
+    Column(name="undecayed", meaning="the end of the schedule"),
     Column(name="undecayed_steps", meaning="a schedule that does not decay", sign=-1),
     Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),

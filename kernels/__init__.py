@@ -1,6 +1,5 @@
 """Provide numerical kernels: one operation per file, in plain torch and in Triton.
 
-    covariance          centered covariance and cross-covariance of snapshot pairs
     newton_schulz       symmetric products and the polar factor (Polar Express)
     power_iteration     top singular triplets of many weights, warm-started
     row_cosine          cosines of rows with vectors: signs, moments, histogram
@@ -17,7 +16,6 @@ from __future__ import annotations
 import importlib
 
 _MODULES = (
-    "covariance",
     "dispatch",
     "newton_schulz",
     "normal_fill",

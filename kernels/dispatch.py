@@ -41,8 +41,8 @@ class Threshold:
     """The size from which `auto` prefers Triton on a GPU.
 
     Attributes:
-        measure: The size that is compared: `"width"` (last dimension), `"rows"` (last but one) or
-            `"elements"` of the first tensor.
+        measure: The size that is compared: `"rows"` (the last dimension but one) or `"elements"` of
+            the first tensor.
         at_least: The size from which Triton was measured to be faster; None if no GPU run has
             measured it, and then `auto` keeps the reference.
         provenance: Device, versions and command of the measurement.
@@ -61,7 +61,6 @@ def _unmeasured(measure: str) -> Threshold:
 # switched on before it has been timed.
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
-        "covariance": _unmeasured("width"),
         "symmetric_product": _unmeasured("rows"),
         "top_singular": _unmeasured("elements"),
         "row_cosine": _unmeasured("elements"),
@@ -167,10 +166,7 @@ def _obstacle(tensors: tuple[Tensor, ...]) -> str | None:
 def _by_size(threshold: Threshold, tensor: Tensor) -> tuple[str, str]:
     if threshold.at_least is None:
         return "reference", threshold.provenance
-    if threshold.measure == "elements":
-        size = tensor.numel()
-    else:
-        size = tensor.shape[-1] if threshold.measure == "width" else tensor.shape[-2]
+    size = tensor.numel() if threshold.measure == "elements" else tensor.shape[-2]
     if size < threshold.at_least:
         return "reference", f"{threshold.measure} below {threshold.at_least}"
     return "triton", f"{threshold.measure} at least {threshold.at_least}"

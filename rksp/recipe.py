@@ -33,6 +33,9 @@ Objective = Literal[
     "other",
 ]
 
+_LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
+_LATE_POINTS = 1000  # of the last tenth that are looked at
+
 
 def _optimizer(value: object) -> object:
     """Return the name of a class of optimizers, such as `torch.optim.AdamW`."""
@@ -224,7 +227,7 @@ class Recipe(BaseModel):
             return self.learning_rate * (step + 1) / self.warmup_steps
         return self.learning_rate * self.share_after_warmup(step)
 
-    def share_after_warmup(self, step: int) -> float:
+    def share_after_warmup(self, step: float) -> float:
         """Return the rate of a step after the warm-up, as a share of the peak.
 
         With r = `min_lr_ratio`, w = `warmup_steps`, T = `max_steps`, D = `decay_steps` and
@@ -264,6 +267,19 @@ class Recipe(BaseModel):
         return least + (1 - least) * falls[shape]
 
     @property
-    def final_share(self) -> float:
-        """Rate of the last step as a share of the peak."""
-        return self.share_after_warmup(max(self.warmup_steps, self.max_steps))
+    def late_share(self) -> float:
+        """Mean rate over the last tenth of the run, as a share of the highest rate reached.
+
+        1 for a constant schedule, 0.1 for a cosine that falls to a tenth, 0.55 for a wsd that falls
+        to it over the last tenth. It changes little where the decay changes by a few steps.
+        """
+        span = self.max_steps * _LATE
+        count = min(math.ceil(span), _LATE_POINTS)
+        steps = (self.max_steps - span * (i + 0.5) / count for i in range(count))
+        reached = min(1.0, self.max_steps / self.warmup_steps) if self.warmup_steps else 1.0
+        return sum(map(self._share, steps)) / count / reached
+
+    def _share(self, step: float) -> float:
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        return self.share_after_warmup(step)

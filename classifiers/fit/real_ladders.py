@@ -20,12 +20,15 @@ from rksp.classifiers.fit.edge_ladder import (
 )
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import read_text
+from rksp.recipe import Recipe
 
 _OPTIMIZERS = {"mini": "adam_mini", "soape": "soap"}
 # Groups that constrain the weights, or say too little about the model.
 _LEFT_OUT = ("grug", "spectral", "hyperball")
 _LARGEST = 256 * 2**20  # bytes of a file of runs
 _SHORTEST = 2  # rates of a ladder
+_STEPS = 1000  # of a schedule whose shape alone counts
+_OF_SCHEDULE = ("decay", "min_lr_ratio", "lr_schedule")  # settings whose change undoes a decay
 
 
 def read_real_ladders(
@@ -152,10 +155,12 @@ def _single(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float
         row["final_loss"] is None and not row["diverged"]
     ):
         return None
+    failed = bool(row["failed"])
+    if failed and not row["diverged"] and setting in _OF_SCHEDULE:
+        return None  # it ends above a run that decays more, which is no sign of too high a rate
     source = _source(row["ladder"])
     inputs = _inputs(row["arch"], row["recipe"], source)
     rate = math.log10(row["recipe"]["learning_rate"] * inputs.peak_share)
-    failed = bool(row["failed"])
     losses = (row["final_loss"], row["baseline_loss"])
     excess = math.inf if None in losses else losses[0] - losses[1]
     shape = shape_name(source, row["arch"], inputs.optimizer)
@@ -253,16 +258,30 @@ def _inputs(arch: Mapping[str, object], recipe: Mapping[str, object], source: st
         steps=steps,
         warmup_steps=warmup,
         optimizer=_OPTIMIZERS.get(optimizer, optimizer),
-        final_share=_final_share(recipe),
+        late_share=_late_share(recipe),
         beta1=betas[0],
         beta2=betas[1],
         norm=_norm(arch),
     )
 
 
-def _final_share(recipe: Mapping[str, object]) -> float:
-    if "warm-up only" in (recipe["schedule"] or ""):
+def _late_share(recipe: Mapping[str, object]) -> float:
+    """Return the mean rate of the last tenth of a run over its peak."""
+    said, least, share = recipe["schedule"] or "", _least(recipe), recipe.get("decay_fraction")
+    if "warm-up only" in said or share == 0:
         return 1.0
+    schedule = next((name for name in ("linear", "wsd") if said.startswith(name)), "cosine")
+    if schedule == "linear" and share is not None:
+        schedule = "wsd"  # with a linear decay at its end
+    return Recipe(
+        schedule=schedule,
+        max_steps=_STEPS,
+        decay_steps=None if share is None else round(share * _STEPS),
+        min_lr_ratio=least,
+    ).late_share
+
+
+def _least(recipe: Mapping[str, object]) -> float:
     if recipe.get("min_lr_ratio") is not None:
         return float(recipe["min_lr_ratio"])
     if not recipe.get("min_lr"):

@@ -139,6 +139,7 @@ CHECKS = (
         stable="QK-norm, attention scale 1/16, head_dim 256: 1",
         look=_logit_scale,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP202",
@@ -163,6 +164,7 @@ CHECKS = (
         stable="QK-norm, attention scale 1/16, head_dim 256: 0.9",
         look=_entropy,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP203",

@@ -89,6 +89,7 @@ CHECKS = (
         look=_balance,
         needs=(Need.CONFIG,),
         settings=("output_router_logits", "router_aux_loss_coef"),
+        is_cause=True,
     ),
     Check(
         code="RKSP805",
@@ -112,5 +113,6 @@ CHECKS = (
         look=_router_loss,
         needs=(Need.CONFIG,),
         settings=("router_z_loss_coef",),
+        is_cause=True,
     ),
 )

@@ -53,6 +53,9 @@ class Check:
         needs: What must be known besides the recipe; if any is missing, the check does not run.
         field: The recipe's field to blame; empty if there is none.
         settings: Names of the configuration's settings to blame, the usual one first.
+        is_cause: Public failures, or arithmetic, name what it looks at as their cause: a precision,
+            an initialization, a configuration, of which P(failed) knows little or nothing. Rates,
+            warm-up and batch are judged by P(failed) itself, so checks of them are no cause.
     """
 
     code: str
@@ -70,6 +73,7 @@ class Check:
     needs: tuple[Need, ...] = ()
     field: str = ""
     settings: tuple[str, ...] = ()
+    is_cause: bool = False
 
     @property
     def explanation(self) -> tuple[tuple[str, str], ...]:
@@ -100,4 +104,5 @@ class Check:
             fix=fix or seen.fix or self.fix,
             source=self.source,
             layer=seen.layer,
+            is_cause=self.is_cause,
         )

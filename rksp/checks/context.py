@@ -144,6 +144,7 @@ CHECKS = (
         look=_rope_base,
         needs=(Need.CONFIG,),
         settings=("rope_theta", "rope_parameters"),
+        is_cause=True,
     ),
     Check(
         code="RKSP207",

@@ -200,6 +200,7 @@ CHECKS = (
         look=_fp16_range,
         needs=(Need.RESPONSE,),
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP403",
@@ -272,5 +273,6 @@ CHECKS = (
         stable="--epsilon 1e-8 with gradient entries of 1e-4",
         look=_epsilon,
         field="adam_epsilon",
+        is_cause=True,
     ),
 )

@@ -142,6 +142,7 @@ CHECKS = (
         stable="initializer_range=0.006 at width 11600: 1.0",
         look=_std,
         settings=("initializer_range",),
+        is_cause=True,
     ),
     Check(
         code="RKSP602",
@@ -166,6 +167,7 @@ CHECKS = (
         stable="x + f(norm(x)), 8 blocks: 1.4",
         look=_residual,
         needs=(Need.MODULES,),
+        is_cause=True,
     ),
     Check(
         code="RKSP603",

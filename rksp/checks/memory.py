@@ -121,6 +121,7 @@ CHECKS = (
         stable="--beta1 0.9 --beta2 0.95",
         look=_betas,
         field="adam_beta1",
+        is_cause=True,
     ),
     Check(
         code="RKSP408",

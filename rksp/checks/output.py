@@ -114,6 +114,7 @@ CHECKS = (
         stable="the same model with N(0, 1/768): loss 11.0",
         look=_initial_loss,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP102",
@@ -135,6 +136,7 @@ CHECKS = (
         stable="output layer N(0, 0.02²) at width 768: 0.55",
         look=_output_logits,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP103",
@@ -163,6 +165,7 @@ CHECKS = (
             "initializer_range",
             "tie_word_embeddings",
         ),
+        is_cause=True,
     ),
     Check(
         code="RKSP104",

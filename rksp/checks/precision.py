@@ -178,6 +178,7 @@ CHECKS = (
         stable="the same block with the argument clamped above zero",
         look=_non_finite,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP302",
@@ -202,6 +203,7 @@ CHECKS = (
         look=_fp16_range,
         needs=(Need.FORWARD,),
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP303",
@@ -245,6 +247,7 @@ CHECKS = (
         stable="--precision bf16",
         look=_low_precision_parameters,
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP305",
@@ -294,6 +297,7 @@ CHECKS = (
         look=_fp16_family,
         needs=(Need.CONFIG,),
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP307",
@@ -342,5 +346,6 @@ CHECKS = (
         stable="--precision bf16 on trained weights",
         look=_fp8_training,
         field="precision",
+        is_cause=True,
     ),
 )

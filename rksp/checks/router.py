@@ -89,6 +89,7 @@ CHECKS = (
         stable="router weights N(0, 0.02²)",
         look=_collapse,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP802",
@@ -113,6 +114,7 @@ CHECKS = (
         stable="router logits of standard deviation 1: log-sum-exp near 2.5",
         look=_logit_scale,
         needs=(Need.FORWARD,),
+        is_cause=True,
     ),
     Check(
         code="RKSP803",

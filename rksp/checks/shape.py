@@ -112,6 +112,7 @@ CHECKS = (
         look=_feed_forward,
         needs=(Need.CONFIG,),
         settings=("intermediate_size", "n_inner", "ffn_dim"),
+        is_cause=True,
     ),
     Check(
         code="RKSP702",
@@ -135,6 +136,7 @@ CHECKS = (
         stable="x + f(norm(x))",
         look=_normalization,
         needs=(Need.MODULES,),
+        is_cause=True,
     ),
     Check(
         code="RKSP703",
@@ -203,5 +205,6 @@ CHECKS = (
         look=_post_norm,
         needs=(Need.CONFIG,),
         settings=("encoder_layers", "decoder_layers"),
+        is_cause=True,
     ),
 )

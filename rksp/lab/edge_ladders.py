@@ -122,7 +122,7 @@ def lab_inputs(spec: LadderSpec) -> EdgeInputs:
         steps=recipe.max_steps,
         warmup_steps=recipe.warmup_steps,
         optimizer=recipe.optimizer,
-        final_share=1.0 if recipe.schedule == "constant" else recipe.min_lr_ratio,
+        late_share=recipe.late_share,
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,
         norm="none" if spec.family == "zoo_no_norm" else norm,

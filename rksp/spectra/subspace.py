@@ -10,7 +10,6 @@ from scipy.linalg import eigh, lapack
 from torch import Tensor
 
 from rksp.ground.errors import InputError
-from rksp.kernels.covariance import covariance
 
 # Smallest variance worth keeping, relative to the largest: the square of a dtype's resolution.
 # The covariance of float64 data has its own round-off, so float64 gains nothing over float32.
@@ -171,10 +170,7 @@ def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) 
     if states < 2 or not total > 0.0:
         return None
     small = states <= width  # the Gram matrix of states has the same spectrum and is smaller
-    if small:
-        matrix = x @ x.T / (states - 1)  # numpy computes this with SYRK
-    else:
-        matrix = covariance(torch.from_numpy(x)).xx.numpy() * (states / (states - 1))
+    matrix = (x @ x.T if small else x.T @ x) / (states - 1)  # numpy computes both with SYRK
     size = len(matrix)
     if rank is not None and rank < size // 4:
         variances, vectors = eigh(matrix, subset_by_index=[size - rank, size - 1])

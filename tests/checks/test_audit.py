@@ -50,6 +50,24 @@ def test_tallies_add_up():
     assert sum(tally.false_alarms for tally in seen.tallies) >= len(seen.warned)
 
 
+def test_a_cause_is_a_setting_that_p_failed_does_not_judge():
+    judged = ("learning_rate", "warmup_steps", "batch_size", "max_steps", "z_loss")
+    assert not [check.code for check in CHECKS if check.is_cause and check.field in judged]
+    assert not [check.code for check in CHECKS if check.is_cause and check.level is Level.NOTE]
+
+
+def test_failures_by_precision_initialization_or_configuration_carry_a_cause():
+    by_rate = {check.code for check in CHECKS if not check.is_cause}
+    for run in corpus("failures"):
+        named = [x for x in run.findings() if x.level in BAD and x.code in run.expected]
+        if named and not set(run.expected) & by_rate:
+            assert all(finding.is_cause for finding in named), run.name
+    names = ("T5 from scratch", "Qwen2 7B, fp16", "BigScience 104B, experiment 8")
+    runs = [run for run in corpus("failures") if run.name in names]
+    assert len(runs) == len(names)
+    assert all(any(f.is_cause and f.level in BAD for f in run.findings()) for run in runs)
+
+
 # failure → what its source changed to repair it
 TWINS = {
     "BigScience 104B, experiment 8": {"config": {"initializer_range": 0.006}},

@@ -11,29 +11,12 @@ import torch
 from support import kernel_cases as cases
 
 from rksp.ground.errors import InputError
-from rksp.kernels import covariance as cov
 from rksp.kernels import dispatch, programs
 from rksp.kernels import newton_schulz as newton
 from rksp.kernels import normal_fill as fill
 from rksp.kernels import power_iteration as power
 from rksp.kernels import router_statistics as router
 from rksp.kernels import row_cosine as cosine
-
-
-@cases.by_dtype_and_layout
-@pytest.mark.parametrize("shape", [(70, 33), (5, 65), (1, 3)], ids=str)
-def test_covariance(dtype, shape, layout):
-    cases.check_covariance("cpu", dtype, shape, layout)
-
-
-def test_covariance_of_rows_split_in_four():
-    assert cov._splits(1600, 5) == 4
-    cases.check_covariance("cpu", torch.float32, (1600, 5), "contiguous")
-
-
-def test_covariance_of_no_column():
-    result = cov.covariance_triton(torch.zeros(4, 0))
-    assert result.xx.shape == (0, 0)
 
 
 @cases.by_dtype_and_layout
@@ -112,7 +95,6 @@ def test_normal_fill_of_strided_and_empty_tensors():
 def _calls():
     x = cases.states(9, 8)
     return {
-        "covariance": lambda: cov.covariance(x, x),
         "symmetric_product": lambda: newton.symmetric_product(x),
         "top_singular": lambda: power.top_singular([x], iterations=1),
         "row_cosine": lambda: cosine.row_cosine(x, x[0]),

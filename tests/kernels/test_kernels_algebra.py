@@ -1,55 +1,16 @@
-"""Covariance, symmetric products, the polar factor and power iteration: references and laws."""
+"""Symmetric products, the polar factor and power iteration: references and laws."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from support.kernel_cases import FLOATS, states
 
 from rksp.ground.errors import InputError
-from rksp.kernels.covariance import covariance
 from rksp.kernels.newton_schulz import polar_factor, symmetric_product
 from rksp.kernels.power_iteration import top_singular
 
 DTYPES = (*FLOATS, torch.float64)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(70, 33), (3, 65), (1, 4)], ids=str)
-def test_covariance_equals_numpy(dtype, shape):
-    x = (states(*shape, seed=1) + 100).to(dtype)
-    y = (2 * states(*shape, seed=2)).to(dtype)
-    result = covariance(x, y)
-    both = np.concatenate([x.double().numpy(), y.double().numpy()], axis=1)
-    centered = both - both.mean(0)
-    truth = torch.from_numpy(centered.T @ centered / shape[0])
-    width = shape[1]
-    torch.testing.assert_close(result.xx, truth[:width, :width], rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(result.yx, truth[width:, :width], rtol=1e-9, atol=1e-9)
-    assert torch.equal(result.xx, result.xx.mT)
-    assert result.rows == shape[0] and result.xx.dtype == torch.float64
-
-
-def test_covariance_is_unmoved_by_a_shift_that_float32_products_would_not_survive():
-    x = states(200, 5, seed=3).double()
-    shifted = covariance(x + 1e5)
-    torch.testing.assert_close(shifted.xx, covariance(x).xx, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "words"),
-    [
-        (torch.zeros(0, 3), None, "at least one row"),
-        (torch.zeros(2, 3, 4), None, "Flatten"),
-        (torch.zeros(2, 3, dtype=torch.int64), None, "floating"),
-        (torch.zeros(2, 3), torch.zeros(3, 3), "agree"),
-        (torch.zeros(2, 3), torch.zeros(2, 3).double(), "agree"),
-    ],
-)
-def test_covariance_refuses(x, y, words):
-    with pytest.raises(InputError, match=words):
-        covariance(x, y)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

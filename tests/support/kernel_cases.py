@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rksp.kernels import covariance as cov
 from rksp.kernels import newton_schulz as newton
 from rksp.kernels import normal_fill as fill
 from rksp.kernels import power_iteration as power
@@ -74,22 +73,6 @@ by_dtype_and_layout = pytest.mark.parametrize(
         )
     ],
 )
-
-
-def check_covariance(device: str, dtype, shape: tuple[int, int], layout: str) -> None:
-    # A mean of three spreads: centering after the product would lose a digit here.
-    x = strided(states(*shape, seed=1, device=device, dtype=dtype) + 3, layout)
-    y = strided(states(*shape, seed=2, device=device, dtype=dtype) - 2, layout)
-    result = cov.covariance_triton(x, y)
-    truth = cov.covariance_reference(x.double(), y.double())
-    fx, fy = (z.float() - z.float().mean(0) for z in (x, y))
-    assert_as_good(result.xx, fx.mT @ fx / shape[0], truth.xx)
-    assert_as_good(result.yx, fy.mT @ fx / shape[0], truth.yx)
-    assert torch.equal(result.xx, result.xx.mT)
-    torch.testing.assert_close(result.mean_x, truth.mean_x, rtol=0, atol=1e-12)
-    alone = cov.covariance_triton(x)
-    assert alone.yx is None and alone.mean_y is None
-    assert torch.equal(alone.xx, result.xx)
 
 
 def check_symmetric_product(device: str, dtype, shape: tuple[int, ...], layout: str) -> None:
