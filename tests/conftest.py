@@ -6,16 +6,38 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from support.cpu_time import judge, stopwatch
 
 # Before torch and numpy load: threads that wait for each other cost more than they give here.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("MKL_NUM_THREADS", "1")
+# `OMP_NUM_THREADS=4 pytest` tries the tests with others.
+THREADS = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))
+os.environ.setdefault("MKL_NUM_THREADS", str(THREADS))
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _threads() -> Iterator[None]:
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     yield
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return the number of processes of `-n auto`; a file is the work of one."""
+    given = [argument for argument in config.args if ".py" in argument]
+    if given and len({argument.partition("::")[0] for argument in given}) < 2:
+        return 0
+    return None  # one for each core
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    stopwatch(item)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    return judge(item, (yield))

@@ -46,7 +46,7 @@ def groups(specs: Sequence[LadderSpec]) -> list[list[LadderSpec]]:
 def run_group(specs: Sequence[LadderSpec], *, device: torch.device | str) -> list[LadderRun]:
     """Train the ladders of one group of `groups`, with the labels of `run_ladders`.
 
-    Curves agree with those trained alone to rounding (tests/test_batched.py). If the rounding
+    Curves agree with those trained alone to rounding (tests/lab/test_batched.py). If the rounding
     moves a rate across a label, the ladder is bisected differently, as on another machine.
     """
     if shape_key(specs[0]) is None:

@@ -25,28 +25,6 @@ from rksp.models.streaming.planning import plan_response
 from rksp.models.streaming.pools import CountingPool
 from rksp.recipe import Recipe
 
-_LOADED = """
-import sys
-from rksp.cli import main
-try:
-    main(["score", "gpt2", "--lr", "1e-4", "--evidence", "config"])
-except SystemExit:
-    pass
-print(*(name for name in sys.modules if ".modeling_" in name or name == "rksp.assessment.pipeline"))
-"""
-
-
-def test_a_configuration_needs_no_modeling_file():
-    done = subprocess.run(
-        [sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True
-    )
-    loaded = done.stdout.splitlines()[-1].split()
-    # The table of names is a modeling file by name only.
-    assert set(loaded) <= {
-        "transformers.models.auto.modeling_auto",
-        "transformers.modeling_rope_utils",
-    }
-
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "qwen3_vl", "vit"])
 def test_the_class_is_known_before_it_is_loaded(kind):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -143,22 +141,6 @@ def test_a_report_renders_as_the_score_did(run):
     assert out == render(report, "sarif")
     assert Path("a.html").read_text() == render(report, "html")
     assert Path("b.json").read_text() == render(report, "gitlab")
-
-
-def test_a_stored_report_needs_no_torch(run):
-    file = _stored(scored(3.0), "report.json")
-    script = (
-        "import sys; from rksp.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
-        "print(sorted({'torch', 'transformers', 'sklearn'} & set(sys.modules)), file=sys.stderr)"
-    )
-    for command in (["report", file, "--format", "html"], ["diff", file, file], ["schema"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *command], capture_output=True, text=True, check=True
-        )
-        assert done.stdout
-        assert done.stderr.splitlines()[-1] == "[]", command
 
 
 def test_a_diff_exits_by_what_is_new_or_worse(run):

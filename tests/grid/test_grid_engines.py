@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.grid_runs import (
+    PATIENCE,
     children,
     coordinator,
     kill_a_worker_then_the_coordinator,
@@ -131,7 +132,7 @@ def test_killed_workers_and_a_killed_coordinator_lose_and_double_nothing(tmp_pat
         assert 0 < len(before) < len(plan)
         assert store.counts()["running"] > 0  # its claims are still there
         second, third = coordinator(path, FAULTS), coordinator(path, FAULTS)  # two at once
-        assert second.wait(60) == third.wait(60) == 0
+        assert second.wait(PATIENCE) == third.wait(PATIENCE) == 0
         rows = store.rows()
         assert [row.state for row in rows] == ["done"] * len(plan)
         assert len({row.key for row in rows}) == len(plan)

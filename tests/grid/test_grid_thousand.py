@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 from support.benchmark_scripts import script
-from support.grid_runs import coordinator, kill_a_worker_then_the_coordinator, run_here, wait_until
+from support.grid_runs import (
+    PATIENCE,
+    coordinator,
+    kill_a_worker_then_the_coordinator,
+    run_here,
+    wait_until,
+)
 
 from rksp.grid.cell import Options
 from rksp.grid.drive import drive
@@ -64,7 +70,7 @@ def test_local_processes_that_are_killed_give_the_same_table(plan, expected, tmp
     kill_a_worker_then_the_coordinator(path, EVALUATOR, first=50, second=350)
     with GridStore(path, owner="reader") as store:
         assert 350 <= store.counts()["done"] < 1000
-    assert coordinator(path, EVALUATOR, workers=1).wait(60) == 0
+    assert coordinator(path, EVALUATOR, workers=1).wait(PATIENCE) == 0
     assert table(path) == expected
     assert 10 <= len(read_grid(path).profiles) <= 13  # a kill costs the profiles then at work
 
@@ -80,7 +86,7 @@ def test_two_ray_nodes_of_which_one_is_killed_give_the_same_table(
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     path = tmp_path / "grid.db"
-    quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
+    quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 10}
     head = {"num_cpus": 1, "_system_config": quick, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
@@ -104,7 +110,7 @@ def test_two_ray_nodes_of_which_one_is_killed_give_the_same_table(
 
 def _kill_midway(path: Path, cluster, node, done_then: list[int]) -> None:
     with GridStore(path, owner="killer") as store:
-        wait_until(lambda: store.counts()["done"] >= 150, seconds=90)
+        wait_until(lambda: store.counts()["done"] >= 150)
         done_then.append(store.counts()["done"])
     cluster.remove_node(node, allow_graceful=False)
 

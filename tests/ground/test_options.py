@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.resources import files
 from typing import Annotated, Literal, get_args
 
@@ -127,14 +125,7 @@ def test_without_a_source_a_message_names_the_field():
         Recipe.parse({"batch_sise": 1})
 
 
-def test_help_and_version_are_cheap_and_complete(capsys):
-    code = (
-        "import sys, time\nfrom rksp.cli import main\n"
-        "try: main(['-h'])\nexcept SystemExit: pass\n"
-        "print({'torch', 'transformers', 'numpy', 'pydantic'} & set(sys.modules), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "set()"
+def test_the_version_is_printed(capsys):
     assert left_with(["--version"]) == 0
     assert capsys.readouterr().out.startswith("rksp ")
 

@@ -1,4 +1,4 @@
-"""Runs tests/interpreted_kernels.py once, in its own process, and reports each test of it."""
+"""Runs interpreted_kernels.py once, in its own process, and reports each test of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.places import ROOT
 
 FILE = Path(__file__).with_name("interpreted_kernels.py")
 NAMES = [
@@ -34,11 +35,10 @@ def cases(tmp_path_factory) -> dict[str, list[tuple[str, str | None]]]:
         "CUDA_VISIBLE_DEVICES": "",
     }
     environment.pop("RKSP_KERNELS", None)
-    root = FILE.parent.parent
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", str(FILE), f"--rootdir={root}"),
-            *("-c", str(root / "pyproject.toml"), "-q", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", str(FILE), f"--rootdir={ROOT}"),
+            *("-c", str(ROOT / "pyproject.toml"), "-q", "-n", "0", "-p", "no:cacheprovider"),
             f"--junitxml={report}",
         ],
         env=environment,

@@ -278,17 +278,6 @@ def test_an_interrupt_says_how_to_continue(
     assert result.stdout == ""
 
 
-def test_the_module_of_the_command_imports_no_torch() -> None:
-    code = (
-        "import sys, rksp.cli.lab; "
-        "print(sorted({'torch', 'transformers', 'pyarrow'} & set(sys.modules)))"
-    )
-    found = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize("family", ["zoo_pre_ln", "llama"])
 def test_a_lab_model_is_measured_with_the_probe_that_users_get(family):
     spec = tiny_spec().model_copy(update={"family": family})

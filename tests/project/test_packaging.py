@@ -57,15 +57,3 @@ def test_package_data_loads_through_importlib_resources():
     assert (files("rksp.datasets") / "tokenizers" / "shakespeare-bpe-1k.json").is_file()
     assert (files("rksp.datasets") / "plans" / "first.yaml").is_file()
     assert not (files("rksp.datasets") / "text" / "absent.txt").is_file()
-
-
-@pytest.mark.parametrize("module", ["rksp", "rksp.cli", "rksp.recipe", "rksp.documents.kinds"])
-def test_light_modules_import_nothing_heavy(module):
-    heavy = "{'torch', 'transformers', 'sklearn', 'scipy', 'triton'}"
-    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
-    assert _isolated(code) == "[]"
-
-
-def test_that_check_can_fail():
-    code = "import sys, torch; print(sorted({'torch'} & set(sys.modules)))"
-    assert _isolated(code) == "['torch']"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from support.benchmark_scripts import script
 from support.places import RUN_CONFIGS as CONFIGS
-from support.places import TESTS
 
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
@@ -26,14 +24,8 @@ FILES = sorted(
 
 @pytest.fixture(scope="module")
 def table():
-    """The module that writes the page of real runs."""
-    specification = importlib.util.spec_from_file_location(
-        "make_recipe_files_table", TESTS / "make_recipe_files_table.py"
-    )
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
-    return module
+    """The script that writes the page of real runs."""
+    return script("recipe_files")
 
 
 @pytest.fixture(scope="module")

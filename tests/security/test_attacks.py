@@ -79,7 +79,7 @@ def test_a_grid_runs_beside_a_file_that_is_named_like_a_dependency(tmp_path):
 
 def test_a_worker_whose_coordinator_is_gone_ends_at_once():
     command = [sys.executable, "-P", "-m", "rksp.grid.engines.child", "1", "absent:evaluate"]
-    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=60)
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=300)
     assert done.returncode == 1
     assert b"absent" not in done.stderr  # it ended before it looked for its evaluator
 

@@ -1,38 +1,95 @@
-"""Single ranks of data-parallel runs, for `torch.multiprocessing.spawn`, which must import it."""
+"""Ranks of data-parallel and sharded runs, for `torch.multiprocessing.spawn`, which imports it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from rksp.batch import Batch
 from rksp.datasets.tasks import make_task
-from rksp.models.zoo import ZooConfig, ZooTransformer
+from rksp.models.zoo import ZooConfig, ZooTransformer, build_member
 from rksp.moment import Moment
 from rksp.recipe import Recipe
 from rksp.watch.faults.replica_corruption import ReplicaCorruption
 from rksp.watch.interventions.repeat_step import RepeatStep
+from rksp.watch.monitors.registry import make_monitors
+from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.silent_corruption import SilentCorruption
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training import run
 
-STEPS, CORRUPTED = 6, 3
+RANKS = 2
+SHAPE = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 32,
+    "max_position_embeddings": 8,
+}
+SHARDED_STEPS = 3
+# One spectral monitor beside the norm; every=1 so that three steps are enough.
+WATCHED = ["gradient-norm:every=1", "stable-rank:every=1"]
+SHARDED = Recipe(
+    learning_rate=1e-2, max_steps=SHARDED_STEPS, schedule="constant", max_grad_norm=0.5
+)
 
 
-def train_replica(rank: int, world: int, folder: str) -> None:
-    """Train one rank; on rank 1 the lowest bit of one weight flips at step 3."""
+def every_rank(rank: int, folder: str) -> None:
+    """Do all the work of one rank, one process group after the other, and store what was seen."""
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
-    )
+    for work in (sharded, corrupted, repeated):
+        meet = f"file://{folder}/{work.__name__}"
+        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=RANKS)
+        try:
+            work(rank, Path(folder))
+        finally:
+            dist.destroy_process_group()
+
+
+def batches() -> list[Batch]:
+    """Return the whole batches, of which every rank trains on its half."""
+    return make_task("recall", length=8, vocab=32, pairs=2).batches(SHARDED_STEPS, 8, seed=0)
+
+
+def measured(model: torch.nn.Module, given: list[Batch]) -> dict[str, object]:
+    """Train with clipping and monitors; return curves and readings."""
+    record = run(model, given, SHARDED, watch=Watch(make_monitors(WATCHED), Rules()))
+    readings = {f"{r.quantity}/{r.layer}/{r.step}": r.value for r in record.readings}
+    return {
+        "loss": record.curves.loss.tolist(),
+        "grad_norm": record.curves.grad_norm.tolist(),
+        "readings": readings,
+        "silent": dict(record.silent),
+    }
+
+
+def sharded(rank: int, folder: Path) -> None:
+    """Train weights that FSDP2 shards."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.init_device_mesh("cpu", (RANKS,))
+    model = build_member("zoo_pre_ln", SHAPE, seed=0)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert any(hasattr(p, "full_tensor") for p in model.parameters())
+    halves = [Batch(inputs=b.inputs[rank::RANKS], labels=b.labels[rank::RANKS]) for b in batches()]
+    found = measured(model, halves)
+    (folder / f"sharded-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def corrupted(rank: int, folder: Path, *, steps: int = 6, at: int = 3) -> None:
+    """Train one replica; on rank 1 the lowest bit of one weight flips at a step."""
     torch.manual_seed(0)
     model = ZooTransformer(ZooConfig(hidden_size=16, num_hidden_layers=3, vocab_size=31))
     generator = torch.Generator().manual_seed(1 + rank)
     watch = Watch([SilentCorruption(every=1, checksum_every=2, blocks=2)])
     assert watch.bind(model) == {}
-    for step in range(STEPS):
-        if step == CORRUPTED and rank == 1:
+    for step in range(steps):
+        if step == at and rank == 1:
             with torch.no_grad():
                 bits = model.blocks[1].attention.qkv.weight.view(torch.int32)
                 bits[3, 3] ^= 1
@@ -41,24 +98,18 @@ def train_replica(rank: int, world: int, folder: str) -> None:
         model(tokens).logits.logsumexp(-1).mean().backward()
         watch.after_backward(Moment(step=step, model=model))
         model.zero_grad()
-    torch.save((watch.readings, watch.alarms, watch.silent), Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    torch.save((watch.readings, watch.alarms, watch.silent), folder / f"corrupted-{rank}.pt")
 
 
-def repeat_step(rank: int, world: int, folder: str) -> None:
-    """Rank 1 computes wrong logits at step 12, others each time."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
-    )
+def repeated(rank: int, folder: Path) -> None:
+    """Repeat steps; rank 1 computes wrong logits at step 12, others each time."""
     torch.manual_seed(0)
     model = ZooTransformer(ZooConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
-    batches = make_task("bytes", length=16).batches(16, 4, seed=rank)
+    given = make_task("bytes", length=16).batches(16, 4, seed=rank)
     repeat = RepeatStep()
     recipe = Recipe(learning_rate=1e-3, max_steps=16, batch_size=4)
     fault = ReplicaCorruption(rank=1, step=12, steps=1, scale=100.0, name="head")
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
-    run(wrapped, batches, recipe, faults=[fault], interventions=[repeat])
+    run(wrapped, given, recipe, faults=[fault], interventions=[repeat])
     found = [(a.step, a.what, a.detail["rank"]) for a in repeat.actions]
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    torch.save(found, folder / f"repeated-{rank}.pt")

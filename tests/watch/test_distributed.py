@@ -1,43 +1,21 @@
-"""Two processes on one machine: sharded weights, whole numbers.
+"""Two processes on one machine: sharded weights, whole numbers; replicas, compared.
 
 Gloo on the CPU, FSDP2's `fully_shard`. Every rank trains on its own half of each batch, and one
-process on the whole batch is the truth.
+process on the whole batch is the truth. The processes start once and do all the work.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.distributed import destroy_process_group, init_process_group
+from support.replicas import RANKS, SHAPE, batches, every_rank, measured
 
-from rksp.batch import Batch
-from rksp.datasets.tasks import make_task
 from rksp.models.zoo import build_member
-from rksp.recipe import Recipe
-from rksp.watch.monitors.registry import make_monitors
-from rksp.watch.monitors.rules import Rules
-from rksp.watch.monitors.watch import Watch
-from rksp.watch.training import run
-
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "vocab_size": 32,
-    "max_position_embeddings": 8,
-}
-STEPS, RANKS = 3, 2
-# One spectral monitor beside the norm; every=1 so that three steps are enough.
-WATCHED = ["gradient-norm:every=1", "stable-rank:every=1"]
-RECIPE = Recipe(learning_rate=1e-2, max_steps=STEPS, schedule="constant", max_grad_norm=0.5)
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
@@ -45,64 +23,21 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _batches() -> list[Batch]:
-    return make_task("recall", length=8, vocab=32, pairs=2).batches(STEPS, 8, seed=0)
-
-
-def _half(batch: Batch, rank: int) -> Batch:
-    return Batch(inputs=batch.inputs[rank::RANKS], labels=batch.labels[rank::RANKS])
-
-
-def _measured(model: torch.nn.Module, batches: list[Batch]) -> dict[str, object]:
-    record = run(model, batches, RECIPE, watch=Watch(make_monitors(WATCHED), Rules()))
-    readings = {f"{r.quantity}/{r.layer}/{r.step}": r.value for r in record.readings}
-    return {
-        "loss": record.curves.loss.tolist(),
-        "grad_norm": record.curves.grad_norm.tolist(),
-        "readings": readings,
-        "silent": dict(record.silent),
-    }
-
-
-def _rank(rank: int, port: int, folder: str) -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    init_process_group("gloo", init_method=address, rank=rank, world_size=RANKS)
-    try:
-        mesh = torch.distributed.init_device_mesh("cpu", (RANKS,))
-        model = build_member("zoo_pre_ln", SHAPE, seed=0)
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        assert any(hasattr(p, "full_tensor") for p in model.parameters())
-        found = _measured(model, [_half(batch, rank) for batch in _batches()])
-        Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
-    finally:
-        destroy_process_group()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(every_rank, args=(str(path),), nprocs=RANKS)
+    return path
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # As a script: a spawned process could not import this module, which is in no package.
-    command = [sys.executable, "-P", __file__]
-    started = [
-        subprocess.Popen([*command, str(rank), str(port), str(folder)], stderr=subprocess.PIPE)
-        for rank in range(RANKS)
-    ]
-    errors = [process.communicate(timeout=120)[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0] * RANKS, errors[0]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+def ranks(folder: Path) -> list[dict]:
+    return [json.loads((folder / f"sharded-{rank}.json").read_text()) for rank in range(RANKS)]
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, object]:
-    return _measured(build_member("zoo_pre_ln", SHAPE, seed=0), _batches())
+    return measured(build_member("zoo_pre_ln", SHAPE, seed=0), batches())
 
 
 def test_loss_and_norm_of_sharded_weights_are_those_of_whole_ones(ranks, alone) -> None:
@@ -128,5 +63,19 @@ def test_readings_of_sharded_weights_are_those_of_whole_ones(ranks, alone, quant
             assert math.isclose(read[key], value, rel_tol=1e-3), key
 
 
-if __name__ == "__main__":
-    _rank(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+def test_replicas_are_compared_bit_by_bit(folder: Path) -> None:
+    files = [folder / f"corrupted-{rank}.pt" for rank in range(RANKS)]
+    seen = [torch.load(file, weights_only=False) for file in files]
+    assert seen[0] == seen[1]
+    readings, alarms, silent = seen[0]
+    assert silent == {}
+    assert [(r.step, r.value, r.layer) for r in readings] == [
+        (0, 0.0, ""), (2, 0.0, ""), (4, 1.0, "blocks.1.attention.qkv.weight"),
+    ]  # fmt: skip
+    assert readings[-1].detail["rank"] == -1  # of two, nothing says which is right
+    assert [(a.step, a.severity) for a in alarms] == [(4, "critical")]
+
+
+def test_the_rank_whose_loss_differs_is_named_on_every_rank(folder: Path) -> None:
+    for rank in range(RANKS):
+        assert torch.load(folder / f"repeated-{rank}.pt") == [(12, "dropped the step", 1.0)]

@@ -40,6 +40,7 @@ def _run(
     family: str = "zoo_pre_ln",
     learning_rate: float = 2e-3,
     monitors: Sequence[str] = MONITORS,
+    seed: int = 0,
     **shape: int,
 ) -> RunRecord:
     recipe = Recipe(
@@ -47,8 +48,8 @@ def _run(
         batch_size=8, sequence_length=32,
     )  # fmt: skip
     return run(
-        build_member(family, SHAPE | shape, seed=0),
-        make_task("bytes", length=32).batches(STEPS, 8, seed=0),
+        build_member(family, SHAPE | shape, seed=seed),
+        make_task("bytes", length=32).batches(STEPS, 8, seed=seed),
         recipe,
         watch=Watch(make_monitors(monitors), Rules(warmup_steps=WARMUP)),
         faults=[make_fault(fault)] if fault else [],
@@ -87,16 +88,19 @@ def test_a_fault_is_seen_by_the_monitors_that_are_for_it(
     assert all(first[name] <= STRUCK + delay for name in monitors)
 
 
+def _overload(fault: str | None, seed: int) -> float:
+    """The median excess of the fullest expert late in a run."""
+    routed = {"num_experts": 8, "num_experts_per_tok": 1}
+    record = _run(fault, "zoo_moe", 1e-2, ["router-load:every=2"], seed=seed, **routed)
+    loads = [r for r in record.readings if r.quantity == "router_max_vio" and r.step > 60]
+    return statistics.median(r.value for r in loads)
+
+
 def test_a_router_without_its_balance_loss_overloads_experts_beside_its_twin() -> None:
-    # The loss does not show it and no rule fires so soon: a healthy twin is what tells.
-    excess = []
-    for fault in (None, "aux_off:step=50"):
-        record = _run(
-            fault, "zoo_moe", 1e-2, ["router-load:every=2"], num_experts=8, num_experts_per_tok=1
-        )
-        loads = [r for r in record.readings if r.quantity == "router_max_vio" and r.step > 60]
-        excess.append(statistics.median(r.value for r in loads))
-    assert excess[1] > 1.3 * excess[0]
+    # The loss does not show it: a healthy twin is what tells. One run in ten has hardly more.
+    fault = f"aux_off:step={WARMUP}"
+    excess = [_overload(fault, seed) / _overload(None, seed) for seed in range(3)]
+    assert statistics.median(excess) > 1.3
 
 
 def test_false_alarms_are_counted_over_steps_after_the_warm_up() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
-from support.replicas import train_replica
 from torch import Tensor, nn
 
 from rksp.ground.errors import NotCovered
@@ -471,19 +468,6 @@ def test_near_unit_mass_says_why_there_is_none() -> None:
 
 def test_one_process_has_nothing_to_compare_with() -> None:
     assert "one process" in SilentCorruption().bind(_model())
-
-
-def test_replicas_are_compared_bit_by_bit(tmp_path: Path) -> None:
-    mp.spawn(train_replica, args=(2, str(tmp_path)), nprocs=2)
-    seen = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2)]
-    assert seen[0] == seen[1]
-    readings, alarms, silent = seen[0]
-    assert silent == {}
-    assert [(r.step, r.value, r.layer) for r in readings] == [
-        (0, 0.0, ""), (2, 0.0, ""), (4, 1.0, "blocks.1.attention.qkv.weight"),
-    ]  # fmt: skip
-    assert readings[-1].detail["rank"] == -1  # of two, nothing says which is right
-    assert [(a.step, a.severity) for a in alarms] == [(4, "critical")]
 
 
 RANKS, SAMPLES = 5, 80

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from support.replicas import repeat_step
 
 from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
@@ -97,12 +96,6 @@ def test_a_repetition_leaves_the_step_as_it_was() -> None:
     run(asked, batches, recipe, interventions=[Asks()])
     pairs = zip(plain.parameters(), asked.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_the_rank_whose_loss_differs_is_named_on_every_rank(tmp_path) -> None:
-    torch.multiprocessing.spawn(repeat_step, args=(2, str(tmp_path)), nprocs=2)
-    for rank in range(2):
-        assert torch.load(tmp_path / f"{rank}.pt") == [(12, "dropped the step", 1.0)]
 
 
 def test_repeated_steps_refuse_constants_that_cannot_work() -> None:

@@ -1,6 +1,6 @@
 """Write tests/families.md: the model types that rksp reads, tested by running each.
 
-    python tests/make_families_table.py [--jobs 2] [--configs FOLDER] [--only TYPE ...]
+    python benchmarks/families.py [--jobs 2] [--configs FOLDER] [--only TYPE ...]
 
 Every type of transformers' four auto classes is built at tiny size from its default configuration
 and read end to end, each in its own process with a time limit. Every configuration file of a
@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 LIMIT = 150  # seconds a type
+PAGE = Path(__file__).parents[1] / "tests" / "families.md"
 TABLES = {
     "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -154,7 +155,7 @@ def _summary(entries: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one")
     parser.add_argument("--task", default="")
@@ -163,8 +164,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--again", nargs="*", help="run only types of these states again")
     parser.add_argument("--state", type=Path, help="JSON Lines of what is done already")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("families.md"))
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=PAGE)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run what the arguments ask for."""
+    options = _options()
     if options.one:
         print(json.dumps(read_one(options.one, options.task or None)))
         return
@@ -205,7 +211,7 @@ def main() -> None:
     configs = [e for e in entries if e["asked"] == "config"]
     text = [
         "# Model types that rksp reads\n",
-        f"Made by `tests/make_families_table.py` with torch {torch.__version__} and transformers "
+        f"Made by `benchmarks/families.py` with torch {torch.__version__} and transformers "
         f"{transformers.__version__}: every type of the four auto classes at tiny size, randomly "
         "initialized, read end to end. “Not built” means that transformers cannot make the "
         "type from its default configuration, shrunk or not; “not run”, that it builds and wants "

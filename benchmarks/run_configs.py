@@ -1,10 +1,10 @@
 """Score every real run file in this process and store the exit codes and verdicts.
 
-python tests/score_run_configs.py
+python benchmarks/run_configs.py
 
 Each run is `rksp score FILE --evidence config`, with no other argument and without a network. A run
 that names its model on the Hub ends there unless the Hub's files are in the local cache. The page
-of `make_recipe_files_table.py` counts the codes.
+of `recipe_files.py` counts the codes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import contextlib
 import io
 import json
 import sys
+from pathlib import Path
 
-from make_recipe_files_table import CONFIGS, names
+sys.path.append(str(Path(__file__).parent))  # a safe path has no folder of the script
+
+from recipe_files import CONFIGS, names
 
 SCORED = CONFIGS / "scored.json"
 _HUB = "not in the local cache"

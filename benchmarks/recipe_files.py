@@ -1,6 +1,6 @@
 """Write rksp/recipe_files/README.md: the settings read from real run files, and their accuracy.
 
-python tests/make_recipe_files_table.py
+python benchmarks/recipe_files.py
 
 The exit code is 1 if a field differs from `tests/run_configs/checked.yaml`, which holds the recipes
 that were read off the files by eye.
@@ -49,10 +49,10 @@ rksp reads {read} of the runs and refuses {refused} with one sentence. {checked}
 by hand against file and source: {right} fields are right, {wrong} are wrong. A second reading used
 the lines of source that `tests/run_configs/sources.yaml` names. {silent} assumed fields are missing
 from the printed assumptions. The version is the one whose defaults were read.
-`tests/make_recipe_files_table.py` writes this page, and a test compares it.
+`benchmarks/recipe_files.py` writes this page, and a test compares it.
 
 {described} runs describe their model, and {scored} of these become a target without another
-argument. `tests/score_run_configs.py` ran `rksp score FILE --evidence config` on {tried} of these
+argument. `benchmarks/run_configs.py` ran `rksp score FILE --evidence config` on {tried} of these
 without a network: {done} end with a verdict ({verdicts}), {hub} name a model on the Hub
 that is not in the local cache, and {failed} end in another sentence.
 

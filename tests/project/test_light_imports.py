@@ -1,0 +1,129 @@
+"""What is light stays light: one fresh Python takes every step, and says what each step loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.places import ROOT
+from support.reports import scored
+
+HEAVY = {"torch", "transformers", "sklearn", "scipy", "triton"}
+_COMMAND = """
+from rksp.cli import main
+try:
+    main({!r})
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+"""
+_RECIPE = """
+import time
+from rksp.checks.registry import recipe_findings
+from rksp.recipe import Recipe
+llama = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
+}
+begun = time.process_time()
+assert recipe_findings(Recipe(learning_rate=1e-2), llama).findings
+assert time.process_time() - begun < 0.5
+"""
+_ENVIRONMENT = """
+import os
+from rksp.models.resolve import resolve
+before = dict(os.environ)
+resolve("gpt2")
+assert dict(os.environ) == before
+import huggingface_hub.constants
+assert huggingface_hub.constants.HF_HUB_OFFLINE
+"""
+_DRIVER = """
+import contextlib, io, json, sys
+found = []
+for name, code in json.load(sys.stdin):
+    before, error = set(sys.modules), ""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        try:
+            exec(code, {})
+        except BaseException as problem:
+            error = repr(problem)
+    found.append((name, sorted(set(sys.modules) - before), error))
+json.dump(found, sys.stdout)
+"""
+
+
+def _command(*arguments: str) -> str:
+    return _COMMAND.format(list(arguments))
+
+
+def _modules(*rooms: str) -> str:
+    files = [path for room in rooms for path in sorted((ROOT / "rksp" / room).rglob("*.py"))]
+    parts = [path.relative_to(ROOT).with_suffix("").parts for path in files]
+    names = [".".join(part) for part in parts if part[-1] != "__init__"]
+    assert len(names) > 20
+    return f"import {', '.join(names)}"
+
+
+# Name → (code, what it must not load); from light to heavy, because they share a process.
+STEPS = {
+    "rksp": ("import rksp, rksp.cli", HEAVY | {"numpy"}),
+    "rksp -h": (_command("-h"), HEAVY | {"numpy", "pydantic"}),
+    "the recipe": ("import rksp.recipe, rksp.options", HEAVY),
+    "kinds of documents": ("import rksp.documents.kinds", HEAVY),
+    "rksp.models": ("import rksp.models", HEAVY),
+    "rksp.kernels": ("import rksp.kernels", HEAVY),
+    "the lab's command": ("import rksp.cli.lab", HEAVY | {"pyarrow"}),
+    "rksp score --help": (_command("score", "--help"), HEAVY),
+    "rksp checks": (_command("checks"), HEAVY),
+    "a recipe's checks": (_RECIPE, HEAVY),
+    "documents and renderings": (_modules("documents", "report"), HEAVY - {"scipy"}),
+    "rksp report": (_command("report", "r.json", "--format", "html"), HEAVY - {"scipy"}),
+    "rksp diff": (_command("diff", "r.json", "r.json"), HEAVY - {"scipy"}),
+    "rksp schema": (_command("schema"), HEAVY - {"scipy"}),
+    "a kernel": ("from rksp.kernels import covariance", {"triton", "transformers"}),
+    "the score of a configuration": (
+        _command("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero"),
+        {"rksp.assessment.pipeline"},
+    ),
+    "the environment": (_ENVIRONMENT, set()),
+}
+# The table of names is a modeling file by name only.
+_NO_MODELS = {"transformers.models.auto.modeling_auto", "transformers.modeling_rope_utils"}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str], str]]:
+    """Step → what it loaded, and the error it ended with."""
+    folder: Path = tmp_path_factory.mktemp("light")
+    (folder / "r.json").write_text(scored(3.0).to_json())
+    steps = [(name, code) for name, (code, _) in STEPS.items()]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _DRIVER],
+        input=json.dumps([*steps, ("control", "import rksp.assessment.report")]),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+    )
+    return {name: (modules, error) for name, modules, error in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_light_step_loads_nothing_heavy(loaded, step: str) -> None:
+    modules, error = loaded[step]
+    assert error == ""
+    assert STEPS[step][1] & set(modules) == set()
+
+
+def test_the_score_of_a_configuration_loads_no_modeling_file(loaded) -> None:
+    modules, _ = loaded["the score of a configuration"]
+    assert {name for name in modules if ".modeling_" in name} <= _NO_MODELS
+
+
+def test_that_check_can_fail(loaded) -> None:
+    modules, _ = loaded["control"]
+    assert "rksp.assessment.report" in modules
+    assert "torch" in loaded["a kernel"][0]
