@@ -17,7 +17,7 @@ from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
 from rksp.datasets.local_files import cifar10_images, text_bytes
 from rksp.ground.errors import InputError, nearest
 
-Head = Literal["causal-lm", "classifier", "masked-lm", "image"]
+Head = Literal["causal-lm", "classifier", "masked-lm", "seq2seq", "image"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,20 +7,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
-
 from rksp.datasets.tasks import make_task
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import check_writable, read_text, replacing
+from rksp.ground.errors import InputError
+from rksp.ground.files import check_writable, read_text
 from rksp.lab.ladder import LadderRun
+from rksp.lab.parquet import CURVES, pyarrow_modules, read_columns, rounded, write_rows
 from rksp.lab.plan import LadderSpec
 from rksp.lab.store import MOST_BYTES, read_ladder
 from rksp.outcome import Curves, OutcomePolicy
 
 SCHEMA = "rksp-collection-1"
-_MOST_UNPACKED = 4 * 2**30  # bytes; ours has 30 MB
-_UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, OSError, NotImplementedError)
-_DROPPED_BITS = 8  # of 23: keeps 1 part in 65,536; the zero byte compresses to nothing
+_FIELDS = {
+    **dict.fromkeys(("ladder", "family", "task", "optimizer", "spec"), "text"),
+    **dict.fromkeys(("provenance", "policy"), "text"),
+    "seed": "count",
+    "planned_steps": "small",
+    "learning_rate": "number",
+    "outcome": "text",
+    **dict.fromkeys(("excess", "best_rate", "edge_low", "edge_high"), "number"),
+    **dict.fromkeys(("trivial_loss", "seconds"), "number"),
+    **dict.fromkeys(CURVES, "curve"),
+}
 _READ = ("ladder", "spec", "learning_rate", "seconds", "loss", "grad_norm")
 
 
@@ -100,7 +107,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     check_writable(output)
-    pa, parquet = _pyarrow()
+    pyarrow_modules()  # before reading much
     ladders: dict[str, LadderRun] = {}
     provenance: dict[str, str] = {}
     for ladder, stored in _stored_ladders(sources):
@@ -110,25 +117,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
     table = rows(ladders[key] for key in sorted(ladders))
     for row in table:
         row["provenance"] = provenance[row["ladder"]]
-    schema = _schema(pa)
-    columns = {name: [row[name] for row in table] for name in schema.names}
-    try:
-        packed = pa.table(columns, schema=schema)
-    except (TypeError, ValueError) as error:  # pyarrow's errors are among these
-        raise ArtifactError(
-            f"A stored ladder holds a value of another kind; train it again ({error!s:.200})."
-        ) from error
-    with replacing(output) as partial:
-        parquet.write_table(
-            packed,
-            partial,
-            compression="zstd",
-            compression_level=19,
-            # This puts bytes of equal significance side by side; the dropped byte compresses away.
-            use_dictionary=[f.name for f in schema if pa.types.is_string(f.type)],
-            use_byte_stream_split=["loss.list.element", "grad_norm.list.element"],
-            row_group_size=len(table),
-        )
+    write_rows(table, _FIELDS, SCHEMA, output)
     return len(table)
 
 
@@ -139,34 +128,7 @@ def read_collection(path: Path | None = None) -> list[LadderRun]:
         InputError: pyarrow is missing, or there is no such file.
         ArtifactError: The file is not a collection of this schema.
     """
-    _, parquet = _pyarrow()
-    path = path or shipped_collection()
-    if not path.is_file():
-        raise InputError(
-            f"There is no collection at {path}; make one with rksp lab run and rksp lab pack."
-        )
-    try:
-        stored = parquet.ParquetFile(path)
-        found = (stored.schema_arrow.metadata or {}).get(b"rksp")
-        if found != SCHEMA.encode():
-            raise ArtifactError(f"{path.name} has schema {found!r}, not {SCHEMA!r}.")
-        unpacked = sum(
-            stored.metadata.row_group(n).total_byte_size for n in range(stored.num_row_groups)
-        )
-        if unpacked > _MOST_UNPACKED:
-            raise ArtifactError(f"{path.name} unpacks to more than {_MOST_UNPACKED >> 30} GiB.")
-        table = stored.read(columns=list(_READ))
-        return _ladders({name: _column(table, name) for name in _READ})
-    except _UNREADABLE as error:  # pyarrow's errors are among these
-        raise ArtifactError(f"{path.name} is not a collection: {error!s:.200}") from error
-
-
-def _column(table, name: str) -> list:
-    values = table.column(name).combine_chunks()
-    if name not in ("loss", "grad_norm"):
-        return values.to_pylist()
-    flat = values.values.to_numpy(zero_copy_only=False)
-    return np.split(flat, values.offsets.to_numpy()[1:-1])
+    return _ladders(read_columns(path or shipped_collection(), SCHEMA, _READ))
 
 
 def _ladders(columns: dict[str, list]) -> list[LadderRun]:
@@ -215,67 +177,13 @@ def collection_ids(path: Path | None = None) -> frozenset[str]:
 
 
 def _provenance(path: Path) -> dict[str, str]:
-    _, parquet = _pyarrow()
-    try:
-        table = parquet.read_table(path, columns=["ladder", "provenance"]).to_pydict()
-    except _UNREADABLE as error:
-        raise ArtifactError(f"{path.name} is not a collection: {error!s:.200}") from error
+    table = read_columns(path, SCHEMA, ("ladder", "provenance"))
     return dict(zip(table["ladder"], table["provenance"], strict=True))
 
 
 def _shortened(ladder: LadderRun) -> LadderRun:
     curves = tuple(
-        Curves(
-            loss=_rounded(c.loss), grad_norm=_rounded(c.grad_norm), planned_steps=c.planned_steps
-        )
+        Curves(loss=rounded(c.loss), grad_norm=rounded(c.grad_norm), planned_steps=c.planned_steps)
         for c in ladder.curves
     )
     return LadderRun(spec=ladder.spec, rates=ladder.rates, curves=curves, seconds=ladder.seconds)
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
-    """Round to float32 with 16 significant bits (relative error ≤ 2⁻¹⁶); NaN and ±inf stay."""
-    bits = values.astype(np.float32).view(np.uint32)
-    half, mask = (
-        np.uint32(1 << (_DROPPED_BITS - 1)),
-        np.uint32(0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF),
-    )
-    rounded = ((bits + half) & mask).view(np.float32)
-    return np.where(np.isfinite(values), rounded, values).astype(np.float32)
-
-
-def _schema(pa):
-    text, number, curve = pa.string(), pa.float64(), pa.list_(pa.field("element", pa.float32()))
-    fields = {
-        "ladder": text,
-        "family": text,
-        "task": text,
-        "optimizer": text,
-        "spec": text,
-        "provenance": text,
-        "policy": text,
-        "seed": pa.int64(),
-        "planned_steps": pa.int32(),
-        "learning_rate": number,
-        "outcome": text,
-        "excess": number,
-        "best_rate": number,
-        "edge_low": number,
-        "edge_high": number,
-        "trivial_loss": number,
-        "seconds": number,
-        "loss": curve,
-        "grad_norm": curve,
-    }
-    return pa.schema(list(fields.items()), metadata={"rksp": SCHEMA})
-
-
-def _pyarrow():
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError(
-            "The collection is Parquet, which needs pyarrow; pip install 'rksp[lab]'."
-        ) from None
-    return pyarrow, parquet

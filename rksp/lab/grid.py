@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import one_line
+from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.plan import MOST_LADDERS, LadderSpec, Plan
 from rksp.models.zoo import FAMILIES
 from rksp.recipe_files.parse.document import parse_file
@@ -48,16 +49,23 @@ class LadderGrid(BaseModel):
         return fields
 
 
-def read_ladder_plan(path: Path) -> Plan | LadderGrid:
-    """Read a plan of either design: one with a `grid` is a grid, any other is random.
+# The key that only plans of one design have.
+_DESIGNS = {"grid": LadderGrid, "pretrained": FineTuningPlan}
+
+
+def read_ladder_plan(path: Path) -> Plan | LadderGrid | FineTuningPlan:
+    """Read a plan: one with a `grid` is a grid, one with `pretrained` models tunes them.
+
+    Any other is a random design of models that are trained from their initialization.
 
     Raises:
         InputError: The file is missing, is not a plan, or names an unknown family.
     """
     _, document, _ = parse_file(path)
-    is_grid = isinstance(document, dict) and "grid" in document
+    keys = document if isinstance(document, dict) else {}
+    design = next((design for key, design in _DESIGNS.items() if key in keys), Plan)
     try:
-        plan = (LadderGrid if is_grid else Plan).model_validate(document)
+        plan = design.model_validate(document)
         ladders = plan.expand()
     except InputError:
         raise

@@ -32,14 +32,26 @@ _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Counts = Annotated[list[_Count], Field(min_length=1)]
 
 
-class LadderSpec(BaseModel):
-    """Everything that the runs of one ladder share, and the rates it starts from.
-
-    A ladder is one model, task, seed and recipe at `count` rates, `step` decades apart from
-    `first_rate` up.
-    """
+class RateLadder(BaseModel):
+    """The rates of a ladder: `count` of them, `step` decades apart from `first_rate` up."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first_rate: float = Field(gt=0, allow_inf_nan=False)
+    count: int = Field(default=8, ge=2, le=1000)
+    step: float = Field(default=0.5, gt=0, le=10)
+
+    @property
+    def rates(self) -> list[float]:
+        """The starting rates, ascending, rounded to six digits so that they print exactly."""
+        return [float(f"{self.first_rate * 10 ** (self.step * k):.6g}") for k in range(self.count)]
+
+
+class LadderSpec(RateLadder):
+    """Everything that the runs of one ladder share, and the rates it starts from.
+
+    A ladder is one model, task, seed and recipe at several rates.
+    """
 
     family: str
     shape: dict[str, bool | int | float | str | None]
@@ -47,9 +59,6 @@ class LadderSpec(BaseModel):
     task_options: dict[str, int] = {}
     recipe: Recipe
     seed: int
-    first_rate: float = Field(gt=0, allow_inf_nan=False)
-    count: int = Field(default=8, ge=2, le=1000)
-    step: float = Field(default=0.5, gt=0, le=10)
 
     @property
     def id(self) -> str:
@@ -63,11 +72,6 @@ class LadderSpec(BaseModel):
         }
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def rates(self) -> list[float]:
-        """The starting rates, ascending, rounded to six digits so that they print exactly."""
-        return [float(f"{self.first_rate * 10 ** (self.step * k):.6g}") for k in range(self.count)]
 
 
 class Plan(BaseModel):

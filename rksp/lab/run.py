@@ -16,12 +16,16 @@ from typing import TypeVar
 from rksp.ground.errors import Incomplete
 from rksp.ground.files import ResultFolder
 from rksp.ground.processes import SAFE_PATH, end_with
+from rksp.lab.fine_tuning.plan import FineTuningPlan
+from rksp.lab.fine_tuning.spec import FineTuningSpec
+from rksp.lab.grid import LadderGrid
 from rksp.lab.ladder import run_ladder
 from rksp.lab.plan import LadderSpec, Plan
 from rksp.lab.store import write_ladder
 
 Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
 Item = TypeVar("Item")
+_BASES = "bases"  # subfolder of the models that ladders of fine-tuning start from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class Tally:
 
 
 def run_plan(
-    plan: Plan,
+    plan: Plan | LadderGrid | FineTuningPlan,
     folder: Path,
     *,
     workers: int | None = None,
@@ -68,7 +72,7 @@ def run_plan(
     stored = [spec.id in known or spec.id in results for spec in specs]
     missing = [spec for spec, found in zip(specs, stored, strict=True) if not found]
     alone = missing
-    if device != "cpu":
+    if device != "cpu" and not isinstance(plan, FineTuningPlan):
         alone = _run_together(missing, folder, device, total=len(specs), progress=progress)
     work_through(_run, alone, folder, total=len(specs), workers=workers, progress=progress)
     return Tally(planned=len(specs), already_stored=sum(stored), newly_run=len(missing))
@@ -158,8 +162,20 @@ def _start_worker(coordinator: int) -> None:
     end_with(coordinator)
 
 
-def _run(spec: LadderSpec, folder: Path) -> None:
-    write_ladder(folder, run_ladder(spec), _provenance())
+def _run(spec: LadderSpec | FineTuningSpec, folder: Path) -> None:
+    if isinstance(spec, FineTuningSpec):
+        _fine_tune(spec, folder)
+    else:
+        write_ladder(folder, run_ladder(spec), _provenance())
+
+
+def _fine_tune(spec: FineTuningSpec, folder: Path) -> None:
+    from rksp.lab.fine_tuning.base_model import BaseModels
+    from rksp.lab.fine_tuning.run import run_fine_tuning
+    from rksp.lab.fine_tuning.store import write_fine_tuned
+
+    ladder = run_fine_tuning(spec, BaseModels(folder / _BASES))
+    write_fine_tuned(folder, ladder, _provenance())
 
 
 def _provenance() -> dict[str, object]:

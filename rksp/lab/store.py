@@ -27,8 +27,8 @@ def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) ->
             {
                 "learning_rate": rate,
                 "seconds": round(seconds, 3),
-                "loss": _numbers(curves.loss),
-                "grad_norm": _numbers(curves.grad_norm),
+                "loss": numbers(curves.loss),
+                "grad_norm": numbers(curves.grad_norm),
             }
             for rate, curves, seconds in zip(run.rates, run.curves, run.seconds, strict=True)
         ],
@@ -54,8 +54,8 @@ def read_ladder(path: Path) -> LadderRun:
             seconds=tuple(run["seconds"] for run in runs),
             curves=tuple(
                 Curves(
-                    loss=_array(run["loss"]),
-                    grad_norm=_array(run["grad_norm"]),
+                    loss=array_of(run["loss"]),
+                    grad_norm=array_of(run["grad_norm"]),
                     planned_steps=spec.recipe.max_steps,
                 )
                 for run in runs
@@ -65,10 +65,11 @@ def read_ladder(path: Path) -> LadderRun:
         raise ArtifactError(f"{path.name} is not a stored ladder: {error!r:.200}.") from error
 
 
-def _numbers(values: np.ndarray) -> list[float | str]:
+def numbers(values: np.ndarray) -> list[float | str]:
     """Round to six significant digits; values that JSON cannot hold are spelled out."""
     return [float(f"{v:.6g}") if np.isfinite(v) else str(float(v)) for v in values]
 
 
-def _array(values: list[float | str]) -> np.ndarray:
+def array_of(values: list[float | str]) -> np.ndarray:
+    """Return stored numbers as float32."""
     return np.array([float(v) for v in values], dtype=np.float32)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from rksp.cli import lab as cli
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.lab import collection
+from rksp.lab import parquet as parquet_file
 from rksp.lab.card import data_card, recall_table
 from rksp.lab.collection import build_collection, read_collection, rows
 from rksp.lab.grid import LadderGrid
@@ -137,7 +138,7 @@ def test_stored_labels_are_those_of_the_stored_curves(tmp_path: Path, stored: li
 
 def test_rounding_keeps_sixteen_bits_and_what_is_not_finite() -> None:
     values = np.float32([1.0, -2.7182817, 1e-30, 3.3e38, 0.0, math.inf, -math.inf, math.nan])
-    rounded = collection._rounded(values)
+    rounded = parquet_file.rounded(values)
     assert rounded.dtype == np.float32
     np.testing.assert_allclose(rounded, values, rtol=2**-16)
     assert ((rounded[:5].view(np.uint32) & 0xFF) == 0).all()

@@ -335,13 +335,18 @@ def _step(family: str) -> None:
     model = build_member(family, {**SMALL, "hidden_size": 16, "init_std": 0.05}, seed=1)
     size = {"vit": (2, 1, 8, 8), "vit_cifar10": (2, 3, 32, 32)}.get(family)
     images = size and torch.randn(size, generator=torch.Generator().manual_seed(0))
-    output = model(TOKENS if images is None else images)
+    given = {"decoder_input_ids": TOKENS} if _is_paired(model) else {}
+    output = model(TOKENS if images is None else images, **given)
     assert output.logits.shape == ((2, 6, 11) if images is None else (2, 10))
     output.logits.float().square().mean().backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     assert model.training
     assert all(g.isfinite().all() for g in grads)
     assert any((g != 0).any() for g in grads)
+
+
+def _is_paired(model: nn.Module) -> bool:
+    return getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
 @pytest.mark.parametrize("family", ZOO_FAMILIES)

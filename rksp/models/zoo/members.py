@@ -119,6 +119,51 @@ def _bert(shape: Shape) -> dict[str, object]:
     }
 
 
+def _roberta(shape: Shape) -> dict[str, object]:
+    # Positions are counted from the one behind the padding token's number.
+    return _bert(shape) | {
+        "pad_token_id": 1,
+        "max_position_embeddings": shape["max_position_embeddings"] + 2,
+        "type_vocab_size": 1,
+    }
+
+
+_SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2, "decoder_start_token_id": 2}
+
+
+def _t5(shape: Shape) -> dict[str, object]:
+    heads = shape["num_attention_heads"]
+    return _SPECIAL | {
+        "d_model": shape["hidden_size"],
+        "d_ff": 4 * shape["hidden_size"],
+        "d_kv": shape["hidden_size"] // heads,
+        "num_layers": shape["num_hidden_layers"],
+        "num_heads": heads,
+        "vocab_size": shape["vocab_size"],
+        "dropout_rate": 0.0,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
+    }
+
+
+def _bart(shape: Shape) -> dict[str, object]:
+    depth, heads = shape["num_hidden_layers"], shape["num_attention_heads"]
+    return _SPECIAL | {
+        "d_model": shape["hidden_size"],
+        "encoder_layers": depth,
+        "decoder_layers": depth,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "encoder_ffn_dim": 4 * shape["hidden_size"],
+        "decoder_ffn_dim": 4 * shape["hidden_size"],
+        "max_position_embeddings": shape["max_position_embeddings"],
+        "vocab_size": shape["vocab_size"],
+        "init_std": shape["init_std"],
+        "dropout": 0.0,
+        "forced_eos_token_id": None,
+    }
+
+
 def _vit(shape: Shape) -> dict[str, object]:
     return _encoder(shape) | {
         "image_size": 8,
@@ -163,6 +208,9 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = 
     ),
     "mamba": ("mamba", "causal-lm", _mamba),
     "bert": ("bert", "masked-lm", _bert),
+    "roberta": ("roberta", "masked-lm", _roberta),
+    "t5": ("t5", "seq2seq", _t5),
+    "bart": ("bart", "seq2seq", _bart),
     "vit": ("vit", "image-classification", _vit),
     "vit_cifar10": (
         "vit",
@@ -211,12 +259,14 @@ def _build_hf(family: str, shape: Shape) -> nn.Module:
         AutoModelForCausalLM,
         AutoModelForImageClassification,
         AutoModelForMaskedLM,
+        AutoModelForSeq2SeqLM,
     )
 
     model_type, head, arguments = HF_FAMILIES[family]
     auto = {
         "causal-lm": AutoModelForCausalLM,
         "masked-lm": AutoModelForMaskedLM,
+        "seq2seq": AutoModelForSeq2SeqLM,
         "image-classification": AutoModelForImageClassification,
     }[head]
     config = AutoConfig.for_model(model_type, **arguments(shape))

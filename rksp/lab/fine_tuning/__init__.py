@@ -1,0 +1,1 @@
+"""Ladders of fine-tuning: models that learned something first, then trained on something else."""

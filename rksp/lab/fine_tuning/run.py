@@ -1,0 +1,122 @@
+"""Train a ladder of fine-tuning, and judge every run on new and on old data."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from rksp.batch import Batch
+from rksp.lab.fine_tuning.base_model import BaseModels, BaseReport, judging_batches, mean_loss
+from rksp.lab.fine_tuning.measured import measure_start
+from rksp.lab.fine_tuning.model import OldAbility, load_base, model_to_tune
+from rksp.lab.fine_tuning.spec import FineTuningSpec
+from rksp.lab.ladder import Pair, Timed, run_ladders
+from rksp.outcome import Curves, Ladder, OutcomePolicy
+from rksp.watch.training import train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Mean loss, in nats, on held-out data of the new task and of the base model's own."""
+
+    new: float
+    old: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTunedLadder:
+    """A trained ladder of fine-tuning.
+
+    Attributes:
+        spec: What was trained.
+        base: What the base model had learned.
+        trained_parameters: Number of parameters with a gradient.
+        before: Held-out losses before the first step.
+        measured: What `measure_start` saw before the first step.
+        rates: Ascending.
+        curves: Training curves by rate.
+        after: Held-out losses by rate.
+        seconds: Processor seconds by rate.
+    """
+
+    spec: FineTuningSpec
+    base: BaseReport
+    trained_parameters: int
+    before: HeldOut
+    measured: dict[str, float | None]
+    rates: tuple[float, ...]
+    curves: tuple[Curves, ...]
+    after: tuple[HeldOut, ...]
+    seconds: tuple[float, ...]
+
+    def judge(self, policy: OutcomePolicy | None = None) -> Ladder:
+        """Label the runs by their training curves."""
+        return (policy or OutcomePolicy()).judge(self.rates, self.curves)
+
+
+def run_fine_tuning(
+    spec: FineTuningSpec, bases: BaseModels, *, max_extensions: int = 2
+) -> FineTunedLadder:
+    """Train every run of a ladder; higher rates are added while nothing fails.
+
+    Args:
+        spec: The ladder.
+        bases: Where base models are kept; the ladder's is trained if it is missing.
+        max_extensions: Number of rates added above the highest.
+
+    Returns:
+        The ladder.
+    """
+    home, report = bases.get(spec.base)
+    start = model_to_tune(spec, home)
+    old = OldAbility(load_base(home), spec.fresh_head)
+    judge = _Judge(
+        judging_batches(spec.new_task("held_out")),
+        judging_batches(spec.base.old_task("held_out")),
+        old,
+    )
+    batches = spec.new_task("training").batches(
+        spec.recipe.max_steps, spec.recipe.batch_size, seed=spec.seed
+    )
+    before = judge(start)
+    measured = measure_start(start, spec, old, judge.old[0])
+    after: dict[float, HeldOut] = {}
+
+    def train_runs(pairs: Sequence[Pair]) -> list[Timed]:
+        found = []
+        for _, rate in pairs:
+            began = time.process_time()
+            model = copy.deepcopy(start)
+            recipe = spec.recipe.model_copy(update={"learning_rate": rate})
+            curves = train(model, batches, recipe)
+            after[rate] = judge(model)
+            found.append((curves, time.process_time() - began))
+        return found
+
+    (ladder,) = run_ladders([spec], train_runs, resolution=math.inf, max_extensions=max_extensions)
+    return FineTunedLadder(
+        spec=spec,
+        base=report,
+        trained_parameters=sum(p.numel() for p in start.parameters() if p.requires_grad),
+        before=before,
+        measured=measured,
+        rates=ladder.rates,
+        curves=ladder.curves,
+        after=tuple(after[rate] for rate in ladder.rates),
+        seconds=ladder.seconds,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    new: list[Batch]
+    old: list[Batch]
+    ability: OldAbility
+
+    def __call__(self, model: nn.Module) -> HeldOut:
+        return HeldOut(new=mean_loss(model, self.new), old=mean_loss(self.ability(model), self.old))

@@ -1,0 +1,227 @@
+"""Pack ladders of fine-tuning into one compact, reproducible Parquet file, and read it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import check_writable, read_text
+from rksp.lab.fine_tuning.base_model import BaseReport
+from rksp.lab.fine_tuning.measured import MEASURED
+from rksp.lab.fine_tuning.run import FineTunedLadder, HeldOut
+from rksp.lab.fine_tuning.spec import FineTuningSpec
+from rksp.lab.fine_tuning.store import read_fine_tuned
+from rksp.lab.parquet import CURVES, pyarrow_modules, read_columns, rounded, write_rows
+from rksp.lab.store import MOST_BYTES
+from rksp.outcome import Curves, OutcomePolicy
+
+SCHEMA = "rksp-fine-tuning-1"
+_TEXT = (
+    *("ladder", "spec", "provenance", "policy", "family", "method", "objective", "task"),
+    *("domain", "targets", "schedule", "outcome"),
+)
+_COUNTS = (
+    *("width", "depth", "parameters", "trained_parameters", "rank", "batch_size"),
+    *("sequence_length", "steps", "warmup_steps", "examples"),
+)
+_NUMBERS = (
+    *("alpha", "base_held_out", "base_trivial", "base_seconds", "before_new", "before_old"),
+    *("learning_rate", "seconds", "final_train", "excess", "held_out_new", "held_out_old"),
+    *("best_rate", "edge_low", "edge_high"),
+)
+_FIELDS = {
+    **dict.fromkeys(_TEXT, "text"),
+    **dict.fromkeys(_COUNTS, "count"),
+    "fresh_head": "flag",
+    **dict.fromkeys((*_NUMBERS, *MEASURED), "number"),
+    **dict.fromkeys(CURVES, "curve"),
+}
+# What the others are computed from.
+_READ = (
+    *("ladder", "spec", "provenance", "parameters", "trained_parameters", "base_held_out"),
+    *("base_trivial", "base_seconds", "before_new", "before_old", "learning_rate", "seconds"),
+    *("held_out_new", "held_out_old", *MEASURED, *CURVES),
+)
+
+
+def shipped_fine_tuning() -> Path:
+    """Return the path of the bundled ladders of fine-tuning."""
+    return Path(str(files("rksp.datasets") / "runs" / "fine_tuning.parquet"))
+
+
+def rows(
+    ladders: Iterable[FineTunedLadder], policy: OutcomePolicy | None = None
+) -> list[dict[str, object]]:
+    """Return one labelled row per run, including the curves.
+
+    `final_train` and `excess` are infinite if a run has no final loss. Columns of adapters are None
+    where all weights are trained.
+    """
+    policy = policy or OutcomePolicy()
+    return [row for ladder in ladders for row in _rows(ladder, policy)]
+
+
+def _rows(ladder: FineTunedLadder, policy: OutcomePolicy) -> Iterator[dict[str, object]]:
+    judged, spec, recipe = ladder.judge(policy), ladder.spec, ladder.spec.recipe
+    low, high = judged.edge or (None, None)
+    shared = {
+        "ladder": spec.id,
+        "spec": json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),
+        "policy": judged.policy,
+        "family": spec.family,
+        "method": spec.method,
+        "objective": recipe.objective,
+        "task": spec.task,
+        "domain": spec.task_options.get("domain"),
+        "fresh_head": spec.fresh_head,
+        "targets": ",".join(recipe.lora_targets) or None,
+        "rank": recipe.lora_rank,
+        "alpha": recipe.lora_alpha,
+        "schedule": recipe.schedule,
+        "width": spec.base.shape["hidden_size"],
+        "depth": spec.base.shape["num_hidden_layers"],
+        "parameters": ladder.base.parameters,
+        "trained_parameters": ladder.trained_parameters,
+        "batch_size": recipe.batch_size,
+        "sequence_length": recipe.sequence_length,
+        "steps": recipe.max_steps,
+        "warmup_steps": recipe.warmup_steps,
+        "examples": spec.task_options.get("examples"),
+        "base_held_out": ladder.base.held_out,
+        "base_trivial": ladder.base.trivial,
+        "base_seconds": ladder.base.seconds,
+        "before_new": ladder.before.new,
+        "before_old": ladder.before.old,
+        "best_rate": judged.best_rate,
+        "edge_low": low,
+        "edge_high": high,
+        **{name: ladder.measured.get(name) for name in MEASURED},
+    }
+    for index, rate in enumerate(ladder.rates):
+        yield shared | {
+            "learning_rate": rate,
+            "seconds": ladder.seconds[index],
+            "outcome": str(judged.outcomes[index]),
+            "final_train": policy.final_loss(ladder.curves[index]),
+            "excess": judged.excess[index],
+            "held_out_new": ladder.after[index].new,
+            "held_out_old": ladder.after[index].old,
+            "loss": ladder.curves[index].loss,
+            "grad_norm": ladder.curves[index].grad_norm,
+        }
+
+
+def pack_fine_tuning(sources: Sequence[Path], output: Path) -> int:
+    """Pack stored ladders of fine-tuning into one Parquet file, one row per run.
+
+    The same input gives the same bytes. Curves keep 16 significant bits, and the labels are those
+    of the kept curves. A ladder that is found twice is taken from the first source.
+
+    Args:
+        sources: Folders of a plan, single ladder files, or packed files to extend.
+        output: The file, which is replaced atomically.
+
+    Returns:
+        The number of runs written.
+
+    Raises:
+        InputError: pyarrow is missing, or the sources hold no ladder.
+        ArtifactError: A file is not a stored ladder of fine-tuning.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(output)
+    pyarrow_modules()  # before reading much
+    found: dict[str, tuple[FineTunedLadder, str]] = {}
+    for ladder, provenance in _stored(sources):
+        found.setdefault(ladder.spec.id, (_shortened(ladder), provenance))
+    table = []
+    for key in sorted(found):
+        ladder, provenance = found[key]
+        table += [row | {"provenance": provenance} for row in rows([ladder])]
+    write_rows(table, _FIELDS, SCHEMA, output)
+    return len(table)
+
+
+def read_fine_tuning(path: Path | None = None) -> list[FineTunedLadder]:
+    """Read packed ladders of fine-tuning, sorted by id; `path` None reads the bundled ones.
+
+    Raises:
+        InputError: pyarrow is missing, or there is no such file.
+        ArtifactError: The file does not hold ladders of fine-tuning.
+    """
+    return [ladder for ladder, _ in _packed(path or shipped_fine_tuning())]
+
+
+def _packed(path: Path) -> Iterator[tuple[FineTunedLadder, str]]:
+    columns = read_columns(path, SCHEMA, _READ)
+    ids = columns["ladder"]
+    starts = [i for i, name in enumerate(ids) if i == 0 or name != ids[i - 1]]
+    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        part = {name: values[start:end] for name, values in columns.items()}
+        try:
+            yield _ladder(part), part["provenance"][0]
+        except (ValueError, TypeError) as error:
+            raise ArtifactError(f"{path.name} holds no ladder {ids[start]}: {error!s:.200}") from (
+                error
+            )
+
+
+def _ladder(columns: dict[str, list]) -> FineTunedLadder:
+    first = {name: values[0] for name, values in columns.items()}
+    spec = FineTuningSpec.model_validate_json(first["spec"])
+    return FineTunedLadder(
+        spec=spec,
+        base=BaseReport(
+            held_out=first["base_held_out"],
+            trivial=first["base_trivial"],
+            parameters=first["parameters"],
+            seconds=first["base_seconds"],
+        ),
+        trained_parameters=first["trained_parameters"],
+        before=HeldOut(new=first["before_new"], old=first["before_old"]),
+        measured={name: first[name] for name in MEASURED},
+        rates=tuple(columns["learning_rate"]),
+        seconds=tuple(columns["seconds"]),
+        after=tuple(
+            HeldOut(new=new, old=old)
+            for new, old in zip(columns["held_out_new"], columns["held_out_old"], strict=True)
+        ),
+        curves=tuple(
+            Curves(loss=loss, grad_norm=norm, planned_steps=spec.recipe.max_steps)
+            for loss, norm in zip(columns["loss"], columns["grad_norm"], strict=True)
+        ),
+    )
+
+
+def _stored(sources: Sequence[Path]) -> Iterator[tuple[FineTunedLadder, str]]:
+    for source in sources:
+        if not source.exists():
+            raise InputError(f"There is no folder or file {source}; give a folder of rksp lab run.")
+        if source.suffix == ".parquet":
+            yield from _packed(source)
+            continue
+        paths = sorted(source.glob("*.json")) if source.is_dir() else [source]
+        if not paths:
+            raise InputError(f"No stored ladder in {source}; run rksp lab run first.")
+        for path in paths:
+            ladder = read_fine_tuned(path)
+            provenance = json.loads(read_text(path, MOST_BYTES)).get("provenance", {})
+            yield ladder, json.dumps(provenance, sort_keys=True)
+
+
+def _shortened(ladder: FineTunedLadder) -> FineTunedLadder:
+    fields = {name: getattr(ladder, name) for name in ladder.__dataclass_fields__}
+    curves = tuple(
+        Curves(loss=rounded(c.loss), grad_norm=rounded(c.grad_norm), planned_steps=c.planned_steps)
+        for c in ladder.curves
+    )
+    # A measurement is null in the table where it is not a number.
+    measured = {
+        name: None if value is None or math.isnan(value) else value
+        for name, value in ladder.measured.items()
+    }
+    return FineTunedLadder(**fields | {"curves": curves, "measured": measured})
