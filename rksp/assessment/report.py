@@ -33,6 +33,8 @@ def score_report(
     """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
     first = evaluations[0]
     verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
+    verdict = prevailing(verdicts)
+    decides = evaluations[verdicts.index(verdict)]
     seeds = [_seed(evaluation) for evaluation in evaluations]
     return ScoreReport(
         target=ScoredTarget.of(
@@ -46,9 +48,9 @@ def score_report(
             notes=[*source.notes, *first.profile.notes],
         ),
         recipe=recipe,
-        verdict=prevailing(verdicts),
-        findings=list(first.findings),
-        not_run=[NotRunReport.of(check) for check in first.not_run],
+        verdict=verdict,
+        findings=list(decides.findings),
+        not_run=[NotRunReport.of(check) for check in decides.not_run],
         seeds=seeds,
         spread=_spread(seeds),
         provenance={

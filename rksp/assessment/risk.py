@@ -25,6 +25,7 @@ _RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
+_ROUNDED = 1.01  # rates are shown with three digits
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 _LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
@@ -84,7 +85,7 @@ def assess(
         low, high = estimate.interval(learning_rate)
         excess = estimate.expected_excess(learning_rate)
         if not reasons:
-            verdict = _verdict(failed, high, learning_rate > ceiling, threshold)
+            verdict = verdict_at(threshold, failed, high, learning_rate, _shown(ceiling))
     return RiskAssessment(
         verdict=verdict,
         reasons=reasons,
@@ -162,10 +163,21 @@ def certain_failure(
     )
 
 
-def _verdict(failed: float, high: float, is_above: bool, threshold: float) -> Verdict:
-    """Return risk at the threshold; caution if the interval reaches it or the rate is too high."""
+def verdict_at(
+    threshold: float, failed: float, high: float, rate: float | None, ceiling: float | None
+) -> Verdict:
+    """Return the verdict of a score and of a grid's cell.
+
+    Args:
+        threshold: P(failed) from which it is `risk`.
+        failed: P(failed) at the rate.
+        high: Upper end of its interval; it is `caution` if it reaches the threshold.
+        rate: The learning rate.
+        ceiling: The rate not to exceed, as shown: a rate above it is `caution`.
+    """
     if failed >= threshold:
         return Verdict.RISK
+    is_above = bool(rate and ceiling and rate > ceiling * _ROUNDED)
     return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
 
 
