@@ -32,8 +32,9 @@ def score_report(
     """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
     first = evaluations[0]
     verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
-    seeds = [_seed(evaluation) for evaluation in evaluations]
     risk_verdict = prevailing(verdicts)
+    decides = evaluations[verdicts.index(risk_verdict)]
+    seeds = [_seed(evaluation) for evaluation in evaluations]
     return ScoreReport(
         target=ScoredTarget.of(
             source,
@@ -46,10 +47,10 @@ def score_report(
             notes=[*source.notes, *first.profile.notes],
         ),
         recipe=recipe,
-        verdict=combined(risk_verdict, first.findings),
+        verdict=combined(risk_verdict, decides.findings),
         risk_verdict=risk_verdict,
-        findings=list(first.findings),
-        not_run=[NotRunReport.of(check) for check in first.not_run],
+        findings=list(decides.findings),
+        not_run=[NotRunReport.of(check) for check in decides.not_run],
         seeds=seeds,
         spread=_spread(seeds),
         provenance={

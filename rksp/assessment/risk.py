@@ -15,7 +15,7 @@ from rksp.classifiers.edge_inputs import (
 )
 from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
-from rksp.documents.verdict import Verdict, exceeds
+from rksp.documents.verdict import Verdict, verdict_at
 from rksp.features import FEATURES, Features, Tier
 from rksp.ground.text import short
 from rksp.optimizers.table import optimizer_spec
@@ -86,8 +86,7 @@ def assess(
         low, high = estimate.interval(learning_rate)
         excess = estimate.expected_excess(learning_rate)
         if not reasons:
-            is_above = exceeds(learning_rate, start_here=start, do_not_exceed=ceiling)
-            verdict = _verdict(failed, high, is_above, threshold)
+            verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
     return RiskAssessment(
         verdict=verdict,
         reasons=reasons,
@@ -163,13 +162,6 @@ def certain_failure(
         counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
         classifier_data=None,
     )
-
-
-def _verdict(failed: float, high: float, is_above: bool, threshold: float) -> Verdict:
-    """Return risk at the threshold; caution if the interval reaches it or the rate is too high."""
-    if failed >= threshold:
-        return Verdict.RISK
-    return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
 
 
 def _strange(model: EdgeModel, features: Features) -> list[str]:

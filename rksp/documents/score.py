@@ -269,7 +269,8 @@ class ScoreReport(Document):
     """One run of `rksp score`.
 
     `verdict` is the worst of `risk_verdict`, which is what P(failed) says, and of the findings.
-    `findings` are those of the first seed, `not_run` the checks that could not run.
+    `findings` and `not_run`, the checks that could not run, are those of the deciding seed: the
+    first with the report's `risk_verdict`.
     `seeds` holds one entry per initialization, `spread` the mean, standard deviation, lowest and
     highest over them of the numbers that people compare. `kernels` says which implementations ran,
     `baseline` what changed since an older report. `recipe_places` gives file and line of the

@@ -56,6 +56,31 @@ def decisive_finding(risk_verdict: str, findings: Iterable[Finding]) -> Finding 
     return next(finding for finding in found if least_verdict(finding) == verdict)
 
 
+def verdict_at(
+    threshold: float,
+    failed: float,
+    high: float,
+    rate: float | None,
+    start_here: float | None,
+    do_not_exceed: float | None,
+) -> Verdict:
+    """Return what P(failed) says of a rate, in a score and in a cell of a grid.
+
+    Args:
+        threshold: P(failed) from which it is `risk`.
+        failed: P(failed) at the rate.
+        high: Upper end of its interval; it is `caution` if it reaches the threshold.
+        rate: The learning rate.
+        start_here: The rate to start with.
+        do_not_exceed: The rate not to exceed; a rate that `exceeds` both is `caution`.
+    """
+    if failed >= threshold:
+        return Verdict.RISK
+    is_known = None not in (rate, start_here, do_not_exceed)
+    is_above = is_known and exceeds(rate, start_here=start_here, do_not_exceed=do_not_exceed)
+    return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
+
+
 def exceeds(rate: float, *, start_here: float, do_not_exceed: float) -> bool:
     """Return True if a rate is above both the rate to start with and the one not to exceed.
 

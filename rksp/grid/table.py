@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from rksp.documents.verdict import verdict_at
 from rksp.grid.axes import canonical
 from rksp.grid.cell import model_name
 from rksp.grid.store import Row
@@ -27,7 +28,6 @@ _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-_ROUNDED = 1.01  # rates are shown with three digits
 _ANSWER = (
     "verdict",
     "probability_failed",
@@ -85,11 +85,14 @@ def _verdict(row: Row, bar: float) -> str:
     result = row.result
     if result["verdict"] not in ANSWERS or result["probability_failed"] is None:
         return result["verdict"]
-    if result["probability_failed"] >= bar:
-        return "risk"
-    rate, ceiling = row.recipe.get("learning_rate"), result.get("do_not_exceed")
-    is_above = bool(rate and ceiling and rate > ceiling * _ROUNDED)
-    return "caution" if is_above or (result.get("probability_failed_high") or 0.0) >= bar else "ok"
+    return verdict_at(
+        bar,
+        result["probability_failed"],
+        result.get("probability_failed_high") or 0.0,
+        row.recipe.get("learning_rate"),
+        result.get("start_here"),
+        result.get("do_not_exceed"),
+    ).value
 
 
 def _rank(record: Record) -> tuple[float, float, bool, float, int]:

@@ -1,0 +1,79 @@
+"""One rule of the verdict: a score, a grid and several seeds read it alike."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from support.edge_cases import inputs
+from support.reports import finding
+
+from rksp.assessment.pipeline import evaluate
+from rksp.assessment.report import score_report
+from rksp.assessment.risk import assess
+from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.verdict import Verdict, verdict_at
+from rksp.features import extract
+from rksp.grid.store import Row
+from rksp.grid.table import records
+from rksp.models.resolve import resolve
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
+
+REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
+
+
+def _assess(rate: float):
+    return assess(extract(), REAL, load_edge_model(), learning_rate=rate)
+
+
+def _cell(rate: float, answer) -> str:
+    row = Row(
+        key="k",
+        position=0,
+        init="i",
+        target="gpt2",
+        overrides={},
+        seed=0,
+        recipe={"learning_rate": rate},
+        labels={},
+        state="done",
+        tries=1,
+        failure=None,
+        message=None,
+        result=answer.model_dump(mode="json"),
+    )
+    return records([row])[0]["verdict"]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.99, 1.0, 1.004, 1.009, 1.012, 1.1, 3.0, 30.0])
+def test_a_score_and_a_cell_of_a_grid_have_the_same_verdict(share):
+    rate = _assess(1e-4).do_not_exceed * share
+    answer = _assess(rate)
+    assert answer.verdict.value == _cell(rate, answer)
+
+
+def test_the_rate_not_to_exceed_as_shown_is_not_above_itself():
+    ceiling = _assess(1e-4).do_not_exceed
+    assert _assess(ceiling).verdict is Verdict.OK
+    assert _assess(1.02 * ceiling).verdict is Verdict.CAUTION
+    assert verdict_at(0.5, 0.1, 0.2, 1e-3, None, None) is Verdict.OK
+
+
+def test_the_findings_of_several_seeds_are_those_of_the_deciding_one():
+    tiny = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 512}
+    source, recipe = resolve("gpt2", overrides=tiny), Recipe(learning_rate=6e-4)
+    options = MeasureOptions(states=256, evidence="forward")
+    evaluation, shown = evaluate(source, recipe, options)
+    seeds = [
+        dataclasses.replace(
+            evaluation,
+            seed=seed,
+            risk=evaluation.risk.model_copy(update={"verdict": Verdict(verdict)}),
+            findings=(finding(message=f"of seed {seed}"),),
+        )
+        for seed, verdict in enumerate(["ok", "risk", "risk"])
+    ]
+    report = score_report(source, recipe, seeds, shown.description)
+    assert report.verdict == "risk"
+    assert [found.message for found in report.findings] == ["of seed 1"]
