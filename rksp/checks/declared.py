@@ -121,6 +121,16 @@ class Settings:
         value = self.get(*names)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
+    def declares(self, name: str) -> bool:
+        """Return True if a setting is there, be it one that differs by layer."""
+        for part in (self.config, getattr(self.config, "text_config", None)):
+            try:
+                if getattr(part, name, None) is not None:
+                    return True
+            except RuntimeError:  # transformers: it differs by layer
+                return True
+        return False
+
     @property
     def family(self) -> str:
         """The model type without the suffix of a text part."""
