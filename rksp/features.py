@@ -131,7 +131,8 @@ def _nonlinearity(layers: Sequence[LayerSpectrum]) -> float | None:
 def _of_forward(forward: ForwardStats) -> dict[str, float | None]:
     excess = None
     if forward.loss is not None and forward.uniform_loss is not None:
-        excess = forward.loss - forward.uniform_loss
+        # Without the input token that a tied output layer copies: one step unlearns it.
+        excess = forward.loss - forward.uniform_loss - (forward.copied or 0.0)
     growth = None
     if forward.blocks and forward.blocks[0].rms_in > 0 and forward.blocks[-1].rms_out > 0:
         ratio = forward.blocks[-1].rms_out / forward.blocks[0].rms_in

@@ -14,6 +14,7 @@ _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.1
 _LARGE = 1e9  # active parameters; smaller models bear every published rate without it
 _OF_EDGE = 1 / 3  # Marin's 32B broke at 0.37 of the public edge, its 8B held at 0.3
 _HEAD = (32, 512)
+_HEAD_SIZES = ("head_dim", "global_head_dim", "d_kv")
 _TILE = 8  # elements: 16 bytes of fp16, the unit of tensor cores
 _WIDE = 512  # narrower models have small heads by necessity
 
@@ -91,21 +92,26 @@ def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
     heads = evidence.number("num_attention_heads", "n_head")
     if not width or not heads or width < _WIDE:
         return
-    size = evidence.number("head_dim") or width / heads
-    if size % _TILE:
-        yield Observation(
-            level=Level.NOTE,
-            message=f"The heads have {size:g} dimensions, which is not a multiple of {_TILE}.",
-            value=size,
-        )
-    elif not _HEAD[0] <= size <= _HEAD[1]:
-        yield Observation(
-            level=Level.NOTE,
-            message=(
-                f"The heads have {size:g} dimensions. Usual heads have {_HEAD[0]} to {_HEAD[1]}."
-            ),
-            value=size,
-        )
+    declared = [name for name in _HEAD_SIZES if evidence.settings.declares(name)]
+    sizes = [evidence.number(name) for name in declared] or [width / heads]
+    for size in dict.fromkeys(sizes):
+        if size is None:  # it differs by layer, so width over heads is that of none
+            continue
+        if size % _TILE:
+            yield Observation(
+                level=Level.NOTE,
+                message=f"The heads have {size:g} dimensions, which is not a multiple of {_TILE}.",
+                value=size,
+            )
+        elif not _HEAD[0] <= size <= _HEAD[1]:
+            yield Observation(
+                level=Level.NOTE,
+                message=(
+                    f"The heads have {size:g} dimensions. Usual heads have {_HEAD[0]} to "
+                    f"{_HEAD[1]}."
+                ),
+                value=size,
+            )
 
 
 def _where(block: int | None) -> str:

@@ -9,7 +9,16 @@ from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
 _COEFFICIENT = ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coef")
+_BIAS_SWITCHES = (
+    *("use_routing_bias", "use_expert_bias", "moe_use_aux_free", "moe_router_enable_expert_bias"),
+    "moe_router_use_expert_bias",
+)
 _Z_LOSS = ("router_z_loss_coef", "moe_z_loss_coef", "z_loss_coef")
+
+_NOT_ADDED = "output_router_logits is False, so Hugging Face adds no balance loss"
+_OTHER_TRAINER = (
+    "Set output_router_logits=True if transformers trains it; another trainer may add the loss."
+)
 
 
 def balance_is_off(evidence: CheckEvidence) -> str | None:
@@ -17,23 +26,31 @@ def balance_is_off(evidence: CheckEvidence) -> str | None:
     settings = evidence.settings
     if (settings.experts or 0) <= 1 or settings.family.bias_balanced:
         return None
-    if settings.get("topk_method") == "noaux_tc" or settings.get("use_routing_bias") is True:
+    if settings.get("topk_method") == "noaux_tc" or any(
+        settings.get(switch) is True for switch in _BIAS_SWITCHES
+    ):
+        return None
+    if evidence.facts is not None and evidence.facts.balancing_biases:
         return None
     coefficient = settings.number(*_COEFFICIENT)
     if coefficient == 0:
         return "the coefficient of the balance loss is 0"
     if settings.get("output_router_logits") is False:
-        return "output_router_logits is False, so Hugging Face adds no balance loss"
+        return _NOT_ADDED
     return None
 
 
 def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
     reason = balance_is_off(evidence)
     if reason is not None:
+        # Whoever draws a mixture from scratch seldom does it in a trainer of Hugging Face, and
+        # released configurations hold that library's default, whatever trained their weights.
+        is_default = reason == _NOT_ADDED and not evidence.is_fine_tuning
         yield Observation(
-            level=Level.WARNING,
+            level=Level.NOTE if is_default else Level.WARNING,
             message=f"Nothing balances the load of {evidence.experts:g} experts: {reason}.",
             value=evidence.experts,
+            fix=_OTHER_TRAINER if is_default else None,
         )
 
 
@@ -71,7 +88,8 @@ CHECKS = (
         title="Nothing balances the load of the experts",
         measures=(
             "The coefficient of the balance loss, and output_router_logits, which turns that loss "
-            "on in Hugging Face. The check is silent where a bias balances the load."
+            "on in Hugging Face; a note where that default alone speaks and the weights are new. "
+            "The check is silent where a bias balances the load."
         ),
         why=(
             "An expert that gets more tokens learns more and then gets still more. Mixtral and "

@@ -11,6 +11,7 @@ from rksp.documents.finding import Level
 
 _RESERVED = 2  # rows of a table of positions that positions skip
 _LONG = 32_768
+_OVERLAP = 1.1  # of the longest wavelength: 65,536 positions at base 10,000 are published
 
 
 def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -46,16 +47,19 @@ def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     base, is_scaled = _rope(evidence)
     if base is None or is_scaled or not settings.positions or settings.family.no_positions:
         return
-    context = max(settings.positions, evidence.recipe.sequence_length)
+    reached = evidence.recipe.sequence_length
+    context = max(settings.positions, reached)
     if settings.positions >= 1e6:  # a sentinel, not a context
-        context = evidence.recipe.sequence_length
+        context = reached
     longest = 2 * math.pi * base
-    if context > longest:
+    if context > _OVERLAP * longest:
+        is_reached = reached > _OVERLAP * longest
         yield Observation(
-            level=Level.WARNING,
+            level=Level.WARNING if is_reached else Level.NOTE,
             message=(
                 f"A rotary base of {base:g} repeats after {longest:,.0f} positions, but the "
-                f"context has {context:,.0f}."
+                f"context has {context:,.0f}"
+                + ("." if is_reached else f", of which this run reaches {reached:,}.")
             ),
             value=context / longest,
         )
@@ -129,7 +133,8 @@ CHECKS = (
         level=Level.WARNING,
         title="The rotary base is too small for the context",
         measures=(
-            "The longest wavelength of the rotary positions, 2πθ, against the context length."
+            "The longest wavelength of the rotary positions, 2πθ, against the sequences of the "
+            "run; a note where only the declared context is longer."
         ),
         why=(
             "Beyond the longest wavelength every rotary angle repeats, so the model cannot "
@@ -137,10 +142,10 @@ CHECKS = (
             "5e5 or more, or they scale positions."
         ),
         source="Su et al., 2021, section 3.3; Men et al., 2024 (arXiv 2405.14591)",
-        healthy="a context shorter than 2πθ, or scaled positions",
+        healthy=f"sequences of at most {_OVERLAP:g} times 2πθ, or scaled positions",
         fix="Raise rope_theta to 500000 or more.",
-        failing="rope_theta=10000, max_position_embeddings=131072: 62,832 positions",
-        stable="rope_theta=500000, max_position_embeddings=131072",
+        failing="rope_theta=10000 --sequence-length 131072: 62,832 positions",
+        stable="rope_theta=500000 --sequence-length 131072",
         look=_rope_base,
         needs=(Need.CONFIG,),
         settings=("rope_theta", "rope_parameters"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # a list of checks must not load torch
 
     from rksp.models.streaming.scales import Scales
 
+_BALANCING_BIASES = ("score_correction_bias", "expert_bias")  # DeepSeek-V3's and LFM2's names
 _TRANSPOSED = "Conv1D"  # GPT-2's linear layer stores [in, out]
 
 
@@ -33,6 +34,7 @@ class ModelFacts:
         output_std: The same for the matrices that write to the stream.
         embedding_std: Root mean square of the input embedding; None without one.
         ties_embeddings: True if the output layer is the input embedding.
+        balancing_biases: Number of biases that correct the routers' scores to balance the load.
         not_measured: Scale → reason why it is None, if a check could have used it.
     """
 
@@ -46,6 +48,7 @@ class ModelFacts:
     output_std: float | None = None
     embedding_std: float | None = None
     ties_embeddings: bool = False
+    balancing_biases: int = 0
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -88,6 +91,10 @@ def read_facts(
         output_std=output_std,
         embedding_std=embedding_std,
         ties_embeddings=embedding is not None and embedding is output,
+        balancing_biases=sum(
+            name.rpartition(".")[2].endswith(_BALANCING_BIASES)
+            for name, _ in (*model.named_parameters(), *model.named_buffers())
+        ),
         not_measured=_missing(
             {
                 "the scale of the matrices that read the stream": (input_std, reading or square),

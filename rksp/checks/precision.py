@@ -112,20 +112,21 @@ def _lost_updates(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _fp16_family(evidence: CheckEvidence) -> Iterator[Observation]:
-    if not evidence.in_fp16:
+    if not evidence.in_fp16 or not evidence.is_fine_tuning:
         return
-    name = evidence.settings.name
-    if evidence.settings.family.overflows_fp16:
-        message = f"{name} models were trained in bf16 and are known to overflow in fp16."
-    elif _is_bf16(evidence):
+    name, declared = evidence.settings.name, _declared_dtype(evidence)
+    if "bfloat16" in declared:
         message = f"According to its configuration, this {name} model was trained in bf16."
+    elif evidence.settings.family.overflows_fp16 and "float16" not in declared:
+        message = f"Trained weights of {name} models are known to overflow in fp16."
     else:
         return
     yield Observation(level=Level.WARNING, message=message, value=None)
 
 
-def _is_bf16(evidence: CheckEvidence) -> bool:
-    return "bfloat16" in str(evidence.setting("dtype", "torch_dtype") or "")
+def _declared_dtype(evidence: CheckEvidence) -> str:
+    """Return the type that the weights were saved in; empty where nothing says it."""
+    return str(evidence.setting("dtype", "torch_dtype") or "")
 
 
 def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -276,24 +277,25 @@ CHECKS = (
         code="RKSP306",
         name="fp16-family",
         level=Level.WARNING,
-        title="A model family that was trained in bf16 runs in fp16",
+        title="Weights that were trained in bf16 run in fp16",
         measures=(
-            "The model type against those that are reported to overflow, and the configuration's "
-            "dtype, if the recipe uses fp16."
+            "Trained weights in fp16: the dtype that their configuration declares and, where that "
+            "is no type of 16 bits, the model type against those that are reported to overflow."
         ),
         why=(
-            "These models were trained with the range of bf16, and some of their values lie "
-            "outside that of fp16. The overflow may occur only in the backward pass: the loss is "
-            "finite and the gradient is NaN, although no activation exceeds 350. The logs then "
-            "show a loss of 0 and a NaN gradient."
+            "These weights were trained with the range of bf16, and some of their values lie "
+            "outside that of fp16. New weights of the same type have no such values yet. The "
+            "overflow may occur only in the backward pass: the loss is finite and the gradient is "
+            "NaN, although no activation exceeds 350. The logs then show a loss of 0 and a NaN "
+            "gradient."
         ),
         source=(
             "transformers #5651 and #11076; unsloth-zoo PRs 600 and 866; QwenLM/Qwen3 #670, #868"
         ),
-        healthy="bf16, or a family that was trained in fp16 or float32",
+        healthy="bf16, new weights, or weights that were trained in fp16 or float32",
         fix="Train in bf16 (--precision bf16).",
-        failing="qwen2 --precision fp16",
-        stable="qwen2 --precision bf16",
+        failing="trained weights of qwen2 --precision fp16",
+        stable="trained weights of qwen2 --precision bf16",
         look=_fp16_family,
         needs=(Need.CONFIG,),
         field="precision",

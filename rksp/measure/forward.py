@@ -77,6 +77,9 @@ class ForwardStats:
         loss: Cross-entropy in nats on the probe, with its labels; None without labels.
         uniform_loss: ln of the number of classes.
         logit_std: Standard deviation of the output logits over classes, averaged over positions.
+        copied: Nats of `loss` that each position's own input token costs: the mean log-sum-exp of
+            the logits less that without the input token's. Near zero unless the output layer is
+            the embedding and the stream still carries it; None where no token goes in.
         blocks: Scales of every block.
         attention: Statistics of every attention call.
         routers: Statistics of every router.
@@ -100,6 +103,7 @@ class ForwardStats:
     aligned_response: float | None
     not_measured: dict[str, str]
     non_finite: str | None = None
+    copied: float | None = None
 
     @property
     def attention_logit_std(self) -> float | None:
@@ -208,11 +212,23 @@ class ForwardWatch:
                 self.by_block.setdefault(self.block, []).append(value)
 
     def finish(
-        self, blocks: list[BlockStats], logits: Tensor | None, labels: Tensor | None
+        self,
+        blocks: list[BlockStats],
+        logits: Tensor | None,
+        labels: Tensor | None,
+        tokens: Tensor | None = None,
     ) -> ForwardStats:
-        """Return the statistics of the pass, given its logits `[..., classes]` and labels."""
+        """Return the statistics of the pass.
+
+        Args:
+            blocks: Scales of every block.
+            logits: `[..., classes]`.
+            labels: One for each row of the logits.
+            tokens: The input token of each row of the logits, if tokens went in.
+        """
         missing: dict[str, str] = {}
         output = _output_stats(logits, labels, missing)
+        copied = None if output["loss"] is None else _copied(logits, labels, tokens)
         if not self.statistics:
             missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not requested")
         else:
@@ -228,6 +244,7 @@ class ForwardWatch:
                 missing["aligned_response"] = "no linear layer took part"
         return ForwardStats(
             **output,
+            copied=copied,
             blocks=tuple(self._with_response(i, stats) for i, stats in enumerate(blocks)),
             attention=tuple(self.attention),
             routers=tuple(self.routers),
@@ -314,6 +331,23 @@ def _output_stats(
         if result["loss"] is None:
             missing["loss"] = LOGITS_NOT_FINITE
     return result
+
+
+def _copied(logits: Tensor, labels: Tensor, tokens: Tensor | None) -> float | None:
+    """Return the nats of the loss that the input tokens' own logits cost, as in `ForwardStats`."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    if tokens is None or tokens.is_floating_point() or tokens.numel() != len(flat):
+        return None
+    own, target = tokens.flatten().to(flat.device), labels.flatten().to(flat.device)
+    if int(own.min()) < 0 or int(own.max()) >= flat.shape[-1]:
+        return None
+    cost = 0.0
+    for start in range(0, len(flat), _CHUNK):
+        part, here = flat[start : start + _CHUNK].float(), own[start : start + _CHUNK, None]
+        keep = target[start : start + _CHUNK] >= 0
+        without = part.scatter(1, here, -math.inf).logsumexp(-1)
+        cost += float((part.logsumexp(-1) - without)[keep].sum(dtype=torch.float64))
+    return _finite(cost / max(int((target >= 0).sum()), 1))
 
 
 def _spread(rows: Tensor) -> Tensor:

@@ -281,7 +281,7 @@ def _forward_stats(
 ) -> ForwardStats:
     """Return the statistics of a pass; the batch's own loss replaces the cross-entropy."""
     if not isinstance(output, Pass):
-        return watch.finish(blocks, _logits(output), batch.labels)
+        return watch.finish(blocks, _logits(output), batch.labels, _tokens(batch.inputs))
     found = watch.finish(blocks, output.logits, None)
     loss = float(output.loss)
     missing = {name: why for name, why in found.not_measured.items() if name != "loss"}
@@ -293,6 +293,12 @@ def _forward_stats(
     if not math.isfinite(loss):
         missing["loss"] = LOGITS_NOT_FINITE if found.non_finite else "the loss is not finite"
     return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)
+
+
+def _tokens(inputs: object) -> Tensor | None:
+    """Return the tokens of a batch `[batch, length]`; None where something else goes in."""
+    tokens = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    return tokens if isinstance(tokens, Tensor) and not tokens.is_floating_point() else None
 
 
 def _logits(output: object) -> Tensor | None:

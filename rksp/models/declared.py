@@ -71,6 +71,16 @@ class Declared:
         """Return the first of these settings that the configuration or its part has."""
         return _first((self.config, self.part), names)
 
+    def declares(self, name: str) -> bool:
+        """Return True if the configuration or its part has a setting, be it one by layer."""
+        for part in (self.config, self.part):
+            try:
+                if getattr(part, name, None) is not None or setting(part, name) is not None:
+                    return True
+            except RuntimeError:  # transformers: it differs by layer
+                return True
+        return False
+
     def number(self, *names: str) -> float | None:
         """Return the first of these settings if it is one number, not a list by layer."""
         return _number(self.get(*names))

@@ -26,6 +26,7 @@ class Family:
         relative_positions: Any distance will do.
         no_positions: Attention has no positions, whatever `rope_theta` says.
         vision: A model of images, which are fine-tuned at higher rates.
+        encoder: An encoder of text, which is fine-tuned on few examples.
     """
 
     two_matrices: bool = False
@@ -38,21 +39,22 @@ class Family:
     relative_positions: bool = False
     no_positions: bool = False
     vision: bool = False
+    encoder: bool = False
 
 
 _WORDS: dict[str, str] = {
-    "albert": "two_matrices post_norm learned_positions",
+    "albert": "two_matrices post_norm learned_positions encoder",
     "apertus": "qk_norm",
     "autoformer": "post_norm",
     "bart": "two_matrices post_norm learned_positions",
     "beit": "vision",
-    "bert": "two_matrices post_norm learned_positions",
+    "bert": "two_matrices post_norm learned_positions encoder",
     "bert-generation": "post_norm",
     "big_bird": "two_matrices post_norm",
     "biogpt": "two_matrices learned_positions",
     "blenderbot-small": "post_norm",
     "bloom": "two_matrices relative_positions",
-    "camembert": "post_norm",
+    "camembert": "post_norm encoder",
     "chameleon": "qk_norm",
     "codegen": "two_matrices learned_positions",
     "cohere2": "qk_norm",
@@ -60,15 +62,15 @@ _WORDS: dict[str, str] = {
     "convbert": "post_norm",
     "convnext": "vision",
     "data2vec-text": "post_norm",
-    "deberta": "two_matrices post_norm learned_positions",
-    "deberta-v2": "two_matrices post_norm",
+    "deberta": "two_matrices post_norm learned_positions encoder",
+    "deberta-v2": "two_matrices post_norm encoder",
     "deepseek_v3": "bias_balanced",
     "deit": "two_matrices vision",
     "detr": "post_norm",
     "dinov2": "vision",
-    "distilbert": "two_matrices post_norm learned_positions",
+    "distilbert": "two_matrices post_norm learned_positions encoder",
     "dots1": "bias_balanced",
-    "electra": "two_matrices post_norm learned_positions",
+    "electra": "two_matrices post_norm learned_positions encoder",
     "ernie": "post_norm",
     "falcon": "two_matrices",
     "flex_olmo": "qk_norm",
@@ -104,7 +106,8 @@ _WORDS: dict[str, str] = {
     "marian": "two_matrices post_norm",
     "mbart": "two_matrices learned_positions",
     "minimax_m2": "qk_norm bias_balanced",
-    "mpnet": "post_norm",
+    "modernbert": "encoder",
+    "mpnet": "post_norm encoder",
     "mpt": "two_matrices relative_positions",
     "mt5": "overflows_fp16 relative_positions",
     "mvp": "post_norm",
@@ -127,8 +130,8 @@ _WORDS: dict[str, str] = {
     "qwen3_moe": "qk_norm overflows_fp16",
     "qwen3_next": "qk_norm",
     "rembert": "post_norm",
-    "roberta": "two_matrices post_norm learned_positions reserved_positions",
-    "roformer": "post_norm",
+    "roberta": "two_matrices post_norm learned_positions reserved_positions encoder",
+    "roformer": "post_norm encoder",
     "smollm4": "qk_norm",
     "splinter": "post_norm",
     "squeezebert": "post_norm",
@@ -146,7 +149,7 @@ _WORDS: dict[str, str] = {
     "whisper": "two_matrices",
     "xglm": "two_matrices",
     "xlm": "post_norm learned_positions",
-    "xlm-roberta": "two_matrices post_norm learned_positions reserved_positions",
+    "xlm-roberta": "two_matrices post_norm learned_positions reserved_positions encoder",
     "xlnet": "relative_positions",
 }
 FAMILIES: dict[str, Family] = {

@@ -31,6 +31,18 @@ UNMEASURED = dict.fromkeys(("loss", "grad_norm", "grad_rms", "grad_max", "update
 
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "router_aux_loss_coef": 0.02}
 TRAINED_SLOWLY = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5}}
+TUNED_IN_FP16 = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5, "precision": "fp16"}}
+ROTARY = {"max_position_embeddings": 131_072}
+UNWARMED = {"warmup_steps": 0, "learning_rate": 9e-5}
+
+
+def tuned(facts: dict[str, object], **recipe: object) -> dict[str, object]:
+    """Trained weights that are trained on, with 16,384 tokens a step."""
+    return {
+        "facts": facts,
+        "recipe": {"batch_size": 32, "sequence_length": 512} | recipe,
+        "is_pretrained": True,
+    }
 
 
 def unread(std: float) -> dict[str, dict[str, object]]:
@@ -56,6 +68,16 @@ CASES = {
         healthy(forward={"loss": 110.0}),
         Level.ERROR,
         healthy(forward={"loss": 11.3}),
+    ),
+    "initial-loss, tied": (
+        healthy(forward={"loss": 20.0, "copied": 0.0}),
+        Level.WARNING,
+        healthy(forward={"loss": 20.0, "copied": 9.0}),
+    ),
+    "initial-loss, untied": (
+        healthy(forward={"loss": 20.0, "copied": 9.0}, facts={"ties_embeddings": False}),
+        Level.WARNING,
+        healthy(forward={"loss": 11.0, "copied": 0.0}, facts={"ties_embeddings": False}),
     ),
     "initial-loss, mildly": (
         healthy(forward={"loss": 14.0}),
@@ -117,15 +139,21 @@ CASES = {
         healthy(config={"model_type": "llama", "max_position_embeddings": 2048}, **TRAINED_SLOWLY),
     ),
     "rope-base": (
-        healthy(config={"rope_theta": 1e4, "max_position_embeddings": 131_072}),
+        healthy(config=ROTARY | {"rope_theta": 1e4}, recipe={"sequence_length": 131_072}),
         Level.WARNING,
-        healthy(config={"rope_theta": 5e5, "max_position_embeddings": 131_072}),
+        healthy(config=ROTARY | {"rope_theta": 5e5}, recipe={"sequence_length": 131_072}),
     ),
-    "rope-base, scaled": (
-        healthy(
-            config={"rope_parameters": {"rope_theta": 1e4}, "max_position_embeddings": 131_072}
-        ),
+    "rope-base, a little short": (
+        healthy(config=ROTARY | {"rope_theta": 1e4}, recipe={"sequence_length": 80_000}),
         Level.WARNING,
+        healthy(
+            config={"rope_theta": 1e4, "max_position_embeddings": 65_536},
+            recipe={"sequence_length": 65_536},
+        ),
+    ),
+    "rope-base, never reached": (
+        healthy(config=ROTARY | {"rope_parameters": {"rope_theta": 1e4}}),
+        Level.NOTE,
         healthy(
             config={
                 "rope_theta": 1e4,
@@ -148,6 +176,16 @@ CASES = {
         healthy(
             facts={"parameters": 8_000_000_000}, recipe={"learning_rate": 1e-3, "z_loss": 1e-4}
         ),
+    ),
+    "head-dimension, of T5": (
+        healthy(config={"hidden_size": 1024, "num_attention_heads": 8, "d_kv": 145}),
+        Level.NOTE,
+        healthy(config={"hidden_size": 1024, "num_attention_heads": 128, "d_kv": 128}),
+    ),
+    "head-dimension, by layer": (
+        healthy(config={"hidden_size": 1160, "num_attention_heads": 8}),
+        Level.NOTE,
+        healthy(config={"hidden_size": 1160, "num_attention_heads": 8, "head_dim": [128, 256]}),
     ),
     "head-dimension": (
         healthy(config={"hidden_size": 11600, "num_attention_heads": 80}),
@@ -190,14 +228,19 @@ CASES = {
         healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-4}),
     ),
     "fp16-family": (
-        healthy(config={"model_type": "gemma3_text"}, recipe={"precision": "fp16"}),
+        healthy(config={"model_type": "gemma3_text"}, **TUNED_IN_FP16),
         Level.WARNING,
-        healthy(config={"model_type": "gemma3_text"}, recipe={"precision": "bf16"}),
+        healthy(config={"model_type": "gemma3_text"}, recipe={"precision": "fp16"}),
     ),
     "fp16-family, by its dtype": (
-        healthy(config={"model_type": "new", "dtype": "bfloat16"}, recipe={"precision": "fp16"}),
+        healthy(config={"model_type": "new", "dtype": "bfloat16"}, **TUNED_IN_FP16),
         Level.WARNING,
-        healthy(config={"model_type": "new", "dtype": "float16"}, recipe={"precision": "fp16"}),
+        healthy(config={"model_type": "new", "dtype": "float16"}, **TUNED_IN_FP16),
+    ),
+    "fp16-family, phi-1.5": (
+        healthy(config={"model_type": "phi"}, **TUNED_IN_FP16),
+        Level.WARNING,
+        healthy(config={"model_type": "phi", "torch_dtype": "float16"}, **TUNED_IN_FP16),
     ),
     "fp16-training": (
         healthy(recipe={"precision": "fp16", "learning_rate": 6e-5}),
@@ -398,6 +441,25 @@ CASES = {
             facts={"parameters": 7_000_000_000}, recipe={"learning_rate": 2e-5}, is_pretrained=True
         ),
     ),
+    "fine-tuning-rate, 7B at 1e-4": (
+        healthy(**tuned({"parameters": 7_000_000_000}, learning_rate=1e-4)),
+        Level.WARNING,
+        healthy(**tuned({"parameters": 2_000_000_000}, learning_rate=1e-4)),
+    ),
+    "fine-tuning-rate, encoders": (
+        healthy(**tuned({}, learning_rate=1e-4), config={"model_type": "roberta"}),
+        Level.WARNING,
+        healthy(**tuned({}, learning_rate=5e-5), config={"model_type": "roberta"}),
+    ),
+    "fine-tuning-rate, large encoders": (
+        healthy(
+            **tuned({}, learning_rate=5e-5), config={"model_type": "bert", "hidden_size": 1024}
+        ),
+        Level.WARNING,
+        healthy(
+            **tuned({}, learning_rate=3e-5), config={"model_type": "bert", "hidden_size": 1024}
+        ),
+    ),
     "fine-tuning-rate, adapters": (
         healthy(recipe={"learning_rate": 5e-3, "peft": "lora"}),
         Level.WARNING,
@@ -426,6 +488,16 @@ CASES = {
         healthy(recipe={"warmup_steps": 0, "learning_rate": 1e-3}, is_pretrained=True),
         Level.WARNING,
         healthy(recipe={"warmup_steps": 0, "learning_rate": 2e-5}, is_pretrained=True),
+    ),
+    "warmup, at a low rate": (
+        healthy(recipe={"warmup_steps": 0, "learning_rate": 3e-4}),
+        Level.WARNING,
+        healthy(recipe={"warmup_steps": 0, "learning_rate": 1e-4}),
+    ),
+    "warmup, at a low rate for a small model": (
+        healthy(facts={"parameters": 7_000_000_000}, recipe=UNWARMED),
+        Level.WARNING,
+        healthy(recipe=UNWARMED),
     ),
     "batch-scaling": (
         healthy(recipe={"batch_size": 1, "sequence_length": 256, "learning_rate": 6e-4}),
@@ -528,9 +600,24 @@ CASES = {
         healthy(forward=routing(dead_experts=7), config={"num_local_experts": 64}),
     ),
     "balance-loss-off": (
-        healthy(config=MIXTRAL | {"output_router_logits": False}),
+        healthy(config=MIXTRAL | {"output_router_logits": False}, **TRAINED_SLOWLY),
         Level.WARNING,
+        healthy(config=MIXTRAL | {"output_router_logits": True}, **TRAINED_SLOWLY),
+    ),
+    "balance-loss-off, the default of a released mixture": (
+        healthy(config=MIXTRAL | {"output_router_logits": False}),
+        Level.NOTE,
         healthy(config=MIXTRAL | {"output_router_logits": True}),
+    ),
+    "balance-loss-off, a bias instead": (
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0}),
+        Level.WARNING,
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0, "use_expert_bias": True}),
+    ),
+    "balance-loss-off, a bias in the modules": (
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0}),
+        Level.WARNING,
+        healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0}, facts={"balancing_biases": 2}),
     ),
     "balance-loss-off, coefficient": (
         healthy(config=MIXTRAL | {"router_aux_loss_coef": 0.0, "output_router_logits": True}),

@@ -129,6 +129,29 @@ def test_facts_know_gpt_2s_transposed_matrices_and_ties():
     assert facts.qk_norms == 0
 
 
+@pytest.mark.parametrize(("width", "std", "loss"), [(1024, 0.02, 16.0), (64, 1.0, 20.0)])
+def test_a_tied_output_layer_that_copies_its_input_token_is_healthy_and_a_wild_one_is_not(
+    width, std, loss
+):
+    from transformers import BloomConfig, BloomForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 1000, "hidden_size": width, "n_layer": 2, "n_head": 4}
+    model = BloomForCausalLM(BloomConfig(**sizes, initializer_range=std, bos_token_id=0))
+    evidence = measured(model, token_batch(1000))
+    assert evidence.facts.ties_embeddings and evidence.forward.loss > loss
+    assert ("initial-loss" in found(evidence)) == (std == 1.0)
+
+
+def test_biases_that_balance_experts_are_read_from_the_modules():
+    gate = nn.Linear(8, 4)
+    gate.register_buffer("e_score_correction_bias", torch.zeros(4))
+    blocks = nn.ModuleDict({"blocks": nn.Sequential(nn.Linear(8, 16), gate)})
+    assert read_facts(blocks, (("blocks", 2),), 8).balancing_biases == 1
+    plain = nn.ModuleDict({"blocks": nn.Sequential(nn.Linear(8, 16), nn.Linear(8, 4))})
+    assert read_facts(plain, (("blocks", 2),), 8).balancing_biases == 0
+
+
 def test_facts_of_a_skeleton_have_shapes_but_no_scales():
     config = ZooConfig(num_hidden_layers=2)
     facts = on_meta(ZooTransformer, config, (("blocks", 2),), 64)
