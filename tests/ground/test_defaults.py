@@ -66,7 +66,6 @@ BAD = {
     "[score]\nbaseline = 'x.json'": "can hide a failure; type --baseline",
     "[score]\nfail-on = 'never'": "in a file of defaults; type --fail-on never",
     "[score]\nfail-on = 0.9": "cannot be weaker than 0.5",
-    "[confirm]\nfail-on = 0.9": "cannot be weaker than 0.5",
     "[diff]\nfail-on = 'never'": "cannot be weaker than error",
     "[score]\nclassifier = 'mine.json'": "type --classifier",
 }

@@ -83,7 +83,7 @@ STEPS = {
     "rksp report": (_command("report", "r.json", "--format", "html"), HEAVY - {"scipy"}),
     "rksp diff": (_command("diff", "r.json", "r.json"), HEAVY - {"scipy"}),
     "rksp schema": (_command("schema"), HEAVY - {"scipy"}),
-    "a kernel": ("from rksp.kernels import covariance", {"triton", "transformers"}),
+    "a kernel": ("from rksp.kernels import row_cosine", {"triton", "transformers"}),
     "the score of a configuration": (
         _command("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero"),
         {"rksp.assessment.pipeline"},

@@ -73,8 +73,8 @@ ATTACKS = {
 
 
 def _exists(file: str, name: str) -> bool:
-    path = TESTS / file
-    if not path.is_file():
+    path = next(TESTS.rglob(file), None)
+    if path is None:
         return False
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
