@@ -64,6 +64,7 @@ def _text(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "data", "width"), [("profiles-vit", _pictures, 192), ("profiles-gpt2", _text, 48)]
 )

@@ -63,6 +63,7 @@ def test_the_table_is_worth_comparing(expected):
     assert {record["verdict"] for record in expected} == {"ok", "caution", "risk"}
 
 
+@pytest.mark.slow
 def test_local_processes_that_are_killed_give_the_same_table(plan, expected, tmp_path):
     path = tmp_path / "grid.db"
     with GridStore(path, owner="reader") as store:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.places import ROOT
 
+pytestmark = pytest.mark.slow
 FILE = Path(__file__).with_name("interpreted_kernels.py")
 NAMES = [
     node.name

@@ -88,6 +88,7 @@ def _plan(ladders: int) -> Plan:
     )
 
 
+@pytest.mark.slow
 def test_a_collection_grows_without_training_its_ladders_again(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     run_plan(_plan(1), first, workers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -333,6 +334,17 @@ def test_published_configurations_resolve():
         source = resolve(str(CONFIGS / name))
         assert source.model_class == kind, name
         assert source.num_parameters == pytest.approx(size, rel=0.02), name
+
+
+def test_importing_resolve_leaves_the_environment_alone():
+    code = (
+        "import os, sys; import rksp.models; assert 'transformers' not in sys.modules;"
+        "from rksp.models.resolve import resolve; before = dict(os.environ); resolve('gpt2');"
+        "import huggingface_hub.constants as c;"
+        "assert c.HF_HUB_OFFLINE; assert dict(os.environ) == before"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # The probe.

@@ -31,16 +31,6 @@ begun = time.process_time()
 assert recipe_findings(Recipe(learning_rate=1e-2), llama).findings
 assert time.process_time() - begun < 0.5
 """
-_ENVIRONMENT = """
-import os
-from rksp.models.resolve import resolve
-import transformers.models.gpt2.modeling_gpt2  # torch sets a variable of its own when it loads
-before = dict(os.environ)
-resolve("gpt2")
-assert dict(os.environ) == before
-import huggingface_hub.constants
-assert huggingface_hub.constants.HF_HUB_OFFLINE
-"""
 _DRIVER = """
 import contextlib, io, json, sys
 found = []
@@ -89,7 +79,6 @@ STEPS = {
         _command("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero"),
         {"rksp.assessment.pipeline"},
     ),
-    "the environment": (_ENVIRONMENT, set()),
 }
 # The table of names is a modeling file by name only.
 _NO_MODELS = {"transformers.models.auto.modeling_auto", "transformers.modeling_rope_utils"}

@@ -42,6 +42,7 @@ def _profile(norm: str, seed: int) -> SpectralProfile:
     return spectra.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm", "near_unit", "expansive", "radius"),
     [

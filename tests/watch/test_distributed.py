@@ -17,10 +17,13 @@ from support.replicas import RANKS, SHAPE, batches, every_rank, measured
 
 from rksp.models.zoo import build_member
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
-    reason="this torch was built without gloo",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
+        reason="this torch was built without gloo",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def _overload(fault: str | None, seed: int) -> float:
 
 
 def test_a_router_without_its_balance_loss_overloads_experts_beside_its_twin() -> None:
-    # The loss does not show it: a healthy twin is what tells. One run in ten has hardly more.
+    # The loss does not show it: a healthy twin is what tells. One seed may have little more.
     fault = f"aux_off:step={WARMUP}"
     excess = [_overload(fault, seed) / _overload(None, seed) for seed in range(3)]
     assert statistics.median(excess) > 1.3

@@ -25,10 +25,13 @@ from rksp.watch.training.callbacks.plain import LoopWatch
 RANKS = 2
 KINDS = (*TRAINERS, "fsdp2")
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
-    reason="this torch was built without gloo",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
+        reason="this torch was built without gloo",
+    ),
+]
 
 
 def _settings() -> Iterator[tuple[str, Setting]]:
