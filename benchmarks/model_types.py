@@ -49,7 +49,6 @@ def row_of(kind: str) -> dict[str, str]:
 
 
 def _scored(kind: str, rung: int) -> dict[str, str]:
-    from rksp.assessment.config_score import score_configuration
     from rksp.assessment.pipeline import evaluate
     from rksp.ground.errors import RkspError
     from rksp.models.resolve import resolve_tiny
@@ -57,7 +56,7 @@ def _scored(kind: str, rung: int) -> dict[str, str]:
     from rksp.recipe import Recipe
 
     source, recipe = resolve_tiny(kind, rung=rung, max_params=3e8), Recipe(learning_rate=3e-3)
-    configured = score_configuration(source, recipe).seeds[0].risk_missing
+    configured = evaluate(source, recipe, MeasureOptions(evidence="config"))[0].risk_missing
     whole, _ = evaluate(source, recipe, MeasureOptions(states=256, streaming="never"))
     row = {
         "task": source.task,

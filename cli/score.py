@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,7 @@ from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
+    from rksp.models.source import ModelSource
 
 Target = Annotated[
     str,
@@ -120,27 +122,15 @@ def _scored(
         measure = with_threads(measure)
         quiet_transformers()
         source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
-    if measure.evidence == "config":
-        from rksp.assessment.config_score import score_configuration
-
-        return score_configuration(
-            source,
-            run.recipe,
-            threshold=threshold,
-            risk=risk.risk,
-            classifier=classifier,
-            alternatives=run.alternatives,
-        )
-    # Here and not above: neither --help nor a configuration needs them.
+    # Here and not above: --help does not need them.
     with collector_paused():
         from rksp.assessment.pipeline import evaluate
         from rksp.assessment.report import score_report
-        from rksp.models.streaming.opening import should_stream
+    if measure.evidence == "config" and seeds > 1:
+        print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
+        seeds = 1
     evaluations = []
-    responds = measure.evidence != "forward"
-    streams = should_stream(source, measure.streaming, measure.max_memory, with_response=responds)
-    # A stream has buffers of its own.
-    with live_progress() as report, nullcontext() if streams else freed_memory_kept():
+    with live_progress() as report, _memory(source, measure):
         for seed in range(measure.seed, measure.seed + seeds):
             evaluation, probe = evaluate(
                 source,
@@ -155,7 +145,23 @@ def _scored(
                 ),
             )
             evaluations.append(evaluation)
-    return score_report(source, run.recipe, evaluations, probe.description)
+    shown = "nothing" if probe is None else probe.description
+    return score_report(source, run.recipe, evaluations, shown)
+
+
+def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:
+    """Keep freed memory while a model is measured; a stream has buffers of its own."""
+    if measure.evidence == "config":
+        return nullcontext()
+    from rksp.models.streaming.opening import should_stream
+
+    streams = should_stream(
+        source,
+        measure.streaming,
+        measure.max_memory,
+        with_response=measure.evidence != "forward",
+    )
+    return nullcontext() if streams else freed_memory_kept()
 
 
 def _as_asked(

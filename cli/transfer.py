@@ -109,10 +109,11 @@ def _measured(
 
 
 def _inputs(source: ModelSource, run: RequestedRun) -> EdgeInputs:
-    from rksp.assessment.configured import configured_inputs
+    from rksp.assessment.risk import declared_inputs
+    from rksp.models.declared import Declared
 
     try:
-        return configured_inputs(source.config, run.recipe, source.task)
+        return declared_inputs(Declared(source.config, source.task), run.recipe)
     except InputError as error:
         raise InputError(f"{run.target}: {error}; a rate cannot be carried to it.") from None
 

@@ -75,13 +75,15 @@ def score(
     elif batch is not None or loss is not None:
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
     else:
-        source = target if isinstance(target, ModelSource) else resolve(str(target))
+        counts = options.evidence != "config"
+        source = target if isinstance(target, ModelSource) else resolve(str(target), counts=counts)
         source = source.at(options.seed)
     with nullcontext() if source.model is None else left_as_found(source.model):
         evaluation, probe = evaluate(
             source, recipe, options, alternatives=alternatives(recipe, origins)
         )
-    report = score_report(source, recipe, [evaluation], probe.description)
+    shown = "nothing" if probe is None else probe.description
+    report = score_report(source, recipe, [evaluation], shown)
     return Result(with_origins(report, origins))
 
 

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Sequence
 from importlib.metadata import version
 
-import torch
-
+from rksp.assessment.evidence import NOTHING_RAN
 from rksp.assessment.pipeline import Evaluation
 from rksp.documents.score import (
     ForwardReport,
@@ -21,7 +20,7 @@ from rksp.documents.score import (
     SpectraReport,
 )
 from rksp.documents.verdict import combined, worst
-from rksp.kernels import dispatch
+from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
 
@@ -36,16 +35,7 @@ def score_report(
     decides = evaluations[verdicts.index(risk_verdict)]
     seeds = [_seed(evaluation) for evaluation in evaluations]
     return ScoreReport(
-        target=ScoredTarget.of(
-            source,
-            first.profile,
-            name=source.target,
-            model_type=getattr(source.config, "model_type", None),
-            parameters=source.num_parameters,
-            blocks=first.profile.chains,
-            probe=probe,
-            notes=[*source.notes, *first.profile.notes],
-        ),
+        target=_target(source, first, probe),
         recipe=recipe,
         verdict=combined(risk_verdict, decides.findings),
         risk_verdict=risk_verdict,
@@ -53,26 +43,61 @@ def score_report(
         not_run=[NotRunReport.of(check) for check in decides.not_run],
         seeds=seeds,
         spread=_spread(seeds),
-        provenance={
-            "rksp": version("rksp"),
-            "torch": torch.__version__,
-            "transformers": version("transformers"),
-            "python": platform.python_version(),
-            "dtype": "float32",
-            "states": first.profile.states,
-            "variant": first.profile.spectra.variant,
-            "weights": first.weights,
-        },
-        kernels=[
-            KernelReport.of(choice)
-            for choice in sorted(dispatch.explain(), key=lambda choice: (choice.op, choice.reason))
-        ],
+        provenance=_provenance(first),
+        kernels=[] if first.profile is None else _kernels(),
         timings={
             f"{step} (seed {evaluation.seed})": round(seconds, 3)
             for evaluation in evaluations
             for step, seconds in evaluation.seconds.items()
         },
     ).finite()
+
+
+def _target(source: ModelSource, first: Evaluation, probe: str) -> ScoredTarget:
+    """Describe the model: as measured, or else as its configuration declares it."""
+    names = {"name": source.target, "model_type": getattr(source.config, "model_type", None)}
+    if first.profile is not None:
+        notes = [*source.notes, *first.profile.notes]
+        sizes = {"parameters": source.num_parameters, "blocks": first.profile.chains}
+        return ScoredTarget.of(source, first.profile, **names, **sizes, probe=probe, notes=notes)
+    said = Declared(source.config, source.task)
+    shape = said.shape()
+    computed = None if shape is None else round(shape.parameters)
+    return ScoredTarget.of(
+        source,
+        **names,
+        parameters=source.num_parameters or computed,
+        blocks=[],
+        width=said.width or 0,
+        probe=probe,
+        notes=list(source.notes),
+    )
+
+
+def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
+    made = {
+        "rksp": version("rksp"),
+        "transformers": version("transformers"),
+        "weights": first.weights,
+    }
+    if first.profile is None:
+        return made
+    import torch
+
+    return made | {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "dtype": "float32",
+        "states": first.profile.states,
+        "variant": first.profile.spectra.variant,
+    }
+
+
+def _kernels() -> list[KernelReport]:
+    from rksp.kernels import dispatch  # loads torch
+
+    choices = sorted(dispatch.explain(), key=lambda choice: (choice.op, choice.reason))
+    return [KernelReport.of(choice) for choice in choices]
 
 
 def prevailing(verdicts: Sequence[str]) -> str:
@@ -82,6 +107,8 @@ def prevailing(verdicts: Sequence[str]) -> str:
 
 def _seed(evaluation: Evaluation) -> SeedReport:
     """Report one seed; a block's scales come from the forward pass, the rest from its spectrum."""
+    if evaluation.profile is None:
+        return _unmeasured(evaluation)
     spectra, forward = evaluation.profile.spectra, evaluation.profile.forward
     scales = {block.name: block for block in forward.blocks}
     layers = [
@@ -92,6 +119,23 @@ def _seed(evaluation: Evaluation) -> SeedReport:
         spectra=SpectraReport.of(spectra, layers=layers),
         forward=ForwardReport.of(forward),
     )
+
+
+def _unmeasured(evaluation: Evaluation) -> SeedReport:
+    """Report an answer without a measurement."""
+    spectra = SpectraReport(
+        variant="none",
+        reading="not measured",
+        reason=NOTHING_RAN,
+        coverage=0.0,
+        published_score=None,
+        aggregates={},
+        layers=[],
+    )
+    empty = dict.fromkeys(ForwardReport.model_fields)
+    missing = {"not_measured": {"forward": NOTHING_RAN, "response": NOTHING_RAN}}
+    forward = ForwardReport(**empty | missing)
+    return SeedReport.of(evaluation, spectra=spectra, forward=forward)
 
 
 def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from rksp.classifiers.edge_inputs import (
+    CLASSIFIER_VOCABULARY,
     CONFIG_COLUMNS,
     MEASURED_COLUMNS,
     OPTIMIZERS,
@@ -17,7 +18,9 @@ from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.features import FEATURES, Features, Tier
+from rksp.ground.errors import NotCovered
 from rksp.ground.text import short
+from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
@@ -49,6 +52,23 @@ def edge_inputs(
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,
         norm=norm,
+    )
+
+
+def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
+    """Return the inputs of the edge model for a recipe and a model that was not built.
+
+    Raises:
+        NotCovered: The configuration states no width or depth.
+    """
+    if not declared.width or not declared.depth:
+        raise NotCovered("the configuration states no width or depth")
+    return edge_inputs(
+        recipe,
+        width=declared.width,
+        depth=declared.depth,
+        vocabulary=declared.vocabulary or CLASSIFIER_VOCABULARY,
+        norm=declared.norm,
     )
 
 

@@ -50,6 +50,7 @@ def gather_cell(
         allow_hub=options.allow_hub,
         trust_remote_code=options.trust_remote_code,
         max_params=options.max_params,
+        counts=options.evidence != "config",
     )
     return gather(source, options.model_copy(update={"seed": seed}))
 

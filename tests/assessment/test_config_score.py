@@ -6,12 +6,17 @@ import json
 
 import pytest
 from support.commands import left_with
+from torch import nn
 from transformers import AutoConfig
 
-from rksp.assessment.configured import configured_inputs
+import rksp
+from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY
+from rksp.grid.cell import Options
+from rksp.grid.sweepers.gate import RiskGate
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
+from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 
 
@@ -90,13 +95,13 @@ def test_the_findings_advise_the_rate_to_start_with(capsys):
     ],
 )
 def test_a_configuration_of_any_kind_states_its_shape(model_type, expected):
-    read = configured_inputs(AutoConfig.for_model(model_type), Recipe())
+    read = declared_inputs(Declared(AutoConfig.for_model(model_type)), Recipe())
     assert (read.width, read.depth, read.vocabulary, read.norm) == expected
 
 
 def test_a_configuration_without_a_width_is_refused():
     with pytest.raises(InputError, match="no width or depth"):
-        configured_inputs(AutoConfig.for_model("convnext"), Recipe())
+        declared_inputs(Declared(AutoConfig.for_model("convnext")), Recipe())
 
 
 def test_what_a_configuration_cannot_tell_is_to_be_measured(capsys):
@@ -105,5 +110,41 @@ def test_what_a_configuration_cannot_tell_is_to_be_measured(capsys):
 
 
 def test_a_text_classifier_counts_as_a_classifier():
-    read = configured_inputs(AutoConfig.for_model("gpt2"), Recipe(), "text-classification")
+    read = declared_inputs(Declared(AutoConfig.for_model("gpt2"), "text-classification"), Recipe())
     assert read.vocabulary == CLASSIFIER_VOCABULARY
+
+
+def _answer(report: dict) -> dict:
+    return report["seeds"][0]["risk"]
+
+
+def test_python_the_command_a_grid_and_a_gate_answer_alike(capsys, tmp_path):
+    _, report = scored(capsys, "gpt2", "--lr", "2e-3", "--exit-zero")
+    expected = _answer(report)
+    found = rksp.score("gpt2", lr=2e-3, evidence="config")
+    assert found.report.seeds[0].risk.model_dump(mode="json") == expected
+    assert found.report.target.width == 768 and found.report.target.parameters > 1e8
+    store = str(tmp_path / "grid.db")
+    grid = ["grid", "gpt2", "lr=2e-3", "n_layer=2,12", "--evidence", "config", "-o", store]
+    assert left_with([*grid, "--format", "json"]) in (0, 1)
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    cell = next(cell for cell in cells if cell["n_layer"] == 12)
+    look = RiskGate(target="gpt2", options=Options(evidence="config")).look({"lr": 2e-3})
+    for name in ("probability_failed", "start_here", "do_not_exceed", "verdict"):
+        assert cell[name] == expected[name] == getattr(look, name), name
+
+
+def test_a_configuration_has_no_seed(capsys):
+    more = ("--lr", "1e-3", "--seeds", "3", "--seed", "7")
+    assert left_with(["score", "gpt2", "--evidence", "config", "--format", "json", *more]) == 0
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert "A configuration has no seed" in printed.err
+    assert [seed["seed"] for seed in report["seeds"]] == [0] and report["spread"] == {}
+    _, alone = scored(capsys, "gpt2", "--lr", "1e-3")
+    assert _answer(alone) == _answer(report)
+
+
+def test_a_module_without_a_configuration_is_refused_in_python():
+    with pytest.raises(InputError, match="has no configuration; leave out"):
+        rksp.score(nn.Linear(2, 2), evidence="config")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from support.streams import halves
 
-from rksp.assessment.config_score import score_configuration
 from rksp.assessment.evidence import gather
+from rksp.assessment.pipeline import evaluate
 from rksp.bench.score import score_cost
 from rksp.cli.process import collector_paused
 from rksp.ground.allocator import return_freed_memory
@@ -23,6 +23,7 @@ from rksp.models.streaming.memory import resident_memory
 from rksp.models.streaming.opening import open_stream
 from rksp.models.streaming.planning import plan_response
 from rksp.models.streaming.pools import CountingPool
+from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 
@@ -35,9 +36,9 @@ def test_the_class_is_known_before_it_is_loaded(kind):
 
 
 def test_a_multimodal_configuration_is_scored_by_its_text_part():
-    recipe = Recipe(learning_rate=1e-4)
+    recipe, options = Recipe(learning_rate=1e-4), MeasureOptions(evidence="config")
     whole, text = (
-        score_configuration(resolve(kind, counts=False), recipe).seeds[0].risk
+        evaluate(resolve(kind, counts=False), recipe, options)[0].risk
         for kind in ("gemma3", "gemma3_text")
     )
     assert whole == text

@@ -13,7 +13,7 @@ from support.places import CONFIGS
 from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from rksp.assessment.configured import configured_inputs
+from rksp.assessment.risk import declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.ground.errors import InputError
 from rksp.models.declared import Declared
@@ -39,7 +39,7 @@ def test_the_edge_model_and_the_checks_are_told_the_same_of_every_type():
     for name, config in configurations():
         checks = CheckEvidence(recipe=Recipe(), config=config)
         try:
-            edge = configured_inputs(config, Recipe())
+            edge = declared_inputs(Declared(config), Recipe())
         except InputError:
             assert checks.shape is None, name
             continue

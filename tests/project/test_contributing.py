@@ -39,7 +39,7 @@ from rksp.optimizers.table import optimizer_named
 print(optimizer_named('ToyOpt')[0].name)
 small = {'n_layer': 2, 'n_embd': 16, 'n_head': 2, 'n_positions': 32, 'vocab_size': 256}
 recipe = {'optimizer': 'toy', 'weight_decay': 0.1, 'sequence_length': 32}
-for evidence in ('forward', 'response'):
+for evidence in ('config', 'response'):
     source = rksp.resolve('gpt2', overrides=small)
     found = rksp.score(source, recipe=recipe, lr=1e-3, evidence=evidence, states=128)
     print(found.report.seeds[0].risk.evidence, found.verdict, found.reasons[-1])
@@ -69,7 +69,7 @@ TOYS = {
     "optimizer": (
         {"rksp/optimizers/table.py": TOY_OPTIMIZER},
         TOY_OPTIMIZER_SCORED,
-        "toy\nforward cannot tell no labelled run has the optimizer 'toy'\n"
+        "toy\nconfig cannot tell no labelled run has the optimizer 'toy'\n"
         "response cannot tell no labelled run has the optimizer 'toy'",
     ),
     "format": (

@@ -77,7 +77,7 @@ STEPS = {
     "a kernel": ("from rksp.kernels import row_cosine", {"triton", "transformers"}),
     "the score of a configuration": (
         _command("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero"),
-        {"rksp.assessment.pipeline"},
+        {"rksp.assessment.measuring"},
     ),
 }
 # The table of names is a modeling file by name only.

@@ -1,0 +1,74 @@
+"""Read off a measured model what the model of the edge needs, and what speaks against it."""
+
+from __future__ import annotations
+
+import math
+
+from rksp.assessment.evidence import Evidence
+from rksp.assessment.risk import edge_inputs
+from rksp.checks.coverage import uncovered
+from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
+from rksp.measure.forward import LOGITS_NOT_FINITE
+from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
+from rksp.models.anatomy.equivalent import equivalent_shape
+from rksp.recipe import Recipe
+from rksp.spectra.model_profile import Profile
+
+_VOCABULARY = 50_000  # for a model without classes
+_SAME_SIZE = 1.002
+
+
+def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
+    """Return the inputs of the edge model for a measured model and a recipe."""
+    seen = evidence.profile
+    width, depth = seen.width, sum(length for _, length in seen.chains)
+    if not seen.chains:
+        width, depth = equivalent_shape(evidence.model)
+    return edge_inputs(
+        recipe,
+        width=width,
+        depth=depth,
+        vocabulary=_vocabulary(evidence),
+        norm=_norm(evidence),
+    )
+
+
+def _vocabulary(evidence: Evidence) -> int:
+    """Return the number of tokens that the model distinguishes."""
+    loss = evidence.profile.forward.uniform_loss
+    if evidence.source.task.endswith("classification"):
+        return CLASSIFIER_VOCABULARY
+    return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
+
+
+def _norm(evidence: Evidence) -> Norm:
+    """Tell where the blocks normalize: post-norm blocks all leave states of the same size."""
+    if not evidence.facts.block_norms:
+        return "none"
+    sizes = [block.rms_out for block in evidence.profile.forward.blocks]
+    is_post = len(sizes) > 1 and min(sizes) > 0 and max(sizes) < min(sizes) * _SAME_SIZE
+    return "post" if is_post else "pre"
+
+
+def not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
+    """Return what makes training impossible for any recipe, or None."""
+    if seen.forward.not_measured.get("loss") == LOGITS_NOT_FINITE:
+        return f"{LOGITS_NOT_FINITE} (first in {seen.forward.non_finite})"
+    if response is not None and response.reason == GRADIENT_NOT_FINITE:
+        return GRADIENT_NOT_FINITE
+    return None
+
+
+def doubts_of(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
+    """Return the reasons why the evidence does not support an answer."""
+    doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
+    doubts += uncovered(recipe)
+    if seen.forward.loss is not None and seen.forward.uniform_loss is None:
+        doubts.append("the labelled runs all minimize a cross-entropy, not this loss")
+    if response is not None and response.reason is not None:
+        doubts.append(f"the response could not be measured: {response.reason}")
+    if response is None and seen.spectra.reading == "indeterminate":
+        doubts.append(f"the spectrum is degenerate: {seen.spectra.reason}")
+    if response is None and seen.spectra.reading == "not measured":
+        doubts.append(f"neither spectra nor the response could be measured: {seen.spectra.reason}")
+    return tuple(doubts)

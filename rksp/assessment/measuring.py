@@ -1,0 +1,142 @@
+"""Build one initialization and measure what does not depend on the recipe."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from rksp.assessment.evidence import Evidence
+from rksp.batch import Batch
+from rksp.checks.facts import read_facts
+from rksp.datasets.probe import Probe, make_probe
+from rksp.features import Tier
+from rksp.ground.errors import InputError
+from rksp.measure.response import ResponseProfile
+from rksp.measure.streamed_response import respond
+from rksp.models.given import given_probe
+from rksp.models.source import ModelSource
+from rksp.models.streaming.memory import check_pass
+from rksp.models.streaming.meter import Progress
+from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.options import STATES, MeasureOptions
+from rksp.recipe import Recipe
+from rksp.spectra.model_profile import Profile, profile
+
+_THREE_COPIES = (
+    "it needs three copies of the weights in memory, and they do not fit; "
+    "the evidence is forward; use --stream auto"
+)
+_RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
+
+
+def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -> Evidence:
+    """Build and measure one initialization; see `rksp.assessment.evidence.gather`."""
+    source = source.at(options.seed)
+    probe = _probe(source, options)
+    seconds: dict[str, float] = {}
+    tier = Tier.parse(options.evidence)
+    responds = tier > Tier.FORWARD
+    with ExitStack() as stack:
+        with _timed(seconds, "build", progress):
+            stream = None
+            is_there = source.model is not None and options.streaming != "always"
+            if not is_there and should_stream(
+                source, options.streaming, options.max_memory, with_response=responds
+            ):
+                stream = stack.enter_context(
+                    open_stream(
+                        source,
+                        options.seed,
+                        workers=options.workers,
+                        max_memory=options.max_memory,
+                    )
+                )
+            else:
+                tokens, limit = probe.num_tokens, options.max_memory
+                check_pass(source.target, source.config, tokens=tokens, limit=limit)
+            model = source.model if stream is None else stream.model
+            model = source.build(options.seed) if model is None else model
+        with _timed(seconds, "forward and spectra", progress):
+            seen = profile(
+                model,
+                probe.batch,
+                variant=options.variant,
+                rank=options.rank,
+                kreiss=options.kreiss,
+                num_states=options.states,
+                blocks=options.blocks,
+                workers=options.workers,
+                needs_chain=source.batch is None,
+                progress=progress,
+            )
+        weights = "in memory" if stream is None else stream.describe()
+    if responds and stream is None and not response_fits(source, options.max_memory):
+        tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
+    return Evidence(
+        source=source,
+        options=options,
+        tier=tier,
+        model=model,
+        probe=probe,
+        profile=seen,
+        facts=read_facts(model, seen.chains, seen.width, stream and stream.supply.scales),
+        stream=stream,
+        weights=weights,
+        seconds=seconds,
+    )
+
+
+def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> ResponseProfile:
+    """Measure the response to a first update, on two disjoint parts of the probe.
+
+    Args:
+        evidence: What is known of the initialization; the time is added to it.
+        step: From `rksp.assessment.evidence.first_step`.
+        progress: See `Progress`.
+    """
+    same, fresh = _halves(evidence.probe.batch)
+    with _timed(evidence.seconds, "response", progress):
+        return respond(evidence.model, evidence.stream, same, fresh, step, progress)
+
+
+def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
+    """Return the model's inputs: the batch that came with it, or text or images."""
+    if source.batch is not None:
+        if options.probe is not None:
+            raise InputError(f"{source.target} comes with a batch; leave out --probe.")
+        return given_probe(source.batch)
+    if source.model is not None and source.config is None:
+        raise InputError(
+            f"{source.target} comes without a batch, and rksp cannot guess its inputs; a "
+            "factory returns (model, batch), and rksp.score takes the batch after the model."
+        )
+    sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
+    return make_probe(source, num_sequences=sequences, text=options.probe)
+
+
+def _without(seen: Profile, name: str, reason: str) -> Profile:
+    """Return the profile with the reason why `name` is not measured."""
+    missing = seen.forward.not_measured | {name: reason}
+    return replace(seen, forward=replace(seen.forward, not_measured=missing))
+
+
+def _halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Return two disjoint batches from the probe, together a quarter of its sequences.
+
+    A batch that came with the model is used whole, because its owner chose its size.
+    """
+    share = 1 if batch.objective is not None else _RESPONSE_SHARE
+    size = max(1, batch.count // (2 * share))
+    return batch.rows(0, size), batch.rows(size, 2 * size)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], step: str, progress: Progress) -> Iterator[None]:
+    """Announce a step and add its wall time."""
+    progress(0, 0, step)
+    start = time.perf_counter()
+    yield
+    seconds[step] = seconds.get(step, 0.0) + time.perf_counter() - start
