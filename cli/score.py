@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +19,7 @@ from rksp.cli.options import (
     Panel,
     RecipeFile,
     assignments,
+    brief,
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
@@ -60,6 +62,11 @@ Seeds = Annotated[
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
+@brief(
+    *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
+    *("sequence_length", "optimizer", "precision", "overrides", "evidence", "output", "fail_on"),
+    "verbose",
+)
 @with_options
 def score(
     context: typer.Context,
@@ -88,7 +95,11 @@ def score(
     select_findings((), gate.select, gate.ignore, levels)  # before the work
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
-        result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+        try:
+            result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+        except KeyboardInterrupt:
+            print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
+            raise
     result = _as_asked(result, gate, levels, assignments(model.overrides))
     changed = None if older is None else compare(older, result, strict=True)
     result = result.model_copy(
@@ -102,6 +113,12 @@ def score(
     result = result.model_copy(update={"next_command": next_command(context, result)})
     emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
+
+
+def _how_to_go_on(measure: MeasureOptions) -> str:
+    again = "nothing was kept; the same command starts again"
+    cheap = "--evidence config answers within seconds"
+    return again if measure.evidence == "config" else f"{again}, and {cheap}"
 
 
 def _scored(
