@@ -41,8 +41,8 @@ OPTIONS = {
     "checks": "--audit --format",
     "confirm": RECIPE
     + MODEL
-    + "--task --arm --device --evidence --exit-zero --fail-on --fault --format --keep --monitor --output "
-    "--recipe --seed --seeds --set --shrink --steps --text --threads",
+    + "--task --arm --device --evidence --exit-zero --fail-on --fault --format --keep --monitor "
+    "--output --recipe --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
     "explain-config": "--as --devices --format",
@@ -65,8 +65,8 @@ OPTIONS = {
     "score": RECIPE
     + MEASURE
     + MODEL
-    + "--task --help-all --baseline --classifier --exit-zero --fail-on --format --ignore --level --output --recipe "
-    "--risk --seed --seeds --select --set --verbose",
+    + "--task --help-all --baseline --classifier --exit-zero --fail-on --format --ignore --level "
+    "--output --recipe --risk --seed --seeds --select --set --verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--task --allow-hub --evidence --format --max-params --recipe --set --trust-remote-code",
 }
@@ -133,8 +133,8 @@ def test_what_serves_authors_stands_under_its_own_heading(capsys):
     assert "│ score " in people and "│ score " not in authors
 
 
-# Options of other programs, and those that only a subcommand's reader names.
-FOREIGN = {"--torch-backend", "--index-url"}
+# Options of Megatron-LM.
+FOREIGN = {"--num-layers"}
 
 
 def test_every_option_that_a_message_names_exists():
