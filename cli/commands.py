@@ -33,21 +33,15 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "rksp.cli.transfer:transfer",
         "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
     ),
-    ("report", "rksp.cli.report:report", "Show a stored report in any format."),
+    (
+        "report",
+        "rksp.cli.report:report",
+        "Show a stored report in any format.",
+    ),
     (
         "diff",
         "rksp.cli.diff:diff",
         "Show which issues are new, worse, better, fixed or unchanged.",
-    ),
-    (
-        "reproduce",
-        "rksp.cli.reproduce:reproduce",
-        "Run a published experiment again and print a comparison as Markdown.",
-    ),
-    (
-        "schema",
-        "rksp.cli.report:schema",
-        "Print the JSON Schema of the report that a command makes.",
     ),
     (
         "checks",
@@ -65,6 +59,16 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "Show the recipe in a file: each field, its origin, and all assumptions.",
     ),
     (
+        "reproduce",
+        "rksp.cli.reproduce:reproduce",
+        "Run a published experiment again and print a comparison as Markdown.",
+    ),
+    (
+        "schema",
+        "rksp.cli.report:schema",
+        "Print the JSON Schema of the report that a command makes.",
+    ),
+    (
         "lab",
         "rksp.cli.lab:app",
         "Make labelled training runs and fit models to them.",
@@ -75,6 +79,27 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "Measure the cost of rksp on this machine, as ratios within one run.",
     ),
 )
+AUTHORS = ("reproduce", "schema", "lab", "bench")  # whoever only trains needs none of them
+
+
+class BriefCommand(typer.core.TyperCommand):
+    """A command whose `--help` shows only the options of `brief`, if it names any.
+
+    Attributes:
+        brief: Names of the parameters that people use; empty shows all.
+    """
+
+    brief: tuple[str, ...] = ()
+
+    def format_help(self, context: typer.Context, formatter: Any) -> None:
+        """Write the help; parameters that are left out of it are only hidden while it is made."""
+        shown = (*self.brief, "help", "help_all")
+        left_out = [p for p in self.params if self.brief and p.name not in shown and not p.hidden]
+        for parameter in left_out:
+            parameter.hidden = True
+        super().format_help(context, formatter)
+        for parameter in left_out:
+            parameter.hidden = False
 
 
 class DeferredCommand(typer.core.TyperCommand):
@@ -82,7 +107,8 @@ class DeferredCommand(typer.core.TyperCommand):
 
     def __init__(self, name: str, where: str, summary: str) -> None:
         self._where = where
-        super().__init__(name, help=summary, rich_markup_mode="rich")
+        panel = "For authors" if name in AUTHORS else None
+        super().__init__(name, help=summary, rich_markup_mode="rich", rich_help_panel=panel)
 
     @functools.cached_property
     def loaded(self) -> Any:
@@ -94,8 +120,10 @@ class DeferredCommand(typer.core.TyperCommand):
         single = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
         )
-        single.command(self.name)(found)
-        return typer.main.get_command(single)
+        single.command(self.name, cls=BriefCommand)(found)
+        command = typer.main.get_command(single)
+        command.brief = getattr(found, "brief", ())
+        return command
 
     @property
     def params(self) -> list[Any]:

@@ -171,7 +171,7 @@ def _source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> Model
         raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
     from rksp.models.resolve import resolve_tiny
 
-    return resolve_tiny(run.target, max_params=int(model.max_params))
+    return resolve_tiny(run.target, max_params=int(model.max_params), task=model.task)
 
 
 def _how_to_go_on(keep: Path | None) -> str:

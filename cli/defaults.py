@@ -5,11 +5,10 @@ A table is a command, a key a long option::
     [score]                      # [tool.rksp.score] in pyproject.toml
     precision = "bf16"
     fail-on = "error"
-    set = ["n_layer=4"]
 
 What is typed wins. The file belongs to the repository under test, and on CI that may be a
-stranger's: what could run or fetch code, write a file, reach another machine or open the gate must
-be typed. Reports say what the file set.
+stranger's: what could run or fetch code, write a file, reach another machine, open the gate, hide
+a finding from it or put another model before it must be typed. Reports say what the file set.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ _RUNS = "lets code run or be fetched"
 _WRITES = "writes files"
 _CONNECTS = "hands work to other machines"
 _OPENS = "can hide a failure"
+_SWAPS = "changes the model that is judged"
 TYPED_ONLY = {
     "trust-remote-code": _RUNS,
     "allow-hub": _RUNS,
@@ -43,6 +43,12 @@ TYPED_ONLY = {
     "baseline": _OPENS,
     "classifier": _OPENS,
     "dry-run": _OPENS,
+    "ignore": _OPENS,
+    "select": _OPENS,
+    "level": _OPENS,
+    "help-all": _OPENS,
+    "set": _SWAPS,
+    "task": _SWAPS,
 }
 _STRICTNESS = ("never", "error", "warning")
 _MOST_BYTES = 2**20

@@ -60,7 +60,7 @@ def grid(
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, _MEASURE],
-    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("overrides",))],
+    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("overrides", "task"))],
     risk: Annotated[RiskOptions, Panel(title="Measurement")],
     cells: Annotated[PlanOptions, Panel(title="Cells")],
     work: Annotated[EngineOptions, Panel(title="Workers")],

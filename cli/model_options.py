@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rksp.cli.options import assignments
 from rksp.cli.process import reading
+from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.flags import Flag
 from rksp.ground.text import one_line
+from rksp.report.formats import one_of
 
 if TYPE_CHECKING:
     from rksp.models.source import ModelSource
@@ -29,6 +31,10 @@ class ModelOptions(BaseModel):
             "--set", "Change a setting of the model's configuration; repeatable.", unit="key=value"
         ),
     ] = []
+    task: Annotated[
+        str | None,
+        Flag("--task", "Read the model as this, such as image-classification.", unit="task"),
+    ] = None
     max_params: Annotated[
         float, Flag("--max-params", "Refuse larger models.", unit="parameters")
     ] = Field(default=2e9, gt=0)
@@ -53,6 +59,11 @@ class ModelOptions(BaseModel):
             InputError: The model does not exist.
         """
         from rksp.models.resolve import resolve  # torch, not for --help
+        from rksp.models.source import Task
+
+        if self.task is not None and self.task not in get_args(Task):
+            hint = nearest(self.task, get_args(Task), count=1) or "."
+            raise InputError(f"--task {self.task!r} is unknown; use {one_of(get_args(Task))}{hint}")
 
         runs_code = is_factory(target) or self.trust_remote_code  # which may take its time
         with nullcontext() if runs_code else reading(f"the model {one_line(target, 200)}"):
@@ -63,4 +74,5 @@ class ModelOptions(BaseModel):
                 allow_hub=self.allow_hub,
                 max_params=int(self.max_params),
                 counts=counts,
+                task=self.task,
             )

@@ -112,6 +112,34 @@ def with_options(command: _Command) -> _Command:
     return run
 
 
+def brief(*names: str) -> Callable[[_Command], _Command]:
+    """Let `--help` of a command show these parameters alone, and `--help-all` all of them."""
+
+    def show_all(context: typer.Context, is_asked: bool) -> None:
+        if is_asked:
+            context.command.brief = ()
+            print(context.get_help())
+            raise typer.Exit
+
+    def decorate(command: _Command) -> _Command:
+        signature = inspect.signature(command)
+        asked = typer.Option(
+            "--help-all", help="Show all options and stop.", is_eager=True, callback=show_all
+        )
+        more = _parameter("help_all", Annotated[bool, asked], False)
+
+        @functools.wraps(command)
+        def run(help_all: bool = False, **values: Any) -> Any:
+            return command(**values)
+
+        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])
+        run.__annotations__ = command.__annotations__ | {"help_all": more.annotation}
+        run.brief = names
+        return run
+
+    return decorate
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
     """The options of one model in one command."""

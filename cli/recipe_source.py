@@ -26,7 +26,8 @@ class RequestedRun:
     """The run to score: the target, the settings that the file changes, and the recipe.
 
     `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
-    and `alternatives` the other recipes that the same input could mean.
+    `alternatives` the other recipes that the same input could mean, `file` the run file, and `keys`
+    the key of its trainer for each field.
     """
 
     target: str
@@ -35,6 +36,8 @@ class RequestedRun:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     assumed: str = ""
     alternatives: Sequence[tuple[str, Recipe]] = ()
+    file: Path | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 def requested_run(
@@ -114,7 +117,14 @@ def _from_file(
     for note in read.notes:
         print(f"rksp: {one_line(note)}", file=sys.stderr)
     if file is not None:
-        return RequestedRun(target=target, overrides={}, recipe=recipe, origins=read.origins())
+        return RequestedRun(
+            target=target,
+            overrides={},
+            recipe=recipe,
+            origins=read.origins(),
+            file=read.path,
+            keys=read.keys,
+        )
     if read.target is None:
         raise InputError(f"{target}: {read.target_missing}")
     for note in read.target.notes:
@@ -125,6 +135,8 @@ def _from_file(
         overrides=read.target.overrides,
         recipe=recipe,
         origins=read.origins(),
+        file=read.path,
+        keys=read.keys,
     )
 
 

@@ -36,7 +36,16 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind")
 _LARGEST = 64 * 2**20  # bytes of a stored report; a grid of 10,000 cells has some 10 MB
 # What changes where the answer goes or how it counts, but not the answer.
-_NOT_THE_ANSWER = ("output_format", "output", "exit_zero", "fail_on", "baseline", "threads", "keep")
+_NOT_THE_ANSWER = (
+    "output_format",
+    "output",
+    "exit_zero",
+    "fail_on",
+    "baseline",
+    "threads",
+    "keep",
+    "help_all",
+)
 
 
 def format_help(kind: str | None = None) -> str:
@@ -96,16 +105,65 @@ def _read(file: Path) -> bytes:
 
 
 def _validated(file: Path, content: bytes, kind: type[_Kind]) -> _Kind:
+    """Read a report of this major schema; fields of a later minor one are left out."""
     from pydantic import ValidationError
 
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        document = _document(content)
+        _check_schema(file, document)
+        has_more = document and all(one["type"] == "extra_forbidden" for one in errors)
+        if has_more and _is_later(document["schema_version"]):
+            for one in errors:
+                _drop(document, one["loc"])
+            return _validated(file, json.dumps(document).encode(), kind)
+        first = errors[0]
         where = ".".join(map(str, first["loc"]))
         said = first["msg"].removeprefix("Value error, ")
         place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
         raise ArtifactError(f"{file} is not a report of this rksp.{place}") from None
+
+
+def _document(content: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _check_schema(file: Path, document: dict[str, Any] | None) -> None:
+    """Refuse a report of another major schema, which no reader here understands.
+
+    Raises:
+        ArtifactError: It is one.
+    """
+    from rksp.documents.base import MAJOR
+
+    version = (document or {}).get("schema_version")
+    if isinstance(version, str) and version.partition(".")[0] != MAJOR:
+        raise ArtifactError(
+            f"{file} is not a report of this rksp: it has schema {one_line(version, 20)}, and "
+            f"{MAJOR}.x is read; score it again with this version."
+        )
+
+
+def _is_later(version: str) -> bool:
+    """Return True if a version of this major schema is later than this rksp's."""
+    from rksp.documents.base import SCHEMA_VERSION
+
+    minor = lambda text: int(text.partition(".")[2] or 0)
+    return minor(version) > minor(SCHEMA_VERSION)
+
+
+def _drop(document: Any, place: tuple[str | int, ...]) -> None:
+    """Leave out the field at a place of a document."""
+    *path, name = place
+    for part in path:
+        document = document[part]
+    document.pop(name, None)
 
 
 def outputs(output_format: str, files: list[str] | None, kind: str = "score") -> list[Output]:

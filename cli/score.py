@@ -19,6 +19,7 @@ from rksp.cli.options import (
     Panel,
     RecipeFile,
     assignments,
+    brief,
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
@@ -62,6 +63,11 @@ Seeds = Annotated[
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
+@brief(
+    *("target", "learning_rate", "recipe_file", "warmup_steps", "max_steps", "batch_size"),
+    *("sequence_length", "optimizer", "precision", "overrides", "evidence", "output", "fail_on"),
+    "verbose",
+)
 @with_options
 def score(
     context: typer.Context,
@@ -90,8 +96,13 @@ def score(
     select_findings((), gate.select, gate.ignore, levels)  # before the work
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
-        result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+        try:
+            result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+        except KeyboardInterrupt:
+            print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
+            raise
     result = _as_asked(result, gate, levels, assignments(model.overrides))
+    result = _as_the_file_asks(result, run)
     changed = None if older is None else compare(older, result, strict=True)
     result = result.model_copy(
         update={
@@ -100,10 +111,16 @@ def score(
             "baseline": changed,
         }
     )
-    result = with_origins(result, run.origins)
+    result = with_origins(result, run.origins, run.keys)
     result = result.model_copy(update={"next_command": next_command(context, result)})
     emit(result, output.format, files)
     return conclude(result, exit_zero=gate.exit_zero)
+
+
+def _how_to_go_on(measure: MeasureOptions) -> str:
+    again = "nothing was kept; the same command starts again"
+    cheap = "--evidence config answers within seconds"
+    return again if measure.evidence == "config" else f"{again}, and {cheap}"
 
 
 def _scored(
@@ -186,6 +203,31 @@ def _as_asked(
             "verdict": combined(report.risk_verdict, found),
             "not_run": not_run,
             "target": target,
+        }
+    )
+
+
+def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> ScoreReport:
+    """Leave out the findings that comments of the run file silence, and say which; never errors."""
+    from rksp.checks.registry import CHECKS
+    from rksp.documents.score import NotRunReport
+    from rksp.documents.verdict import combined
+    from rksp.recipe_files.said.ignored import apply_comments
+
+    fields = {check.code: check.field for check in CHECKS}
+    found = apply_comments(report.findings, fields, run.origins, run.file)
+    for finding, place in found.refused:
+        said = f"{place} cannot ignore {finding.code}, an error; type --ignore {finding.code}"
+        print(f"rksp: {one_line(said)}", file=sys.stderr)
+    silenced = [
+        NotRunReport(code=finding.code, name=finding.name, reason=f"{one_line(place)} ignores it")
+        for finding, place in found.silenced
+    ]
+    return report.model_copy(
+        update={
+            "findings": found.kept,
+            "not_run": [*report.not_run, *silenced],
+            "verdict": combined(report.risk_verdict, found.kept),
         }
     )
 

@@ -43,7 +43,10 @@ class MeasureOptions(BaseModel):
 
     evidence: Annotated[
         Literal["config", "forward", "response"],
-        Flag("--evidence", "How much to spend; each includes the ones before it."),
+        Flag(
+            "--evidence",
+            "How much to spend; each includes the ones before it, and forward feeds only checks.",
+        ),
     ] = "response"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(
         default=0, ge=0

@@ -123,7 +123,7 @@ def read_document(
     try:
         _launched(draft)
         reader.read(draft)
-        read = draft.finish()
+        read = dataclasses.replace(draft.finish(), keys=reader.keys)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise InputError(
             f"{document.path} holds a value that {reader.title} cannot count with ({error!s:.200})."

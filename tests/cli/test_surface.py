@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from importlib import import_module
 
 import pytest
 import typer
+from support.commands import left_with
+from support.places import ROOT
 
 import rksp
 from rksp.cli import app
-from rksp.cli.commands import COMMANDS
+from rksp.cli.commands import AUTHORS, COMMANDS
 from rksp.documents.score import ScoreReport
 
 PUBLIC = (
@@ -37,8 +41,8 @@ OPTIONS = {
     "checks": "--audit --format",
     "confirm": RECIPE
     + MODEL
-    + "--arm --bar --device --evidence --exit-zero --fault --format --keep --monitor --output "
-    "--recipe --seed --seeds --set --shrink --steps --text --threads",
+    + "--task --arm --bar --device --evidence --exit-zero --fault --format --keep --monitor "
+    "--output --recipe --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
     "explain-config": "--as --devices --format",
@@ -61,15 +65,15 @@ OPTIONS = {
     "score": RECIPE
     + MEASURE
     + MODEL
-    + "--baseline --classifier --exit-zero --fail-on --format --ignore --level --output --recipe "
-    "--risk --seed --seeds --select --set --verbose",
+    + "--task --help-all --baseline --classifier --exit-zero --fail-on --format --ignore --level "
+    "--output --recipe --risk --seed --seeds --select --set --verbose",
     "transfer": RECIPE.replace("--as ", "")
-    + "--allow-hub --evidence --format --max-params --recipe --set --trust-remote-code",
+    + "--task --allow-hub --evidence --format --max-params --recipe --set --trust-remote-code",
 }
 
 REPORT_KEYS = (
-    "assumed baseline findings gate kernels kind non_finite not_run provenance recipe "
-    "recipe_origins recipe_places schema_version seeds spread target timings verdict"
+    "assumed baseline findings gate kernels kind next_command non_finite not_run provenance recipe "
+    "recipe_origins recipe_places risk_verdict schema_version seeds spread target timings verdict"
 )
 
 
@@ -104,6 +108,49 @@ def test_every_command_is_listed_as_it_describes_itself():
         found = getattr(import_module(module), attribute)
         told = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)
         assert told.splitlines()[0] == summary, name
+
+
+def _help(capsys, *words: str) -> str:
+    assert left_with([*words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_help_of_score_is_short_and_help_all_has_every_option(capsys):
+    short, whole = _help(capsys, "score", "--help"), _help(capsys, "score", "--help-all")
+    names = {n for n in OPTIONS["score"].split() if n != "--learning-rate"}
+    listed = {name for name in names if f"{name} " in short or f"{name}," in short}
+    assert len(listed) == 14  # thirteen that people use, and --help-all
+    assert all(f"{name} " in whole or f"{name}," in whole for name in names)
+    assert "--help-all" in short
+    assert len(short.splitlines()) < len(whole.splitlines()) / 2
+    assert _help(capsys, "score", "--help") == short
+
+
+def test_what_serves_authors_stands_under_its_own_heading(capsys):
+    shown = _help(capsys, "--help")
+    people, authors = shown.split("For authors")
+    assert all(f" {name} " in authors.partition("╰")[0] for name in AUTHORS)
+    assert "│ score " in people and "│ score " not in authors
+
+
+# Options of Megatron-LM.
+FOREIGN = {"--num-layers"}
+
+
+def test_every_option_that_a_message_names_exists():
+    known = {opt for c in commands().values() for p in getattr(c, "params", ()) for opt in p.opts}
+    known |= {"--help", "--no-config", "--version"} | FOREIGN
+    named = {}
+    for home in ("rksp", "cli"):
+        for path in sorted((ROOT / home).rglob("*.py")):
+            if {"readers", "parse", "bench", "engines"} & set(path.parts):
+                continue  # these name the options of the programs that they read or start
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", node.value):
+                        named.setdefault(option, path.name)
+    assert {o: file for o, file in named.items() if o not in known} == {}
+    assert "--task" in named
 
 
 def test_options_of_the_program():

@@ -35,8 +35,8 @@ def test_the_nearest_file_wins_and_the_search_ends_at_the_repository(tmp_path):
 
 
 def test_options_become_parameters(tmp_path):
-    found = _map(tmp_path, "[score]\nwarmup-steps = 10\nset = ['n_layer=2']\nkreiss = true\n")
-    assert found == {"score": {"warmup_steps": 10, "overrides": ["n_layer=2"], "kreiss": True}}
+    found = _map(tmp_path, "[score]\nwarmup-steps = 10\nkreiss = true\n")
+    assert found == {"score": {"warmup_steps": 10, "kreiss": True}}
 
 
 def test_groups_have_commands_of_their_own(tmp_path):
@@ -47,7 +47,11 @@ BAD = {
     "[scor]": "did you mean score",
     "score = 3": r"under \[score\]",
     "[score]\nwarm-up-steps = 3": "did you mean warmup-steps",
-    "[score]\nset = 'n_layer=2'": "list of texts",
+    "[confirm]\nmonitor = 'loss'": "list of texts",
+    "[score]\nset = ['n_layer=2']": "model that is judged; type --set",
+    "[score]\nignore = ['RKSP205']": "can hide a failure; type --ignore",
+    "[score]\nselect = ['RKSP9']": "can hide a failure; type --select",
+    "[score]\nlevel = ['RKSP205=note']": "can hide a failure; type --level",
     "[score]\nkreiss = 'yes'": "true or false",
     "[score]\nlr = [1]": "one text or number",
     "[score]\nseeds = true": "one text or number",

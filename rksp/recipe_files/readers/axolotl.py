@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.readers.hugging_face import ignores_warmup
+from rksp.recipe_files.readers.hugging_face import WRITTEN, ignores_warmup
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
     clip,
@@ -95,6 +95,7 @@ def _model(draft: Draft) -> None:
 
 READER = Reader(
     name="axolotl",
+    written=WRITTEN,
     title="axolotl",
     version="0.19.0",
     source="axolotl-ai-cloud/axolotl, src/axolotl/utils/schemas and core/builders/base.py",

@@ -360,8 +360,11 @@ _WEAK = (
 NOT_PLAIN = ("base_model", "micro_batch_size", "base_output_directory", "tuner_type", "train_type",
         "sft_type", "stage", "trainer", "network_module", "params", "neptune")  # fmt: skip
 
+# Keys of fields that are set by functions; warmup_steps wins where warmup_ratio stands beside it.
+WRITTEN = {name: name for name in ("warmup_steps", "gradient_accumulation_steps")}
 READER = Reader(
     name="hugging-face",
+    written=WRITTEN,
     title="Hugging Face TrainingArguments",
     version="5.23.0",
     source="huggingface/transformers, src/transformers/training_args.py",

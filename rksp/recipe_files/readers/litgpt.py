@@ -130,6 +130,7 @@ def _describe(draft: Draft, settings) -> None:
 
 READER = Reader(
     name="litgpt",
+    written={"warmup_steps": "train.lr_warmup_steps"},
     title="litgpt",
     version="0.5.13",
     source="Lightning-AI/litgpt, litgpt/{args,pretrain,utils}.py and litgpt/finetune",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.readers.hugging_face import arguments, model, objective
+from rksp.recipe_files.readers.hugging_face import WRITTEN, arguments, model, objective
 from rksp.recipe_files.table.convert import number
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader
@@ -48,6 +48,7 @@ def _optimizer(draft: Draft) -> None:
 
 READER = Reader(
     name="llama-factory",
+    written=WRITTEN,
     title="LLaMA-Factory",
     version="0.9.5",
     source="hiyouga/LLaMA-Factory, src/llamafactory/hparams/{data,finetuning,training}_args.py",

@@ -208,6 +208,7 @@ def _vocabulary(draft: Draft) -> int | None:
 
 READER = Reader(
     name="megatron",
+    written={"warmup_steps": "lr_warmup_iters"},
     title="Megatron-LM",
     version="core 0.16.1",
     source="NVIDIA/Megatron-LM, megatron/core/optimizer/optimizer_config.py, "

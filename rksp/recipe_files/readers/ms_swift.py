@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.readers.hugging_face import arguments, model, objective
+from rksp.recipe_files.readers.hugging_face import WRITTEN, arguments, model, objective
 from rksp.recipe_files.table.convert import number
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import precision_of
@@ -73,6 +73,7 @@ _NOT = ("base_model", "finetuning_type", "stage", "use_peft")
 
 READER = Reader(
     name="ms-swift",
+    written=WRITTEN,
     title="ms-swift",
     version="4.6.0",
     source="modelscope/ms-swift, swift/trainers/arguments.py and swift/arguments",

@@ -68,6 +68,7 @@ def _model(draft: Draft) -> None:
 
 READER = Reader(
     name="nanogpt",
+    written={"warmup_steps": "warmup_iters"},
     title="nanoGPT",
     version="3adf61e1 (2024)",
     source="karpathy/nanoGPT, train.py, read in copies of it",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.readers.hugging_face import NOT_PLAIN, adapters, arguments, model, objective
+from rksp.recipe_files.readers.hugging_face import (
+    NOT_PLAIN,
+    WRITTEN,
+    adapters,
+    arguments,
+    model,
+    objective,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader
 
@@ -30,6 +37,7 @@ def _completions(draft: Draft) -> None:
 
 READER = Reader(
     name="trl",
+    written=WRITTEN,
     title="TRL",
     version="1.16.0",
     source="huggingface/trl, trl/trainer/{sft,dpo,kto,reward,grpo,rloo,base,model}_config.py and "

@@ -29,6 +29,7 @@ _PHRASES = {
     "decay_steps": "a decay over {} steps",
     "batch_ramp": "a batch ramp {}",
 }
+_LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
 _DEVICES = (1, 8, 64, 1024)
 
 
@@ -168,7 +169,10 @@ def alternatives(recipe: Recipe, origins: Mapping[str, Origin]) -> list[tuple[st
     ):
         if name in roots:
             found += [
-                (phrase(name, value), recipe.model_copy(update={name: value}))
+                (
+                    _LONG_PHRASES.get(name, "{}").format(phrase(name, value)),
+                    recipe.model_copy(update={name: value}),
+                )
                 for value in dict.fromkeys(values)
                 if value != getattr(recipe, name)
             ]

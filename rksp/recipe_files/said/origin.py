@@ -81,6 +81,7 @@ class RecipeFile:
         notes: Other notes for the user.
         understood: Number of the file's settings that were read.
         settings: Number of settings in the file.
+        keys: Field -> the trainer's key that takes its value in rksp's units, where there is one.
     """
 
     path: Path
@@ -92,6 +93,7 @@ class RecipeFile:
     notes: tuple[str, ...]
     understood: int
     settings: int
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def field(self, name: str) -> RecipeField:
         """Return the field of this name."""

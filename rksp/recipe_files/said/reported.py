@@ -7,13 +7,28 @@ from collections.abc import Mapping
 from rksp.documents.score import OriginReport, ScoreReport
 from rksp.recipe_files.said.assumptions import assumed_line
 from rksp.recipe_files.said.origin import Origin
+from rksp.recipe_files.said.own_words import in_own_words
 from rksp.recipe_files.said.table_text import in_full
 
 
-def with_origins(report: ScoreReport, origins: Mapping[str, Origin]) -> ScoreReport:
-    """Return the report with where each field of its recipe comes from, and what was assumed."""
+def with_origins(
+    report: ScoreReport,
+    origins: Mapping[str, Origin],
+    keys: Mapping[str, str] | None = None,
+) -> ScoreReport:
+    """Return the report with where each field of its recipe comes from, and what was assumed.
+
+    Args:
+        report: The report.
+        origins: Field of the recipe -> its origin.
+        keys: Field -> the key of the trainer's file that sets it; fixes are said in these words.
+    """
     return report.model_copy(
         update={
+            "findings": [
+                finding.model_copy(update={"fix": in_own_words(finding.fix, origins, keys or {})})
+                for finding in report.findings
+            ],
             "recipe_places": {
                 name: (origin.file, origin.line)
                 for name, origin in origins.items()

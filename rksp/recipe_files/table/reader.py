@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.table.convert import number
+from rksp.recipe_files.table.convert import number, positive
 from rksp.recipe_files.table.draft import Draft
 
 NOTHING = object()
@@ -75,6 +75,7 @@ class Reader:
         version: The trainer's version with these names and defaults.
         source: The repository and files that names and defaults were read in.
         unverified: Parts that were not compared with the source.
+        written: Field -> the key that takes its value in rksp's units, where no row says it.
         marks: Alternatives that identify a file.
         steps: Rows and functions in order; later ones may use what earlier ones set.
     """
@@ -86,6 +87,16 @@ class Reader:
     marks: tuple[Marks, ...]
     steps: tuple[Step, ...]
     unverified: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Field -> the trainer's key that takes its value as it is, in rksp's units."""
+        rows = [step for step in self.steps if isinstance(step, Row) and step.keys]
+        plain = {
+            row.field: row.keys.split()[0] for row in rows if row.convert in (number, positive)
+        }
+        return plain | dict(self.written)
 
     def matches(self, document: Document) -> bool:
         """Return True if a document looks like this trainer's."""
