@@ -34,6 +34,12 @@ def explain_config(
             help="Number of devices in the run; needed where the file gives the batch per device."
         ),
     ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Examples of the data set; needed where the file gives epochs and no steps."
+        ),
+    ] = None,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> int:
     """Show the recipe in a file: each field, its origin, and all assumptions."""
@@ -41,8 +47,9 @@ def explain_config(
         raise InputError(f"--format {output_format!r} is unknown; use text or json.")
     from rksp.recipe_files.registry import read_recipe_file
 
+    given = {} if rows is None else {"rows": rows}
     with reading(f"the run file {one_line(str(file), 200)}"):
-        read = read_recipe_file(file, trainer=trainer, devices=devices)
+        read = read_recipe_file(file, trainer=trainer, devices=devices, given=given)
         read.recipe()  # a file that means nothing here is refused, with nothing on stdout
     if output_format == "json":
         json.dump(_document(read), sys.stdout, indent=1, sort_keys=True)

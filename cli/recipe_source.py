@@ -88,6 +88,8 @@ def _from_flags(
         raise InputError("--devices needs a run file; give --recipe FILE.")
     if as_format is not None:
         raise InputError("--as needs a run file; give --recipe FILE.")
+    if "rows" in given.typed:
+        raise InputError("--rows makes steps of a run file's epochs; give --recipe FILE.")
     flags = flag_names(Recipe)
     recipe = Recipe.parse(given.values, flags)
     stated = {

@@ -128,6 +128,15 @@ class Recipe(BaseModel):
     gradient_accumulation_steps: Annotated[
         int, Flag("--accumulate", "Micro-batches per optimizer step.", unit="batches")
     ] = Field(default=1, ge=1)
+    rows: Annotated[
+        int | None,
+        Flag(
+            "--rows",
+            "Examples of the data set: makes steps of a run file's epochs.",
+            aliases=("--examples",),
+            unit="rows",
+        ),
+    ] = Field(default=None, ge=1)
     precision: Annotated[
         Precision, Flag("--precision", "Arithmetic; -pure also keeps the parameters in it.")
     ] = "fp32"

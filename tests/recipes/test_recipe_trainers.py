@@ -120,10 +120,69 @@ def test_gpt_neox_llama_and_mistral_shapes(tmp_path):
     read = changed(tmp_path, name, ('"norm": "layernorm"', llama))
     assert read.target.name == "llama"
     assert read.target.overrides["num_key_value_heads"] == 4
+    # 2/3 of 2048 holds gate and input; half of that, 682, is rounded up to a multiple of 256
+    assert read.target.overrides["intermediate_size"] == 768
     read = changed(
         tmp_path, name, ('"norm": "layernorm"', llama + ', "sliding_window_width": 4096')
     )
     assert read.target.name == "mistral"
+
+
+def test_gpt_neox_s_gated_width_is_a_third_of_the_named_one(tmp_path):
+    name, gated = "gpt-neox/125M.yml", '"norm": "rmsnorm", "activation": "swiglu"'
+    for named, width in (("", 1024), (', "intermediate_size": 33024', 11008)):
+        read = changed(tmp_path, name, ('"norm": "layernorm"', gated + named))
+        assert read.target.overrides["intermediate_size"] == width
+    assert changed(tmp_path, name).target.overrides["intermediate_size"] == 4 * 768
+
+
+def test_gpt_neox_gates_only_what_neox_gates(tmp_path):
+    name = "gpt-neox/125M.yml"
+    read = changed(tmp_path, name, ('"norm": "layernorm"', '"activation": "geglu"'))
+    assert read.target is None and "no gate" in read.target_missing
+    plain = '"norm": "rmsnorm", "activation": "silu"'
+    assert changed(tmp_path, name, ('"norm": "layernorm"', plain)).target is None
+
+
+def test_torchtune_switches_give_adapters_to_more_modules(tmp_path):
+    name, output = "torchtune/llama2_7B_lora_dpo.yaml", "apply_lora_to_output: False"
+    attention = ("q_proj", "v_proj", "output_proj")
+    found = changed(tmp_path, name).field("lora_targets")
+    assert found.value == (*attention, "gate_proj", "up_proj", "down_proj")
+    assert "model.apply_lora_to_mlp" in found.origin.keys
+    narrow = changed(tmp_path, name, ("apply_lora_to_mlp: True", "apply_lora_to_mlp: False"))
+    assert narrow.field("lora_targets").value == attention
+    every = changed(tmp_path, name, (output, "apply_lora_to_output: True"))
+    assert every.field("lora_targets").value[-1] == "output"
+
+
+EPOCHS = {
+    "hugging-face": "per_device_train_batch_size: 8\nnum_train_epochs: 2\nlearning_rate: 1e-4\n",
+    "axolotl": "base_model: gpt2\nmicro_batch_size: 8\nnum_epochs: 2\nlearning_rate: 1e-4\n",
+    "torchtune": "batch_size: 8\nepochs: 2\noptimizer: {_component_: torch.optim.AdamW}\n",
+    "litgpt": "checkpoint_dir: a\ntrain: {global_batch_size: 8, micro_batch_size: 8, epochs: 2}\n",
+    "llm-foundry": "max_duration: 2ep\nglobal_train_batch_size: 8\noptimizer: {lr: 1.0e-4}\n",
+}
+
+
+@pytest.mark.parametrize("trainer", EPOCHS)
+def test_epochs_are_steps_where_the_rows_are_known(trainer, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(EPOCHS[trainer], encoding="utf-8")
+    read = lambda **given: read_recipe_file(path, trainer=trainer, devices=1, given=given)
+    unknown = read().field("max_steps").origin
+    assert unknown.kind == "assumed" and "give --rows or --max-steps" in unknown.text
+    known = read(rows=1001).field("max_steps")
+    assert known.value == 252  # 126 batches, the last of one row, twice
+    assert known.origin.kind == "computed"
+    assert read(rows=1001, max_steps=7).field("max_steps").value == 7
+
+
+def test_the_steps_of_known_rows_rest_on_the_assumed_replicas(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(EPOCHS["hugging-face"], encoding="utf-8")
+    read = read_recipe_file(path, trainer="hugging-face", given={"rows": 1001})
+    assert read.field("max_steps").origin.assumes == ("devices",)
 
 
 def test_litgpt_model_config_is_a_shape(tmp_path):

@@ -21,6 +21,9 @@ from rksp.recipe_files.table.convert import (
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
+_GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
+_MULTIPLE = 256
+
 
 def _precision(draft: Draft) -> None:
     """Set the precision from `precision` or DeepSpeed's switches; fp16's `type` can be bfloat16."""
@@ -78,15 +81,17 @@ def _model(draft: Draft) -> None:
     experts = draft.number("moe_num_experts", "num_experts")
     norm, places = draft.text("norm"), draft.text("pos_emb")
     activation = draft.text("activation")
-    kind = "gpt_neox"
-    if norm is not None and norm.value == "rmsnorm" and activation is not None:
-        kind = "llama" if activation.value in ("swiglu", "silu") else "gpt_neox"
+    gate = activation.value if activation is not None and activation.value in _GATED else None
+    is_llama = norm is not None and norm.value == "rmsnorm" and gate == "swiglu"
+    kind = "llama" if is_llama else "gpt_neox"
     if other is not None:
         draft.no_target(
             f"its blocks are {other}; name a transformers model with such blocks as TARGET."
         )
     elif experts is not None and experts.value > 1:
         draft.no_target(f"it has {experts.value} experts, but transformers' gpt_neox has none.")
+    elif kind == "gpt_neox" and gate is not None:
+        draft.no_target(f"its feed-forward is {gate}, but transformers' gpt_neox has no gate.")
     elif kind == "gpt_neox" and norm is not None and "layernorm" not in norm.value:
         draft.no_target(f"its norm is {norm.value}, but transformers' gpt_neox has layernorm.")
     elif places is not None and places.value != "rotary":
@@ -99,7 +104,7 @@ def _model(draft: Draft) -> None:
 
 def _describe_llama(draft: Draft, layers: int, width: int, heads: int) -> None:
     """Describe RMSNorm with SwiGLU as Llama or Mistral (configs/llama, configs/mistral)."""
-    inner, pairs = draft.number("intermediate_size"), draft.number("num_kv_heads")
+    pairs = draft.number("num_kv_heads")
     vocabulary, window = draft.number("padded_vocab_size"), draft.get("sliding_window_width")
     longest = draft.number("max_position_embeddings", "seq_length")
     untied = draft.true("no_weight_tying")
@@ -108,7 +113,7 @@ def _describe_llama(draft: Draft, layers: int, width: int, heads: int) -> None:
         "hidden_size": width,
         "num_attention_heads": heads,
         "num_key_value_heads": int(pairs.value) if pairs is not None else heads,
-        "intermediate_size": int(inner.value) if inner is not None else None,
+        "intermediate_size": _gated_width(_inner(draft, width)),
         "max_position_embeddings": int(longest.value) if longest is not None else None,
         "vocab_size": int(vocabulary.value) if vocabulary is not None else None,
         "tie_word_embeddings": untied is None,
@@ -116,8 +121,25 @@ def _describe_llama(draft: Draft, layers: int, width: int, heads: int) -> None:
     draft.describe("llama" if window is None else "mistral", changes)
 
 
-def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
+def _inner(draft: Draft, width: int) -> int:
+    """Return the feed-forward width that the file names, by default four times the model's."""
     inner = draft.number("intermediate_size", "ffn_hidden_size")
+    factor = draft.number("expansion_factor")
+    if inner is not None:
+        return int(inner.value)
+    return int((factor.value if factor is not None else 4) * width)
+
+
+def _gated_width(named: int) -> int:
+    """Return the width of the product of gate and input, which is a third of the named one.
+
+    Two thirds of it, so that the gate costs no parameters, are shared by the gate and the input;
+    the half is rounded up to a multiple of 256 (megatron/model/transformer.py, ParallelMLP).
+    """
+    return -(-(int(named * 2 / 3) // 2) // _MULTIPLE) * _MULTIPLE
+
+
+def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
     share = draft.number("rotary_pct")
     untied, parallel = draft.true("no_weight_tying"), draft.true("gpt_j_residual")
     longest = draft.number("max_position_embeddings", "seq_length")
@@ -131,7 +153,7 @@ def _describe(draft: Draft, layers: int, width: int, heads: int) -> None:
             "num_hidden_layers": layers,
             "hidden_size": width,
             "num_attention_heads": heads,
-            "intermediate_size": int(inner.value) if inner is not None else 4 * width,
+            "intermediate_size": _inner(draft, width),
             "max_position_embeddings": int(longest.value) if longest is not None else None,
             "vocab_size": int(vocabulary.value) if vocabulary is not None else None,
             "rope_parameters.partial_rotary_factor": float(share.value)

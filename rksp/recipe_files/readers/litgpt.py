@@ -13,7 +13,7 @@ from rksp.recipe_files.table.convert import (
     put_optimizer,
 )
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.duration import put_steps
+from rksp.recipe_files.table.duration import epochs, put_epochs, put_steps
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
 
@@ -40,10 +40,7 @@ def _steps(draft: Draft) -> None:
         steps = round(3e12 / (size * length))
         draft.default("max_steps", steps, "3e12 tokens", ("batch_size", "sequence_length"))
     else:
-        found = draft.number("train.epochs")
-        count = f"{found.value:g}" if found is not None else "5 (the default)"
-        why = f"train.epochs: {count} epochs need the size of the data set; give --max-steps"
-        draft.assume("max_steps", why, found)
+        epochs("train.epochs", 5)(draft)
 
 
 def _lowest(draft: Draft) -> None:
@@ -60,8 +57,7 @@ def _warmup(draft: Draft) -> None:
     number(draft, "warmup_steps", ["train.lr_warmup_steps"])
     share = draft.number("train.lr_warmup_fraction")
     if share is not None and not draft.knows("warmup_steps"):
-        why = f"{share.key}: a share of one epoch needs the size of the data set"
-        draft.assume("warmup_steps", f"{why}; give --warmup-steps", share)
+        put_epochs(draft, "warmup_steps", share.value, share, share.key)
     draft.default("warmup_steps", 100 if _is_finetuning(draft) else 2000)
 
 

@@ -7,13 +7,19 @@ from rksp.recipe_files.readers.known_models import hub_id_of
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import betas, clip, optimizer, put_precision, schedule
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.duration import put_epochs
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
+# Switches of a builder that give adapters to more modules than `lora_attn_modules` names.
+_MORE_TARGETS = (
+    ("apply_lora_to_mlp", ("gate_proj", "up_proj", "down_proj")),
+    ("apply_lora_to_output", ("output",)),
+)
 _OBJECTIVES = {"dpo": "dpo", "ppo": "ppo", "forwardkl": "distillation", "grpo": "grpo"}
 
 
 def _steps(draft: Draft) -> None:
-    """Set steps per epoch times epochs; epochs alone need the size of the data set."""
+    """Set steps per epoch times epochs; epochs alone need the number of rows."""
     steps, rounds = draft.number("max_steps_per_epoch"), draft.number("epochs")
     if draft.document.has("ppo_batch_size", "num_steps", "batch_size"):
         _ppo_steps(draft)
@@ -23,8 +29,7 @@ def _steps(draft: Draft) -> None:
         text = f"{steps.value} a pass × {count} passes"
         draft.put("max_steps", int(steps.value) * count, steps, rounds, text=text)
     elif rounds is not None:
-        why = f"epochs: {rounds.value} epochs need the size of the data set; give --max-steps"
-        draft.assume("max_steps", why, rounds)
+        put_epochs(draft, "max_steps", rounds.value, rounds, "epochs")
 
 
 def _ppo_steps(draft: Draft) -> None:
@@ -68,7 +73,10 @@ def _adapters(draft: Draft) -> None:
     draft.default("lora_rank", 8)
     modules = draft.get("model.lora_attn_modules")
     if modules is not None and isinstance(modules.value, list):
-        draft.put("lora_targets", tuple(str(part) for part in modules.value), modules)
+        others = [(draft.true(f"model.{key}"), names) for key, names in _MORE_TARGETS]
+        more = [name for found, names in others if found is not None for name in names]
+        targets = (*(str(part) for part in modules.value), *more)
+        draft.put("lora_targets", targets, modules, *(found for found, _ in others))
     draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 

@@ -82,6 +82,7 @@ def left_out(name: str, values: Mapping[str, object]) -> Origin:
         "gradient_accumulation_steps": "the batch is not divided by default",
         "learning_rate": "not given: rksp recommends one",
         "batch_ramp": "none by default",
+        "rows": "only epochs need it",
         "peft": "all weights are trained by default",
         "z_loss": "no z-loss by default",
         "lora_rank": "no adapters",

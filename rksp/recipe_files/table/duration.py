@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -27,7 +28,7 @@ def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
     """Set `max_steps` or `warmup_steps` from a duration, or leave it assumed with the reason.
 
     Units: steps or batches (`ba`, `iter`), samples (`sp`), tokens (`tok`, `T`), and `dur`, a share
-    of the whole run; epochs (`ep`) need the size of the data set. The batch, the sequence length
+    of the whole run; epochs (`ep`) need the user's `rows`. The batch, the sequence length
     and, for `dur`, the number of steps must be set before.
     """
     match = _DURATION.match(str(found.value).strip())
@@ -57,21 +58,52 @@ def put_steps(draft: Draft, name: str, found: Found, unit: str = "ba") -> None:
         text = f"{amount:g} of {total} steps"
         draft.put(name, round(amount * total), found, text=text, after=("max_steps",))
     elif unit == "ep":
-        why = f"{found.key}: {amount:g} epochs need the size of the data set; give --max-steps"
-        draft.assume(name, why, found)
+        put_epochs(draft, name, amount, found, found.key)
     else:
         draft.assume(name, f"{found.key}: {unit!r} is not a unit of time that rksp knows", found)
 
 
 def epochs(key: str, default: float | None = None) -> Callable[[Draft], None]:
-    """Say that epochs need the size of the data set, if no number of steps is known."""
+    """Set `max_steps` from epochs, by default so many, if no number of steps is known."""
 
     def step(draft: Draft) -> None:
         found = draft.number(key)
-        if draft.knows("max_steps") or (found is None and default is None):
-            return
-        count = f"{found.value:g}" if found is not None else f"{default:g} (the default)"
-        why = f"{key}: {count} epochs need the size of the data set; give --max-steps"
-        draft.assume("max_steps", why, found)
+        if not draft.knows("max_steps") and (found is not None or default is not None):
+            count = None if found is None else found.value
+            put_epochs(draft, "max_steps", count, found, key, default)
 
     return step
+
+
+def put_epochs(
+    draft: Draft,
+    name: str,
+    count: float | None,
+    found: Found | None,
+    key: str,
+    default: float | None = None,
+) -> None:
+    """Set `max_steps` or `warmup_steps` from epochs; without the user's rows, leave it assumed.
+
+    An epoch has as many steps as batches, the last of which may be smaller. The batch must be set
+    before.
+
+    Args:
+        draft: The recipe.
+        name: The field.
+        count: Number of epochs; None if the file does not say.
+        found: What says it.
+        key: The trainer's name of it.
+        default: The trainer's default.
+    """
+    said = f"{default:g} (the default)" if count is None else f"{count:g}"
+    rows = draft.value("rows")
+    if rows is None:
+        why = f"{key}: {said} epochs need the size of the data set; give --rows or --max-steps"
+        draft.assume(name, why, found)
+        return
+    size = int(draft.value("batch_size"))
+    steps = math.ceil((default if count is None else count) * math.ceil(rows / size))
+    text = f"{said} epochs of {rows:,} rows / {size} a step"
+    least = 1 if name == "max_steps" else 0
+    draft.put(name, max(least, steps), found, text=text, after=("rows", "batch_size"))
