@@ -49,7 +49,8 @@ class ModelSettings:
 
     def close(self, name: str) -> str:
         """Return `; did you mean a, b?`, or a full stop."""
-        return close(name, self.known, self.renamed)
+        group = {"dropout": None} if self.dropouts else {}
+        return close(name, {**self.known, **group}, self.renamed)
 
     def value(self, name: str) -> object:
         """Return the target's own value of a setting; None for one that has none."""
