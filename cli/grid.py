@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ from rksp.cli.options import (
     Devices,
     Given,
     Panel,
+    assignments,
     flag_names,
     with_options,
 )
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rksp.report.gate import Gate
 
 _STORE_MARK = b"SQLite format 3\x00"
+_MOST_SHOWN, _FIRST = 50, 20  # cells of a terminal page; beyond the first, the second
 _COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
 _MEASURE = Panel(
     title="Measurement",
@@ -60,7 +61,7 @@ def grid(
     ],
     recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
     measure: Annotated[MeasureOptions, _MEASURE],
-    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("overrides", "task"))],
+    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("task",))],
     risk: Annotated[RiskOptions, Panel(title="Measurement")],
     cells: Annotated[PlanOptions, Panel(title="Cells")],
     work: Annotated[EngineOptions, Panel(title="Workers")],
@@ -75,7 +76,6 @@ def grid(
     """Rank all settings of a sweep by risk; exit with 1 if one is at or above the bar."""
     from rksp.grid.cell import Options
     from rksp.grid.run import read_grid
-    from rksp.grid.sweeps import sweep_head
     from rksp.report.gate import Gate
 
     _check(view)
@@ -84,21 +84,24 @@ def grid(
         with intact(Path(source)):
             with reading(f"the store {one_line(source, 200)}"):
                 stored = read_grid(Path(source))
-            return _shown(stored, gate, view, {})
+            return _shown(stored, gate, view)
     with reading(f"the grid {one_line(source, 200)}"):
-        plan = _plan(source, axes or [], recipe, cells, devices, as_format)
-        head = sweep_head(source)
+        plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
     options = Options(
         **measure.model_dump(),
         **model.model_dump(exclude={"overrides"}),
         **risk.model_dump(),
     )
-    groups = _announce(plan, options)
     if cells.dry_run:
-        for cell in plan.cells:
-            print(json.dumps({"target": cell.target, "seed": cell.seed, **cell.labels}))
+        _list(plan, options)
         return 0
-    return _shown(_worked(plan, options, work, groups), gate, view, head)
+    groups = _announce(plan, options)
+    try:
+        result = _worked(plan, options, work, groups)
+    except KeyboardInterrupt:
+        _say(f"finished cells are in {work.store}; the same command goes on from there")
+        raise
+    return _shown(result, gate, view)
 
 
 def _plan(
@@ -106,17 +109,21 @@ def _plan(
     axes: list[str],
     recipe: Given[Recipe],
     options: PlanOptions,
+    model: ModelOptions,
     devices: int | None,
     as_format: str | None,
 ) -> GridPlan:
     """Read the grid around the recipe of the flags."""
     from rksp.grid.plan import read_plan
+    from rksp.models.overrides import parse_value
 
+    overrides = {name: parse_value(text) for name, text in assignments(model.overrides).items()}
     Recipe.parse(recipe.values, flag_names(Recipe))  # each flag by itself, by its own name
     return read_plan(
         source,
         axes,
         target=options.target,
+        overrides=overrides,
         recipe={name: recipe.values[name] for name in recipe.typed},
         defaults={name: recipe.values[name] for name in recipe.stated - recipe.typed},
         samples=options.samples,
@@ -125,6 +132,7 @@ def _plan(
         devices=devices,
         trainer=as_format,
         max_cells=options.max_cells,
+        allow_hub=model.allow_hub,
     )
 
 
@@ -184,6 +192,26 @@ def _announce(plan: GridPlan, options: Options) -> int:
     return groups
 
 
+def _list(plan: GridPlan, options: Options) -> None:
+    """Print the cells; check what they set, and fetch nothing.
+
+    Raises:
+        InputError: No cell can run.
+    """
+    from rksp.grid.cell import unnamed_settings
+    from rksp.grid.names import check_names
+    from rksp.recipe_files.said.assumptions import line_of
+
+    notes = check_names(plan.cells)
+    _announce(plan, options.model_copy(update={"allow_hub": False}))
+    for note in (*notes, line_of(plan.assumed)):
+        if note:
+            _say(note)
+    for cell in plan.cells:
+        settings = unnamed_settings(cell.overrides, cell.labels)
+        print(json.dumps({"target": cell.target, "seed": cell.seed, **settings, **cell.labels}))
+
+
 def _engine(
     name: str,
     workers: int | None,
@@ -222,18 +250,20 @@ def _parameters(pairs: list[str]) -> dict[str, object]:
     return found
 
 
-def _shown(result: GridResult, gate: Gate, view: ViewOptions, head: Mapping[str, object]) -> int:
+def _shown(result: GridResult, gate: Gate, view: ViewOptions) -> int:
     """Print and export the result; return the exit code."""
     from rksp.report.grid.report import grid_report
 
-    document = grid_report(result, gate, conditions=view.where, top=view.top)
+    is_long = view.output_format == "text" and len(result.rows) > _MOST_SHOWN
+    top = view.top or (_FIRST if is_long else None)
+    document = grid_report(result, gate, conditions=view.where, top=top)
     for path in view.export:
-        _export(result, gate, path, head)
+        _export(result, gate, path)
     emit(document, view.output_format, [])
     return conclude(document, exit_zero=view.exit_zero)
 
 
-def _export(result: GridResult, gate: Gate, path: Path, head: Mapping[str, object]) -> None:
+def _export(result: GridResult, gate: Gate, path: Path) -> None:
     """Write all cells as a table, or those that pass the gate as a sweep."""
     from rksp.grid.export import TABLES, export
     from rksp.grid.sweeps import export_sweep
@@ -244,7 +274,10 @@ def _export(result: GridResult, gate: Gate, path: Path, head: Mapping[str, objec
         export(found, path)
         return
     kept = [cell for cell in found if cell["verdict"] in JUDGED and not gate.fails(cell)]
-    note = export_sweep(result.settings(kept), path, head)
+    ceilings = [cell["do_not_exceed"] for cell in kept if cell["do_not_exceed"] is not None]
+    note = export_sweep(
+        result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
+    )
     _say(note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate.")
 
 

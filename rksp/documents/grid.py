@@ -7,11 +7,38 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from rksp.documents.base import Document
+from rksp.documents.base import Document, Part
 
 FAILED = "could not run"  # the verdict of a cell whose evaluation ended in an error
 _EXIT_CODES = {"ok": 0, "risk": 1, "unusable": 2, "incomplete": 3}
 Record = dict[str, JsonValue]
+
+
+class RiskRow(Part):
+    """One row of a map.
+
+    Attributes:
+        name: Its place on the map's axes.
+        probabilities: Mean P(failed) of the cells in each column; None where none has an answer.
+    """
+
+    name: str
+    probabilities: list[float | None]
+
+
+class RiskMap(Part):
+    """Mean P(failed) by learning rate (columns) and place on the other axes (rows).
+
+    Attributes:
+        axes: The axes of the rows; all other axes are averaged over.
+        rates: The least learning rate of each column, ascending.
+        is_binned: A column holds all rates up to the next column's, not one rate.
+    """
+
+    axes: list[str]
+    rates: list[float]
+    is_binned: bool
+    rows: list[RiskRow]
 
 
 class GridReport(Document):
@@ -21,8 +48,8 @@ class GridReport(Document):
     `incomplete` if one has no result, else `risk` if one fails the gate.
 
     Attributes:
-        cells: One record a cell that is shown, ranked: the least likely to fail first, what could
-            not run last.
+        cells: One record a cell that is shown, ranked: the least expected loss first, what could
+            not run last. Its `findings` is a list of `code` and `level`.
         cells_in_grid: Number of cells, with those that are not shown.
         axes: What varies, by the names that the user gave.
         best_safe: For each model its safe cell of the least expected loss, or None.
@@ -30,7 +57,9 @@ class GridReport(Document):
         failing: Positions of the shown cells that fail the gate.
         profiles_made: Models that were measured; everything else follows from these.
         made_by: Versions.
-        hidden: Cells that are not shown. They are not written; the terminal's map needs them.
+        assumed: What nobody decided about the cells' recipes, in words by the recipe's field.
+        risk_map: P(failed) of every cell, shown or not; None with fewer than two rates.
+        hidden: Cells that are not shown. They are not written; the terminal counts their failures.
     """
 
     kind: Literal["grid"] = "grid"
@@ -43,6 +72,8 @@ class GridReport(Document):
     failing: list[int]
     profiles_made: int
     made_by: dict[str, str | int | float | bool | None]
+    assumed: dict[str, str] = Field(default_factory=dict)
+    risk_map: RiskMap | None = None
     hidden: list[Record] = Field(default_factory=list, exclude=True)
 
     @property
@@ -58,9 +89,3 @@ class GridReport(Document):
     def fails(self, cell: Record) -> bool:
         """Return True if the cell fails the gate."""
         return cell["position"] in self.failing
-
-
-def complaints(cell: Record) -> list[tuple[str, str]]:
-    """Split a cell's findings, "RKSP501 error RKSP502 warning", into (code, level)."""
-    words = str(cell["findings"] or "").split()
-    return list(zip(words[::2], words[1::2], strict=False))

@@ -243,6 +243,25 @@ def _split(text: str, value: str) -> list[str]:
     return [part.strip() for part in (*parts, value[start:])]
 
 
+def flat_parameters(parameters: object, prefix: str = "") -> dict[str, Mapping[str, object]]:
+    """Return the definition of each parameter of a W&B sweep by its dotted name.
+
+    Raises:
+        InputError: They are not mappings.
+    """
+    if not isinstance(parameters, Mapping):
+        raise InputError(f"Sweep parameters {prefix or 'of the file'} are not a mapping.")
+    found: dict[str, Mapping[str, object]] = {}
+    for name, definition in parameters.items():
+        if not isinstance(definition, Mapping):
+            raise InputError(f"Sweep parameter {prefix}{name} has neither values nor a range.")
+        if "parameters" in definition:
+            found |= flat_parameters(definition["parameters"], f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = definition
+    return found
+
+
 def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
     """Convert one parameter of a W&B sweep to an axis.
 

@@ -12,7 +12,7 @@ from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Unresolved
 from rksp.recipe_files.registry import read_document
-from rksp.recipe_files.said.assumptions import assumed_line
+from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
 from rksp.recipe_files.table.names import optimizer_of, precision_of
 
 Point = Mapping[str, object]
@@ -36,19 +36,7 @@ class Base:
             return ()
         read = read_document(self.document, devices=self.devices, trainer=self.trainer)
         spoken = read.target.notes if read.target is not None and self.target is None else ()
-        return (*read.notes, *spoken, *self._assumptions())
-
-    def _assumptions(self) -> tuple[str, ...]:
-        """Return one line on what was assumed about the run file's recipe."""
-        fields = {canonical(name)[1] or name: value for name, value in self.recipe.items()}
-        read = read_document(
-            self.document, devices=self.devices, trainer=self.trainer, given=fields
-        )
-        try:
-            line = assumed_line(read.recipe(), read.origins())
-        except InputError:  # an axis may give what the file lacks
-            return ()
-        return (line,) if line else ()
+        return (*read.notes, *spoken)
 
 
 def make_cell(base: Base, point: Point, source: str) -> Cell:
@@ -89,12 +77,20 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
             target, overrides = read.target.name, dict(read.target.overrides) | overrides
         if target is None:
             raise InputError(f"{source}: {read.target_missing}")
-        recipe = read.recipe()
+        recipe, origins = read.recipe(), read.origins()
     else:
         recipe = Recipe.parse(_in_steps(fields, Recipe.model_fields["max_steps"].default))
+        origins = origins_of_flags(recipe, dict.fromkeys(fields, "the grid"))
     if target is None:
         raise InputError(f"{source} names no model; give --target or an axis called target.")
-    return Cell(target=target, overrides=overrides, seed=seed, recipe=recipe, labels=dict(point))
+    return Cell(
+        target=target,
+        overrides=overrides,
+        seed=seed,
+        recipe=recipe,
+        labels=dict(point),
+        assumed=assumptions(recipe, origins),
+    )
 
 
 def seed_of(value: object) -> int:

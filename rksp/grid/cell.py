@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rksp.grid.axes import canonical
 from rksp.models.identity import file_identity, identity
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -48,6 +49,7 @@ class Cell:
         seed: The seed of the initialization.
         recipe: How the model is to be trained.
         labels: The values that the grid varies, by the names that the user gave, for tables.
+        assumed: What nobody decided about the recipe, in words by field.
     """
 
     target: str
@@ -55,6 +57,7 @@ class Cell:
     overrides: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     labels: Mapping[str, object] = field(default_factory=dict)
+    assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def model(self) -> str:
@@ -98,6 +101,14 @@ class Cell:
 def model_name(target: str, overrides: Mapping[str, object]) -> str:
     """Join a target with its overrides, sorted by name, as in `gpt2 n_layer=2`."""
     return " ".join([target, *(f"{key}={value}" for key, value in sorted(overrides.items()))])
+
+
+def unnamed_settings(
+    overrides: Mapping[str, object], labels: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the settings of a model that no label states, as columns: `set.n_layer`."""
+    named = {canonical(name)[1] for name in labels}
+    return {f"set.{name}": value for name, value in overrides.items() if name not in named}
 
 
 def _digest(content: Mapping[str, object]) -> str:

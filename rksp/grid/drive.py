@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -32,13 +33,29 @@ class _Running:
 
 @dataclass(slots=True)
 class _Teller:
-    """Tells of events, with counts that are read from the store at most once a second."""
+    """Tells of events, with counts that are read from the store at most once a second.
+
+    A failure is told once, however many cells it stops; their number is told at the end.
+    """
 
     store: GridStore
     progress: Progress
     counted: float = float("-inf")
     over: int = 0
     total: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def tell_failure(self, name: str, message: str, cells: int) -> None:
+        """Tell of a failure of this many cells."""
+        is_known = message in self.failures
+        self.failures[message] += cells
+        self.tell("" if is_known else f"{name}: {message}")
+
+    def tell_repeated(self) -> None:
+        """Tell how many cells each failure stopped that stopped several."""
+        for message, count in self.failures.items():
+            if count > 1:
+                self.tell(f"{count} cells failed: {message}")
 
     def tell(self, what: str = "") -> None:
         """Tell of an event; a cell that ended well has no words and is told once a second."""
@@ -94,6 +111,7 @@ def drive(
                     continue
                 running.append(_Running(group=group, job=engine.start(group), open=keys))
             if not running and not any(store.counts()[state] for state in ("todo", "running")):
+                teller.tell_repeated()
                 return
             if time.monotonic() - renewed > lease / 3:
                 store.renew(lease)
@@ -140,7 +158,7 @@ def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> N
         teller.tell()
     else:
         store.fail(keys, event["failure"], event["message"])
-        teller.tell(f"{name}: {event['message']}")
+        teller.tell_failure(name, event["message"], len(keys))
     work.open = [key for key in work.open if key not in keys]
 
 

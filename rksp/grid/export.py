@@ -12,9 +12,12 @@ from rksp.grid.sweeps import SWEEPS
 from rksp.grid.table import Record
 from rksp.ground.errors import InputError
 from rksp.ground.files import atomic_write, check_writable, replacing
+from rksp.ground.flags import flags_of
+from rksp.recipe import Recipe
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 SUFFIXES = (*TABLES, *SWEEPS)
+_CAN_BE_OFF = tuple(name for name, flag in flags_of(Recipe).items() if flag.zero_is_off)
 
 
 def check_export(path: Path) -> None:
@@ -41,12 +44,13 @@ def export(found: Sequence[Record], path: Path) -> None:
     elif path.suffix == ".csv":
         atomic_write(path, to_csv(found))
     else:
-        lines = (json.dumps(record, sort_keys=True) + "\n" for record in found)
+        lines = (json.dumps(_flat(record), sort_keys=True) + "\n" for record in found)
         atomic_write(path, "".join(lines))
 
 
 def to_csv(found: Sequence[Record]) -> str:
-    """Return all columns of all records as CSV."""
+    """Return all columns of all records as CSV, which `rksp grid` reads as the same cells."""
+    found = [_flat(record) for record in found]
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(found), lineterminator="\n")
     writer.writeheader()
@@ -60,9 +64,20 @@ def _write_parquet(found: Sequence[Record], path: Path) -> None:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise InputError("Parquet needs pyarrow; pip install 'rksp[lab]'.") from error
+    found = [_flat(record) for record in found]
     table = {name: _of_one_type([r.get(name) for r in found]) for name in _columns(found)}
     with replacing(path) as partial:
         parquet.write_table(arrow.table(table), partial)
+
+
+def _flat(record: Record) -> Record:
+    """Return a record without lists of findings, and with 0 for what is off, as options have it.
+
+    An empty cell of a table means that nobody decided.
+    """
+    findings = " ".join(f"{part['code']} {part['level']}" for part in record["findings"])
+    off = {name: 0 for name in _CAN_BE_OFF if name in record and record[name] is None}
+    return record | off | {"findings": findings}
 
 
 def _columns(found: Sequence[Record]) -> list[str]:

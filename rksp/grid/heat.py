@@ -2,58 +2,74 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from rksp.documents.grid import RiskMap, RiskRow
 from rksp.grid.axes import canonical
 from rksp.grid.table import Record
 
 _MOST_ROWS = 16
+_MOST_COLUMNS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
-    """Mean P(failed) by learning rate (columns) and place on the other axes (rows).
+def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
+    """Return mean P(failed) by learning rate and by the other axes that vary.
 
-    Attributes:
-        axes: The axes of the rows; all other axes are averaged over.
-        rates: The learning rates of the columns, ascending.
-        rows: Place on `axes` → P(failed) at each rate, None where no cell has an answer.
-    """
+    If all of these would give more than 16 rows, only the first that gives fewer is kept. More than
+    20 rates, as a random sweep draws them, are put into 20 columns of equal width in decades.
 
-    axes: tuple[str, ...]
-    rates: tuple[float, ...]
-    rows: dict[str, tuple[float | None, ...]]
-
-
-def heat_map(found: Sequence[Record], axes: Sequence[str]) -> HeatMap | None:
-    """Return P(failed) by learning rate and by all other axes that vary.
-
-    If these would give more than 16 rows, only the first of them is kept. The result is None if
-    there are fewer than two rates.
+    Returns:
+        The map; None if there are fewer than two rates.
     """
     rates = sorted({r["learning_rate"] for r in found if r.get("learning_rate")})
     if len(rates) < 2:
         return None
+    columns = _columns(rates)
     ordered = sorted(found, key=lambda r: r["position"])
-    others = [n for n in axes if canonical(n) != ("recipe", "learning_rate")]
-    others = [n for n in others if len({str(r[n]) for r in found if r.get(n) is not None}) > 1]
-    if len({place(r, others) for r in ordered}) > _MOST_ROWS:
-        others = others[:1]
-    seen: dict[tuple[str, float], list[float]] = {}
+    others = _axes(ordered, [n for n in axes if canonical(n) != ("recipe", "learning_rate")])
+    seen: dict[tuple[str, int], list[float]] = {}
     for r in ordered:
         if r["probability_failed"] is not None and r.get("learning_rate"):
-            at = place(r, others), r["learning_rate"]
-            seen.setdefault(at, []).append(r["probability_failed"])
+            column = bisect.bisect_right(columns, r["learning_rate"]) - 1
+            seen.setdefault((place(r, others), column), []).append(r["probability_failed"])
     names = dict.fromkeys(place(r, others) for r in ordered)
-    rows = {name: tuple(_mean(seen.get((name, rate))) for rate in rates) for name in names}
-    return HeatMap(axes=tuple(others), rates=tuple(rates), rows=rows)
+    return RiskMap(
+        axes=others,
+        rates=columns,
+        is_binned=len(columns) < len(rates),
+        rows=[
+            RiskRow(
+                name=name, probabilities=[_mean(seen.get((name, i))) for i in range(len(columns))]
+            )
+            for name in names
+        ],
+    )
 
 
 def place(record: Record, axes: Sequence[str]) -> str:
     """Return a record's values on these axes; a dash stands for a missing value."""
     values = ("–" if record.get(name) is None else str(record[name]) for name in axes)
     return " · ".join(values) or "all"
+
+
+def _columns(rates: Sequence[float]) -> list[float]:
+    """Return the least rate of each column."""
+    if len(rates) <= _MOST_COLUMNS:
+        return list(rates)
+    low, high = math.log10(rates[0]), math.log10(rates[-1])
+    width = (high - low) / _MOST_COLUMNS
+    return [rates[0], *(10 ** (low + i * width) for i in range(1, _MOST_COLUMNS))]
+
+
+def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
+    """Return the axes of the rows; the map averages over all others."""
+    varied = [n for n in axes if len({str(r[n]) for r in found if r.get(n) is not None}) > 1]
+    for kept in (varied, *([name] for name in varied)):
+        if len({place(r, kept) for r in found}) <= _MOST_ROWS:
+            return kept
+    return []
 
 
 def _mean(values: list[float] | None) -> float | None:

@@ -10,10 +10,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rksp.grid.axes import Axis, Choice, Range, axis_of, canonical, read_override, sweep_axis
+from rksp.grid.axes import (
+    Axis,
+    Choice,
+    Range,
+    axis_of,
+    canonical,
+    flat_parameters,
+    read_override,
+    sweep_axis,
+)
 from rksp.grid.base import Base, Point, make_cell, seed_of
 from rksp.grid.cell import Cell
-from rksp.grid.rows import ROWS, read_rows
+from rksp.grid.rows import ROWS, Columns, read_rows
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of
@@ -26,15 +35,30 @@ MAX_CELLS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridPlan:
-    """The cells of a grid in order, without repetitions, and notes for the reader.
+    """The cells of a grid in order, without repetitions, and what a reader should know.
 
-    `typed` holds the targets that came from the command line or from Python. A factory is run
-    only if it is one of these.
+    Attributes:
+        cells: The cells.
+        notes: What was left out or read otherwise, a sentence each.
+        typed: The targets that came from the command line or from Python; a factory is run only if
+            it is one of these.
+        sweep: The W&B sweep that the grid was read from; empty for another grid.
     """
 
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
     typed: frozenset[str] = frozenset()
+    sweep: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    @property
+    def assumed(self) -> dict[str, str]:
+        """What nobody decided about the cells' recipes, in words by field."""
+        found: dict[str, list[str]] = {}
+        for cell in self.cells:
+            for name, words in cell.assumed.items():
+                if words not in found.setdefault(name, []):
+                    found[name].append(words)
+        return {name: " or ".join(words) for name, words in found.items()}
 
 
 def make_plan(
@@ -75,6 +99,7 @@ def read_plan(
     assignments: Sequence[str] = (),
     *,
     target: str | None = None,
+    overrides: Mapping[str, object] | None = None,
     recipe: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
     samples: int | None = None,
@@ -83,6 +108,7 @@ def read_plan(
     devices: int | None = None,
     trainer: str | None = None,
     max_cells: int = MAX_CELLS,
+    allow_hub: bool = False,
 ) -> GridPlan:
     """Read a grid.
 
@@ -91,6 +117,7 @@ def read_plan(
             (CSV, JSON Lines, Parquet), a trainer's run file to vary, or a target by name.
         assignments: Hydra-style overrides that add axes or replace the file's.
         target: The model, if the file names none.
+        overrides: Settings of the model that no cell varies; they replace those of the file.
         recipe: Fields that no cell varies; they replace those of the file.
         defaults: Fields that the grid does not set; unused with a trainer's file.
         samples: The number of cells to draw; required if an axis is a range.
@@ -99,17 +126,18 @@ def read_plan(
         devices: The number of devices of the run, for batch sizes given per device.
         trainer: The trainer whose format the run file has; recognized by default.
         max_cells: The largest number of cells; a larger grid is refused.
+        allow_hub: Fetch the configuration of a Hub model, to know the settings among the columns.
 
     Raises:
         InputError: Something cannot be read.
     """
     path = Path(source)
-    base, blocks, rows, notes = Base(), [{}], None, []
+    base, blocks, rows, notes, sweep = Base(), [{}], None, [], {}
     typed = {target} if target else set()
     if path.suffix.lower() in ROWS:
-        rows, notes = read_rows(path)
+        rows = read_rows(path)
     elif path.is_file():
-        base, blocks, notes = _file(path, samples, trainer)
+        base, blocks, notes, sweep = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(f"There is no file {source}.")
     else:
@@ -118,6 +146,7 @@ def read_plan(
     base = dataclasses.replace(
         base,
         target=target or base.target,
+        overrides={**base.overrides, **(overrides or {})},
         devices=devices,
         trainer=trainer,
         recipe={
@@ -132,10 +161,17 @@ def read_plan(
         blocks = [dict(block) | extra for block in blocks]
         points = _points(blocks, samples=samples, seed=seed, max_cells=max_cells)
     else:
-        points = [{**row, **added} for row in rows for added in _product(extra, max_cells)]
+        columns = Columns(allow_hub=allow_hub)
+        points = [
+            columns.chosen(row, added.get("target", base.target)) | added
+            for row in rows
+            for added in _product(extra, max_cells)
+        ]
+        notes = columns.notes()
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
-    _check_fixed(recipe or {}, points)
-    return _plan(base, points, source, typed=typed, notes=notes, max_cells=max_cells)
+    _check_fixed(recipe or {}, overrides or {}, points)
+    plan = _plan(base, points, source, typed=typed, notes=notes, max_cells=max_cells)
+    return dataclasses.replace(plan, sweep=sweep)
 
 
 def _named(recipe: Mapping[str, object]) -> dict[str, object]:
@@ -143,13 +179,17 @@ def _named(recipe: Mapping[str, object]) -> dict[str, object]:
     return {canonical(name)[1] or name: value for name, value in recipe.items()}
 
 
-def _check_fixed(recipe: Mapping[str, object], points: Sequence[Point]) -> None:
-    """Refuse an axis of a field that an option fixes."""
-    for name in points[0] if points else ():
+def _check_fixed(
+    recipe: Mapping[str, object], overrides: Mapping[str, object], points: Sequence[Point]
+) -> None:
+    """Refuse an axis of any point that sets what an option fixes."""
+    for name in dict.fromkeys(name for point in points for name in point):
         kind, field = canonical(name)
         if kind == "recipe" and field in recipe:
             flag = flags_of(Recipe)[field].name
             raise InputError(f"{flag} and the axis {name} set the same field; leave one out.")
+        if kind == "set" and field in overrides:
+            raise InputError(f"--set {field} and the axis {name} set the same; leave one out.")
 
 
 def _plan(
@@ -189,27 +229,32 @@ def _too_many(count: int, most: int) -> InputError:
 
 def _file(
     path: Path, samples: int | None, trainer: str | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
-    """Read a sweep, a grid or a run file; return the base, the blocks of axes and the notes."""
+) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, object]]:
+    """Read a sweep, a grid or a run file.
+
+    Returns:
+        The base, the blocks of axes, the notes, and the W&B sweep if it is one.
+    """
     document = load_grid_file(path)
     if document.has("parameters"):
-        return _sweep(document, samples)
+        axes, notes = _sweep(document, samples)
+        return Base(), [axes], notes, document.data
     if document.has("grid") or document.has("zip"):
         base = _stated_base(document)
         blocks = _blocks(document.data.get("grid") or {}, path)
         zipped = document.data.get("zip")
-        return base, [{**block, **_zip(zipped, path)} for block in blocks], []
+        return base, [{**block, **_zip(zipped, path)} for block in blocks], [], {}
     if document.has("model_type"):
-        return Base(target=str(path)), [{}], []
+        return Base(target=str(path)), [{}], [], {}
     if trainer is not None:
-        return Base(document=document), [{}], []
+        return Base(document=document), [{}], [], {}
     if any(isinstance(value, list) for value in document.data.values()):
         try:
             recognize(document)
         except InputError:
-            return Base(), _blocks(document.data, path), []
+            return Base(), _blocks(document.data, path), [], {}
     recognize(document)
-    return Base(document=document), [{}], []
+    return Base(document=document), [{}], [], {}
 
 
 def load_grid_file(path: Path) -> Document:
@@ -255,11 +300,10 @@ def _stated_base(document: Document) -> Base:
     )
 
 
-def _sweep(
-    document: Document, samples: int | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
-    axes: dict[str, Axis] = {}
-    _sweep_axes(document.data["parameters"], "", axes)
+def _sweep(document: Document, samples: int | None) -> tuple[Mapping[str, Axis], list[str]]:
+    """Return the axes of a W&B sweep and the notes on how its cells are chosen."""
+    parameters = flat_parameters(document.data["parameters"])
+    axes = {name: sweep_axis(name, definition) for name, definition in parameters.items()}
     method = str(document.data.get("method", "grid"))
     notes = []
     if method == "bayes":
@@ -268,19 +312,7 @@ def _sweep(
         if any(isinstance(axis, Range) for axis in axes.values()):
             raise InputError(f"{document.path} draws its cells ({method}); give --samples N.")
         notes = ["The sweep draws its cells; rksp lists all of its choices instead."]
-    return Base(), [axes], notes
-
-
-def _sweep_axes(parameters: object, prefix: str, axes: dict[str, Axis]) -> None:
-    if not isinstance(parameters, Mapping):
-        raise InputError(f"Sweep parameters {prefix or 'of the file'} are not a mapping.")
-    for name, definition in parameters.items():
-        if not isinstance(definition, Mapping):
-            raise InputError(f"Sweep parameter {prefix}{name} has neither values nor a range.")
-        if "parameters" in definition:
-            _sweep_axes(definition["parameters"], f"{prefix}{name}.", axes)
-        else:
-            axes[f"{prefix}{name}"] = sweep_axis(f"{prefix}{name}", definition)
+    return axes, notes
 
 
 def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rksp.grid import table
@@ -14,9 +14,11 @@ from rksp.grid.cell import Options
 from rksp.grid.drive import Progress, drive
 from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
+from rksp.grid.names import check_names
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
 from rksp.ground.errors import ArtifactError, Incomplete
+from rksp.ground.files import check_writable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +29,15 @@ class GridResult:
         rows: Every cell, in the order of the grid.
         profiles: Seconds of every profile that was made.
         made_by: Versions of rksp, its classifier, torch and transformers.
+        assumed: What nobody decided about the recipes, in words by field.
+        sweep: The W&B sweep that the grid was read from; empty for another grid.
     """
 
     rows: tuple[Row, ...]
     profiles: tuple[float, ...]
     made_by: Mapping[str, str]
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    sweep: Mapping[str, object] = field(default_factory=dict)
 
     def records(self, bar: float = 0.5) -> list[table.Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
@@ -70,14 +76,18 @@ def run_grid(
             that are over, and the number of all cells.
 
     Raises:
-        InputError: The store holds another grid.
+        InputError: The store holds another grid, or no cell can run.
         Incomplete: The store could not be written; finished cells stay.
     """
     options = options or Options()
     groups = len({cell.init_key(options) for cell in plan.cells})
     engine = engine or LocalEngine(_workers(groups))
+    check_writable(path)
+    for note in check_names(plan.cells, allow_hub=options.allow_hub):
+        progress(note, 0, len(plan.cells))
     with _said(path), GridStore(path) as store:
-        known = store.fill(plan.cells, options)
+        about = {"assumed": plan.assumed, "sweep": plan.sweep}
+        known = store.fill(plan.cells, options, about)
         if known:
             done = store.counts()["done"]
             progress(f"resuming: {done} of {known} cells are done", done, known)
@@ -113,7 +123,11 @@ def _said(path: Path) -> Iterator[None]:
 
 def _result(store: GridStore) -> GridResult:
     return GridResult(
-        rows=tuple(store.rows()), profiles=tuple(store.profiles()), made_by=store.made_by()
+        rows=tuple(store.rows()),
+        profiles=tuple(store.profiles()),
+        made_by=store.made_by(),
+        assumed={name: str(words) for name, words in store.about("assumed").items()},
+        sweep=store.about("sweep"),
     )
 
 

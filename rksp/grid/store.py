@@ -17,7 +17,7 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -108,8 +108,18 @@ class GridStore:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def fill(self, cells: Sequence[Cell], options: Options) -> int:
+    def fill(
+        self,
+        cells: Sequence[Cell],
+        options: Options,
+        about: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> int:
         """Put a plan into an empty store, or resume the same plan.
+
+        Args:
+            cells: The cells of the plan.
+            options: How they are measured.
+            about: What else is to be known of the plan, by name; see `about`.
 
         Returns:
             The number of cells that were there already.
@@ -129,6 +139,11 @@ class GridStore:
                 )
             if stored is not None:
                 self._check_maker(maker)
+            self._base.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                [(name, json.dumps(value, default=str)) for name, value in (about or {}).items()],
+            )
+            if stored is not None:
                 return len(keys)
             for name, value in (
                 ("schema", SCHEMA),
@@ -241,6 +256,18 @@ class GridStore:
     def made_by(self) -> dict[str, str]:
         """Return the versions that the numbers come from; empty before the store is filled."""
         return json.loads(self._meta("made_by") or "{}")
+
+    def about(self, name: str) -> dict[str, object]:
+        """Return what `fill` was given under a name; empty without it.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        try:
+            found = json.loads(self._meta(name) or "{}")
+        except ValueError as error:
+            raise ArtifactError(f"{self.path} is damaged ({error}).") from error
+        return safe_strings(found) if isinstance(found, dict) else {}
 
     def profiles(self) -> list[float]:
         """Return the seconds of every profile."""

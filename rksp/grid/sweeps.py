@@ -11,31 +11,44 @@ from pathlib import Path
 
 import yaml
 
-from rksp.grid.plan import load_grid_file
+from rksp.grid.axes import Range, canonical, flat_parameters, sweep_axis
 from rksp.ground.files import atomic_write
+from rksp.ground.text import short
 from rksp.recipe_files.parse.document import parse_yaml
 
 Settings = Mapping[str, object]
 _PLAIN = re.compile(r"^[A-Za-z_][\w./-]*$")  # a text that Hydra reads without quotes
 
 
-def export_sweep(cells: Sequence[Settings], path: Path, head: Settings | None = None) -> str:
+def export_sweep(
+    cells: Sequence[Settings],
+    path: Path,
+    head: Settings | None = None,
+    ceiling: float | None = None,
+) -> str:
     """Write cells as a sweep in the format that the suffix names.
 
     Args:
         cells: The settings of each cell by the user's names, best first.
         path: `.yaml` for a W&B sweep, `.txt` for a line of Hydra overrides a cell, `.json` for a
             list of parameters that Optuna can enqueue.
-        head: The W&B sweep that the grid came from; all but its parameters is kept.
+        head: The W&B sweep that the grid came from. All but its parameters is kept, and of these
+            the ranges to draw from.
+        ceiling: Learning rate at which a range of it ends; None leaves the range.
 
     Returns:
         A note for the user; empty if there is nothing to say.
     """
     if not cells:
         return f"{path} is not written, because no cell is left."
-    write = SWEEPS[path.suffix]
-    atomic_write(path, write(cells, head or {}))
-    extra = _product(cells) - len(cells) if write is to_wandb else 0
+    if path.suffix not in (".yaml", ".yml"):
+        atomic_write(path, SWEEPS[path.suffix](cells))
+        return ""
+    ranges = _ranges(cells, head or {}, ceiling)
+    atomic_write(path, to_wandb(cells, head or {}, ranges))
+    if ranges:
+        return _about_ranges(path, ranges, ceiling)
+    extra = _product(cells) - len(cells)
     if not extra:
         return ""
     return (
@@ -44,36 +57,67 @@ def export_sweep(cells: Sequence[Settings], path: Path, head: Settings | None = 
     )
 
 
-def sweep_head(source: str) -> dict[str, object]:
-    """Return a W&B sweep without its parameters; empty where the grid came from elsewhere."""
-    path = Path(source)
-    if path.suffix not in (".yaml", ".yml") or not path.is_file():
-        return {}
-    data = load_grid_file(path).data
-    return dict(data) if "parameters" in data else {}
-
-
-def to_wandb(cells: Sequence[Settings], head: Settings) -> str:
+def to_wandb(
+    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, object]]
+) -> str:
     """Return a W&B sweep with every value that a cell has.
 
-    Names with dots are nested if the head's parameters are.
+    Args:
+        cells: The settings of each cell.
+        head: The sweep that they came from. Names with dots are nested if its parameters are.
+        ranges: Definitions that stand in place of a list of values, by name.
     """
     nested = any("parameters" in part for part in dict(head.get("parameters") or {}).values())
     parameters: dict[str, object] = {}
     for name, values in _values(cells).items():
-        held = {"value": values[0]} if len(values) == 1 else {"values": values}
+        listed = {"value": values[0]} if len(values) == 1 else {"values": values}
         place, *path = name.split(".") if nested else [name]
         inner = parameters
         while path:
             inner = inner.setdefault(place, {}).setdefault("parameters", {})
             place, *path = path
-        inner[place] = held
-    sweep = {**head, "method": "grid", "parameters": parameters}
-    sweep.pop("early_terminate", None)  # for adaptive sweeps
+        inner[place] = dict(ranges.get(name, listed))
+    sweep = {"method": "grid", **head, "parameters": parameters}
     return yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True)
 
 
-def to_hydra(cells: Sequence[Settings], head: Settings) -> str:
+def _ranges(
+    cells: Sequence[Settings], head: Settings, ceiling: float | None
+) -> dict[str, Mapping[str, object]]:
+    """Return the ranges of a sweep's parameters; that of the learning rate ends at the ceiling.
+
+    A range that lies above the ceiling is left out, so that the cells' own rates are listed.
+    """
+    found: dict[str, Mapping[str, object]] = {}
+    for name, definition in flat_parameters(head.get("parameters") or {}).items():
+        axis = sweep_axis(name, definition)
+        if not isinstance(axis, Range) or not any(name in cell for cell in cells):
+            continue
+        is_rate = canonical(name) == ("recipe", "learning_rate")
+        if not is_rate or ceiling is None or "normal" in axis.kind or axis.high <= ceiling:
+            found[name] = definition
+        elif ceiling > axis.low:
+            # Bounds of W&B's log_uniform are natural exponents.
+            kind = str(definition.get("distribution"))
+            is_power = axis.kind == "log_uniform" and not kind.endswith("_values")
+            found[name] = {**definition, "max": math.log(ceiling) if is_power else ceiling}
+    return found
+
+
+def _about_ranges(path: Path, ranges: Mapping[str, object], ceiling: float | None) -> str:
+    """Say where the range of the learning rate ends now."""
+    rates = [name for name in ranges if canonical(name) == ("recipe", "learning_rate")]
+    if not rates:
+        return f"{path} keeps its ranges."
+    if ceiling is None:
+        return f"{path} keeps the range of {rates[0]}: rksp gives no rate not to exceed here."
+    return (
+        f"In {path}, {rates[0]} ends at {short(ceiling)}, the least rate not to exceed among the "
+        "cells that pass."
+    )
+
+
+def to_hydra(cells: Sequence[Settings]) -> str:
     """Return a line of overrides for each cell, quoted as a shell reads them."""
     lines = (
         shlex.join(f"{name}={_hydra_value(value)}" for name, value in cell.items())
@@ -82,7 +126,7 @@ def to_hydra(cells: Sequence[Settings], head: Settings) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def to_trials(cells: Sequence[Settings], head: Settings) -> str:
+def to_trials(cells: Sequence[Settings]) -> str:
     """Return a JSON list of parameters, which `Study.enqueue_trial` takes one by one."""
     return json.dumps([dict(cell) for cell in cells], indent=1) + "\n"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rksp.documents.verdict import verdict_at
 from rksp.grid.axes import canonical
-from rksp.grid.cell import model_name
+from rksp.grid.cell import model_name, unnamed_settings
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.parse.document import parse_yaml
@@ -28,6 +28,7 @@ _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+_TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
 _ANSWER = (
     "verdict",
     "probability_failed",
@@ -41,11 +42,13 @@ _ANSWER = (
 
 
 def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
-    """Return one flat record for each cell, ranked by expected loss, then risk, then faster rates.
+    """Return one record for each cell, ranked by expected loss, then risk, then faster rates.
 
-    Cells without an answer come last, and those that could not run come after the others. Where
-    rksp cannot tell, the classifier's numbers are left out, because they are no basis for a
-    ranking. Order and values depend on the cells alone.
+    A cell with a warning comes after every cell without one whose expected loss is at most 0.01
+    nats higher, and one with an error comes after those without. Cells without an answer come last,
+    and those that could not run come after the others. Where rksp cannot tell, the classifier's
+    numbers are left out, because they are no basis for a ranking. Order and values depend on the
+    cells alone.
 
     Args:
         rows: The cells of a store.
@@ -57,7 +60,7 @@ def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
 def _record(row: Row, bar: float) -> Record:
     result, verdict = row.result or {}, _verdict(row, bar)
     answer = {} if verdict == "cannot tell" else result
-    findings = result.get("findings", [])
+    findings = [text.partition(" ") for text in result.get("findings", []) if text]
     head = {
         "position": row.position,
         "model": model_name(row.target, row.overrides),
@@ -68,11 +71,12 @@ def _record(row: Row, bar: float) -> Record:
         **head,
         **row.labels,  # under the user's names
         **row.recipe,
+        **unnamed_settings(row.overrides, row.labels),
         **head,
         **{name: answer.get(name) for name in _ANSWER},
         "verdict": verdict,
         "reasons": "; ".join(reason for reason in result.get("reasons", []) if reason),
-        "findings": " ".join(findings),
+        "findings": [{"code": code, "level": level} for code, _, level in findings],
         "failure": row.failure if row.state == "failed" else None,
         "message": row.message if row.state == "failed" else None,
     }
@@ -95,15 +99,32 @@ def _verdict(row: Row, bar: float) -> str:
     ).value
 
 
-def _rank(record: Record) -> tuple[float, float, bool, float, int]:
+def _rank(record: Record) -> tuple[float | bool, ...]:
     rate = record.get("learning_rate")
     return (
-        _or_last(record["expected_excess"]),
-        _or_last(record["probability_failed"]),
+        record["expected_excess"] is None,
         record["failure"] is not None,
+        "error" in levels(record),
+        _loss(record),
+        _is_warned(record),
+        _or_last(record["probability_failed"]),
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
     )
+
+
+def levels(record: Record) -> set[str]:
+    """Return the levels of a cell's findings."""
+    return {finding["level"] for finding in record["findings"]}
+
+
+def _is_warned(record: Record) -> bool:
+    return not levels(record).isdisjoint(("warning", "error"))
+
+
+def _loss(record: Record) -> float:
+    """Return the expected loss by which cells are ranked: a warning counts as a tie's width."""
+    return _or_last(record["expected_excess"]) + _TIE * _is_warned(record)
 
 
 def _or_last(value: float | None) -> float:
@@ -167,23 +188,21 @@ def _meets(found: object, compare: Callable, value: object) -> bool:
 
 
 def is_safe(record: Record) -> bool:
-    """Return whether the verdict is ok; above the rate not to exceed it never is."""
-    return record["verdict"] == "ok" and record["expected_excess"] is not None
+    """Return whether the verdict is ok and no finding is an error.
+
+    Above the rate not to exceed the verdict is never ok.
+    """
+    is_ok = record["verdict"] == "ok" and record["expected_excess"] is not None
+    return is_ok and "error" not in levels(record)
 
 
 def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
-    """Return each model's safe cell of the least expected loss; None if it has no safe cell."""
-    best: dict[str, Record | None] = {}
-    for record in sorted(found, key=lambda record: record["position"]):
-        name = str(record["model"])
-        best.setdefault(name, None)
-        if is_safe(record) and (best[name] is None or _gain(record) > _gain(best[name])):
-            best[name] = record
+    """Return each model's safe cell of the highest rank; None if it has no safe cell."""
+    by_position = sorted(found, key=lambda record: record["position"])
+    best: dict[str, Record | None] = {str(record["model"]): None for record in by_position}
+    for record in sorted(filter(is_safe, found), key=_rank, reverse=True):
+        best[str(record["model"])] = record
     return best
-
-
-def _gain(record: Record) -> tuple[float, float]:
-    return -record["expected_excess"], -record["probability_failed"]
 
 
 def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
@@ -198,6 +217,10 @@ def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def axes_of(rows: Sequence[Row]) -> list[str]:
-    """Return the names that vary over the grid, in the order in which they were given."""
+    """Return the names that vary over the grid, in the order in which they were given.
+
+    Of two names for one field of the recipe, the field's own is kept.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    return [n for n in names if len({str(row.labels.get(n)) for row in rows}) > 1]
+    varied = [n for n in names if len({str(row.labels.get(n)) for row in rows}) > 1]
+    return [n for n in varied if canonical(n)[1] == n or canonical(n)[1] not in varied]

@@ -109,12 +109,17 @@ def sanitize(stored: Mapping[str, object]) -> tuple[dict[str, object], tuple[str
     return clean, tuple(dropped)
 
 
+def acts(name: str) -> bool:
+    """Tell whether a setting loads or runs something, or is private: it is never read."""
+    return name in _DROPPED or name.startswith("_") or _KERNEL.match(name) is not None
+
+
 def _clean(settings: Mapping, prefix: str, dropped: list[str], depth: int) -> dict:
     if depth > _DEEPEST:
         raise InputError(f"The configuration nests deeper than {_DEEPEST} levels at {prefix}.")
     clean = {}
     for key, value in settings.items():
-        if key in _DROPPED or key.startswith("_") or _KERNEL.match(key):
+        if acts(key):
             dropped.append(prefix + key)
         elif isinstance(value, dict):
             clean[key] = _clean(value, f"{prefix}{key}.", dropped, depth + 1)

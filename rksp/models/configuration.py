@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError, nearest
 from rksp.models.config_guard import check_sizes
-from rksp.models.overrides import merge
+from rksp.models.overrides import dropouts, merge
 from rksp.models.refusals import refusals, refused
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
@@ -158,21 +158,31 @@ def make_config(
         config = _from_dict(kind, settings)
         if overrides:
             merged = merge(
-                settings,
-                overrides,
-                # The depth may be a property, and many classes use an undeclared head_dim.
-                known={
-                    "head_dim": None,
-                    "num_hidden_layers": getattr(config, "num_hidden_layers", None),
-                }
-                | config.to_dict(),
-                renamed=getattr(kind, "attribute_map", {}),
+                settings, overrides, known=known_settings(config), renamed=other_names(config)
             )
             check_sizes(merged)
             config = _from_dict(kind, merged)
     except refusals() as error:
         raise refused(target, error) from error
     return config
+
+
+def known_settings(config: object) -> dict[str, object]:
+    """Return everything that `--set` can change about a configuration, with its value."""
+    # The depth may be a property, and many classes use an undeclared head_dim.
+    hidden = {"head_dim": None, "num_hidden_layers": getattr(config, "num_hidden_layers", None)}
+    return hidden | config.to_dict()
+
+
+def other_names(config: object) -> Mapping[str, str]:
+    """Return other names of settings, such as `hidden_size` for GPT-2's `n_embd`."""
+    return getattr(type(config), "attribute_map", {})
+
+
+def dropout_notes(config: object, overrides: Mapping[str, object]) -> list[str]:
+    """Say which settings `--set dropout` changes in a type that has several or names it else."""
+    names = dropouts(known_settings(config), other_names(config))
+    return [f"dropout sets {', '.join(names)}."] if "dropout" in overrides and names else []
 
 
 def depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:

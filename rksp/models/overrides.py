@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from rksp.ground.errors import InputError, nearest
 
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# What a forward pass drops; not the layers that only a classification head has.
+_DROPOUT = re.compile(r"^(?!(summary|classifier|pooler)_).*?(^|_)(dropout|pdrop)(_|$)")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
@@ -57,25 +60,58 @@ def merge(
     """
     renamed = renamed or {}
     result = _copy(settings)
-    for name, given in overrides.items():
+    for name, given in _spread(overrides, known, renamed).items():
         value = parse_value(given) if isinstance(given, str) else given
+        if not is_setting(name, known, renamed):
+            raise InputError(
+                f"--set {name}: this model has no such setting{close(name, known, renamed)}"
+            )
         *parents, last = name.split(".")
         target, reference = result, known
         for parent in parents:
-            inner = reference.get(parent)
-            if not isinstance(inner, Mapping):
-                raise InputError(_unknown(name, known, renamed))
+            inner = reference[parent]
             if not isinstance(target.get(parent), dict):
                 target[parent] = _copy(inner)
             target, reference = target[parent], inner
         if not parents:
             last = renamed.get(last, last)
-        if last not in reference:
-            raise InputError(_unknown(name, known, renamed))
         if last in _DEPTHS and isinstance(value, int):
             _follow_depth(target, reference[last], value)
         target[last] = value
     return result
+
+
+def is_setting(name: str, known: Mapping[str, object], renamed: Mapping[str, str]) -> bool:
+    """Tell whether a dotted name is a setting of a configuration; arguments as for `merge`."""
+    *parents, last = name.split(".")
+    for parent in parents:
+        known = known.get(parent)
+        if not isinstance(known, Mapping):
+            return False
+    return last in known or (not parents and renamed.get(last, last) in known)
+
+
+def dropouts(known: Mapping[str, object], renamed: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the settings that `dropout` means for a type that has no setting of this name."""
+    if is_setting("dropout", known, renamed):
+        return ()
+    return tuple(
+        sorted(
+            name
+            for name, value in known.items()
+            if _DROPOUT.match(name) and isinstance(value, int | float)
+        )
+    )
+
+
+def _spread(
+    overrides: Mapping[str, object], known: Mapping[str, object], renamed: Mapping[str, str]
+) -> dict[str, object]:
+    """Replace `dropout` by what it means; a setting that is given by its own name stays."""
+    if "dropout" not in overrides or not dropouts(known, renamed):
+        return dict(overrides)
+    rest = {name: value for name, value in overrides.items() if name != "dropout"}
+    return dict.fromkeys(dropouts(known, renamed), overrides["dropout"]) | rest
 
 
 def _follow_depth(target: dict[str, object], old: object, new: int) -> None:
@@ -106,10 +142,11 @@ def resized(per_layer: list, depth: int) -> list:
     return result
 
 
-def _unknown(name: str, known: Mapping[str, object], renamed: Mapping[str, str]) -> str:
+def close(name: str, known: Mapping[str, object], renamed: Mapping[str, str]) -> str:
+    """Return the end of a sentence: the settings whose names are the nearest, if any are near."""
     names = [*_dotted(known), *renamed]
-    close = nearest(name, names, same=renamed) or nearest(name.split(".")[-1], names, same=renamed)
-    return f"--set {name}: this model has no such setting{close or '.'}"
+    found = nearest(name, names, same=renamed) or nearest(name.split(".")[-1], names, same=renamed)
+    return found or "."
 
 
 def _dotted(settings: Mapping[str, object], prefix: str = "") -> Iterable[str]:

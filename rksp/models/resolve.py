@@ -20,6 +20,7 @@ from rksp.models.config_guard import read_config
 from rksp.models.configuration import (
     ALIASES,
     depth_notes,
+    dropout_notes,
     known_type,
     make_config,
     model_types,
@@ -228,6 +229,7 @@ def _from_settings(
         notes += renamed
         config = make_config(target, settings, overrides)
         notes += depth_notes(target, config, overrides)
+        notes += dropout_notes(config, overrides)
     has_weights = folder is not None
     chosen = choose_class(
         target, config, settings.get("architectures"), task, has_weights=has_weights

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS, Finding
-from rksp.documents.grid import Record, complaints
+from rksp.documents.grid import Record
 from rksp.documents.score import ComparisonReport, ScoreReport
 from rksp.ground.errors import InputError, nearest
 from rksp.report.issues import RISK, issues, state
@@ -68,7 +68,7 @@ class Gate:
         if self.fail_on == "never":
             return False
         return cell["verdict"] == "risk" or any(
-            self._reaches(level) for _, level in complaints(cell)
+            self._reaches(finding["level"]) for finding in cell["findings"]
         )
 
     def _counts(self, issue: Finding) -> bool:

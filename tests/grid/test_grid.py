@@ -111,7 +111,11 @@ def test_recipes_that_share_a_first_step_share_the_response(optimizer):
 def test_ranking_filters_and_the_best_safe_setting(worked):
     rows, _ = worked
     found = table.records(rows)
-    losses = [r["expected_excess"] for r in found if r["expected_excess"] is not None]
+    losses = [
+        r["expected_excess"] + 0.01 * ("warning" in table.levels(r))
+        for r in found
+        if r["expected_excess"] is not None and "error" not in table.levels(r)
+    ]
     assert losses == sorted(losses)
     assert found[-1]["verdict"] == "could not run"
     low = table.where(found, ["lr<=1e-2", "optimizer=adamw", "n_layer=2"])
@@ -123,7 +127,7 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
         safe = [r for r in found if r["model"] == model and table.is_safe(r)]
         assert (record is None) == (not safe)
         losses = [r["expected_excess"] for r in safe]
-        assert record is None or record["expected_excess"] == min(losses)
+        assert record is None or record["expected_excess"] <= min(losses) + 0.01
     for front in table.pareto(found).values():
         for one in front:
             for other in found:
@@ -140,31 +144,35 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
 
 
 def test_a_cell_is_safe_where_the_answer_is_ok_and_nowhere_else():
-    record = {"expected_excess": 0.1}
+    record = {"expected_excess": 0.1, "findings": []}
     assert table.is_safe(record | {"verdict": "ok"})
     assert not table.is_safe(record | {"verdict": "caution"})
-    assert not table.is_safe({"verdict": "ok", "expected_excess": None})
+    assert not table.is_safe(record | {"verdict": "ok", "expected_excess": None})
+    faulty = [{"code": "RKSP304", "level": "error"}]
+    assert not table.is_safe(record | {"verdict": "ok", "findings": faulty})
 
 
 def test_the_heat_map_rises_with_the_rate(worked):
     rows, _ = worked
     found, axes = table.records(rows), table.axes_of(rows)
     heat = heat_map(found, axes)
-    assert heat.axes == ("n_layer", "warmup", "optimizer")
-    assert heat.rates == (1e-4, 1e-3, 1e-2, 1.0)
-    assert heat.rows.pop("– · – · adamw") == (None,) * 4  # the broken target, alone at 1e-3
-    assert len(heat.rows) == 8
-    for low, missing, middle, high in heat.rows.values():
+    assert heat.axes == ["n_layer", "warmup", "optimizer"]
+    assert heat.rates == [1e-4, 1e-3, 1e-2, 1.0]
+    places = {row.name: row.probabilities for row in heat.rows}
+    assert places.pop("– · – · adamw") == [None] * 4  # the broken target, alone at 1e-3
+    assert len(places) == 8
+    for low, missing, middle, high in places.values():
         assert missing is None
         assert low <= middle <= high
         assert low < high
     one = next(r for r in found if (r["n_layer"], r["warmup"], r["lr"]) == (1, 0, 1.0))
-    assert heat.rows[f"1 · 0 · {one['optimizer']}"][3] == one["probability_failed"]
+    assert places[f"1 · 0 · {one['optimizer']}"][3] == one["probability_failed"]
     many = [r | {f"axis{i}": r["position"] for i in range(9)} for r in found]
     crowded = heat_map(many, [*axes, *(f"axis{i}" for i in range(9))])
-    assert crowded.axes == ("n_layer",)
+    assert crowded.axes == ["n_layer"]
     ones = [r["probability_failed"] for r in found if r.get("n_layer") == 1 and r["lr"] == 1.0]
-    assert crowded.rows["1"][3] == pytest.approx(sum(ones) / len(ones))
+    shallow = next(row for row in crowded.rows if row.name == "1")
+    assert shallow.probabilities[3] == pytest.approx(sum(ones) / len(ones))
     assert heat_map(found[:1], axes) is None
 
 
@@ -199,7 +207,8 @@ def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
     assert verdicts[first:] == ["cannot tell"] * 8 + ["could not run"]
     assert all(r["probability_failed"] is None and r["reasons"] == "odd" for r in found[first:-1])
     assert all(r["learning_rate"] > 1e-4 for front in table.pareto(found).values() for r in front)
-    assert all(row[0] is None for row in heat_map(found, ["lr", "n_layer"]).rows.values())
+    rows_of_map = heat_map(found, ["lr", "n_layer"]).rows
+    assert all(row.probabilities[0] is None for row in rows_of_map)
     with_answers = table.records(rows)
     assert all(r["probability_failed"] is not None for r in with_answers[:-1])
 
@@ -211,7 +220,8 @@ def test_exports_hold_every_cell(worked, tmp_path):
         export(found, tmp_path / f"grid.{suffix}")
     assert len((tmp_path / "grid.csv").read_text().splitlines()) == 26
     first = json.loads((tmp_path / "grid.jsonl").read_text().splitlines()[0])
-    assert first == json.loads(json.dumps(found[0]))
+    words = " ".join(f"{part['code']} {part['level']}" for part in found[0]["findings"])
+    assert first == json.loads(json.dumps(found[0] | {"findings": words}))
     parquet = pytest.importorskip("pyarrow.parquet")
     stored = parquet.read_table(tmp_path / "grid.parquet").to_pylist()
     for name in ("probability_failed", "learning_rate", "max_steps", "verdict", "n_layer"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shlex
 import subprocess
 import sys
@@ -12,13 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from support.commands import run_rksp
 from support.grid_readme import example
+from support.grid_runs import fill_done
 
 from rksp.grid.axes import read_override
 from rksp.grid.export import SUFFIXES, check_export
 from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.sweepers.hydra import skip_by_risk
-from rksp.grid.sweeps import export_sweep, sweep_head
+from rksp.grid.sweeps import export_sweep
 from rksp.ground.errors import InputError
 
 AXES = {"lr": [1e-4, 1e-3, 0.1], "n_layer": [2, 4], "optimizer": ["adamw", "lion"]}
@@ -66,19 +69,72 @@ def test_a_product_that_holds_more_than_the_cells_says_so(tmp_path):
 def test_a_sweep_keeps_its_head_and_its_nesting(tmp_path):
     source = tmp_path / "sweep.yaml"
     source.write_text(SWEEP)
-    cells = [dict(cell.labels) for cell in read_plan(str(source), target="gpt2").cells]
+    plan = read_plan(str(source), target="gpt2")
+    cells = [dict(cell.labels) for cell in plan.cells]
     assert [cell["optimizer.lr"] for cell in cells] == [1e-4, 0.1]
-    export_sweep(cells[:1], tmp_path / "kept.yaml", sweep_head(str(source)))
+    export_sweep(cells[:1], tmp_path / "kept.yaml", plan.sweep)
     assert yaml.safe_load((tmp_path / "kept.yaml").read_text()) == {
         "program": "train.py",
-        "method": "grid",
+        "method": "random",
         "metric": {"name": "loss", "goal": "minimize"},
         "parameters": {
             "optimizer": {"parameters": {"lr": {"value": 1e-4}}},
             "n_layer": {"value": 2},
         },
     }
-    assert sweep_head("gpt2") == sweep_head(str(tmp_path / "absent.yaml")) == {}
+    assert read_plan("gpt2", ["lr=1e-3"]).sweep == {}
+
+
+BAYES = """
+program: train.py
+method: bayes
+metric: {name: loss, goal: minimize}
+early_terminate: {type: hyperband, min_iter: 3}
+parameters:
+  lr: {distribution: KIND, min: LOW, max: HIGH}
+  warmup: {min: 0, max: 500}
+  optimizer: {values: [adamw, sgd]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "end"),
+    [
+        ("log_uniform_values", 1e-5, 0.1, 5e-3),
+        ("log_uniform", math.log(1e-5), math.log(0.1), math.log(5e-3)),
+        ("uniform", 1e-5, 0.1, 5e-3),
+        ("uniform", 1e-5, 1e-3, 1e-3),  # no rate of it is too high
+    ],
+)
+def test_an_adaptive_sweep_comes_back_from_its_store_with_a_narrower_range(
+    kind, low, high, end, tmp_path
+):
+    source, kept = tmp_path / "sweep.yaml", tmp_path / "kept.yaml"
+    source.write_text(
+        BAYES.replace("KIND", kind).replace("LOW", str(low)).replace("HIGH", str(high))
+    )
+    plan = read_plan(str(source), target="gpt2", samples=30)
+    worse = {"verdict": "risk", "probability_failed": 0.9}
+    fill_done(tmp_path / "g.db", plan, lambda r: worse if r["optimizer"] == "sgd" else {})
+    said = run_rksp("grid", str(tmp_path / "g.db"), "--exit-zero", "--export", str(kept))
+    assert "least rate not to exceed" in said.stderr
+    sweep, before = (yaml.safe_load(file.read_text()) for file in (kept, source))
+    assert sweep.pop("parameters") == {
+        "lr": {"distribution": kind, "min": low, "max": pytest.approx(end)},
+        "warmup": {"min": 0, "max": 500},
+        "optimizer": {"value": "adamw"},
+    }
+    del before["parameters"]
+    assert sweep == before
+    assert read_plan(str(kept), target="gpt2", samples=5).cells
+
+
+def test_a_range_above_every_safe_rate_becomes_the_rates_of_the_cells(tmp_path):
+    head = {"method": "bayes", "parameters": {"lr": {"min": 0.1, "max": 0.5}}}
+    export_sweep([{"lr": 0.2}, {"lr": 0.3}], tmp_path / "kept.yaml", head, 5e-3)
+    assert yaml.safe_load((tmp_path / "kept.yaml").read_text())["parameters"] == {
+        "lr": {"values": [0.2, 0.3]}
+    }
 
 
 def test_a_line_of_overrides_reads_back_as_its_cell(tmp_path):

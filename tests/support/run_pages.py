@@ -90,12 +90,14 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Gri
         cell |= {"probability_failed": probability, "probability_failed_low": probability / 2}
         cell |= {"probability_failed_high": min(1.0, probability * 1.5), "reasons": ""}
         cell |= {"verdict": "risk" if probability >= 0.5 else "ok", "seed": 0}
-        cell |= {"findings": "RKSP503 warning RKSP501 error RKSP504 warning"}
+        levels = {"RKSP503": "warning", "RKSP501": "error", "RKSP504": "warning"}
+        cell |= {"findings": [{"code": c, "level": level} for c, level in levels.items()]}
         cells.append(cell | {"failure": None, "message": None})
     if broken:
         lost = dict.fromkeys(cells[0], None)
         lost |= {"position": 6, "model": HOSTILE, "n_layer": HOSTILE, "learning_rate": 1e-4}
         lost |= {"verdict": "could not run", "failure": "invalid", "message": HOSTILE, "lr": 1e-4}
+        lost |= {"findings": []}
         cells.append(lost)
     if failing is None:
         failing = [c["position"] for c in cells if c["verdict"] == "risk"]

@@ -108,18 +108,29 @@ def assumed_line(recipe: Recipe, origins: Mapping[str, Origin]) -> str:
 
     The consequences of an assumption follow it: `one replica, so a batch of 16`.
     """
+    return line_of(assumptions(recipe, origins))
+
+
+def line_of(parts: Mapping[str, str]) -> str:
+    """Return the line of assumptions in words by field; empty if there are none."""
+    if not parts:
+        return ""
+    said = "; ".join(part for part in parts.values() if part)
+    return f"assumed: {said}; pass {', '.join(map(flag_of, parts))}"
+
+
+def assumptions(recipe: Recipe, origins: Mapping[str, Origin]) -> dict[str, str]:
+    """Return each assumption in words by the field (or `devices`) that would replace it.
+
+    What moves the verdict most comes first.
+    """
     rests: dict[str, list[str]] = {}
     for name, origin in origins.items():
         if origin.kind is OriginKind.ASSUMED and is_used(name, dict(recipe)):
             for root in origin.assumes:
                 rests.setdefault(root, []).append(name)
-    if not rests:
-        return ""
-    parts, said = [], set()
-    for root in sorted(rests, key=_weight):
-        parts.append(_part(root, rests[root], recipe, said))
-    flags = ", ".join(flag_of(root) for root in sorted(rests, key=_weight))
-    return f"assumed: {'; '.join(part for part in parts if part)}; pass {flags}"
+    said: set[str] = set()
+    return {root: _part(root, rests[root], recipe, said) for root in sorted(rests, key=_weight)}
 
 
 def _part(root: str, names: list[str], recipe: Recipe, said: set[str]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rksp.documents.grid import GridReport
-from rksp.report.grid.settings import Settings, by_level
+from rksp.recipe_files.said.assumptions import line_of
+from rksp.report.grid.settings import Settings, assumed_run, by_level
 from rksp.report.score.html import page
 
 MOST_ROWS = 500  # of the ranked table on a page; the document inside holds all
@@ -26,6 +28,7 @@ def render(report: GridReport) -> str:
     """Render a page like a score's, with the results' JSON inside."""
     rates = sorted({c["learning_rate"] for c in report.cells if c.get("learning_rate")})
     setting = Settings(report)
+    is_binned = report.risk_map is not None and report.risk_map.is_binned
     return page(
         "grid.html.j2",
         json.loads(report.to_json()),
@@ -33,11 +36,14 @@ def render(report: GridReport) -> str:
         setting=setting,
         version=report.made_by.get("rksp", ""),
         rates=rates,
-        places=places(report, setting, rates) if len(rates) > 1 else [],
+        places=[] if len(rates) < 2 or is_binned else places(report, setting, rates),
+        risk_map=report.risk_map if is_binned else None,
+        assumed=line_of(report.assumed),
+        assumed_run=partial(assumed_run, report),
         safest=[cell["position"] for cell in report.best_safe.values() if cell],
         most_places=MOST_PLACES,
         ranked=list(enumerate(report.cells[:MOST_ROWS])),
-        broken=setting.broken(report),
+        broken=setting.broken(report.cells),
         complaints=by_level,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rksp.documents.base import GateReport
 from rksp.documents.grid import FAILED, GridReport
+from rksp.grid.heat import heat_map
 from rksp.grid.run import GridResult
 from rksp.grid.table import Record, best_safe, pareto, where
 from rksp.ground.text import short
@@ -44,6 +45,8 @@ def grid_report(
         failing=[record["position"] for record in failing if record["position"] in positions],
         profiles_made=len(result.profiles),
         made_by=dict(result.made_by),
+        assumed=dict(result.assumed),
+        risk_map=heat_map(everything, result.axes()),
         hidden=[record for record in everything if record["position"] not in positions],
     )
 

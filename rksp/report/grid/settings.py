@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rksp.documents.finding import LEVELS
-from rksp.documents.grid import FAILED, GridReport, Record, complaints
+from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.grid.axes import canonical
 from rksp.ground.text import short
 
@@ -22,10 +24,11 @@ class Settings:
     def __init__(self, report: GridReport) -> None:
         values: dict[str, set[str]] = {}
         for cell in report.cells:
-            for name in filter(_is_setting, cell):
-                values.setdefault(name, set())
-                if cell[name] is not None:
-                    values[name].add(str(cell[name]))
+            for name in cell:
+                if _is_setting(name) and (name in report.axes or not name.startswith("set.")):
+                    values.setdefault(name, set())
+                    if cell[name] is not None:
+                        values[name].add(str(cell[name]))
         varied = [name for name, found in values.items() if len(found) > 1]
         fields = {name: canonical(name)[1] for name in varied}
         known = {name for cell in report.cells for name in cell}
@@ -41,10 +44,10 @@ class Settings:
         ]
         return " ".join(words) or str(cell["model"])
 
-    def broken(self, report: GridReport) -> dict[str, list[str]]:
+    def broken(self, cells: Iterable[Record]) -> dict[str, list[str]]:
         """Map each error message to the settings that it stopped."""
         found: dict[str, list[str]] = {}
-        for cell in report.cells:
+        for cell in cells:
             if cell["verdict"] == FAILED:
                 found.setdefault(str(cell["message"]), []).append(self(cell))
         return found
@@ -53,9 +56,17 @@ class Settings:
 def by_level(cell: Record) -> str:
     """Return the cell's findings by level, such as `error RKSP501; warning RKSP502, RKSP503`."""
     found: dict[str, list[str]] = {level: [] for level in reversed(LEVELS)}
-    for code, level in complaints(cell):
-        found.setdefault(level, []).append(code)
+    for finding in cell["findings"]:
+        found.setdefault(finding["level"], []).append(finding["code"])
     return "; ".join(f"{level} {', '.join(codes)}" for level, codes in found.items() if codes)
+
+
+def assumed_run(report: GridReport, cell: Record) -> str:
+    """Say of how long a run a cell's warm-up is a part, where nobody decided; else empty."""
+    steps, warmup = cell.get("max_steps"), cell.get("warmup_steps")
+    if "max_steps" not in report.assumed or not warmup:
+        return ""
+    return f"a warm-up of {warmup} in an assumed run of {steps} steps"
 
 
 def word(value: object) -> str:

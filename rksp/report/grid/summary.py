@@ -5,7 +5,8 @@ from __future__ import annotations
 from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.grid.export import to_csv
 from rksp.grid.table import ANSWERS
-from rksp.report.grid.settings import Settings
+from rksp.recipe_files.said.assumptions import line_of
+from rksp.report.grid.settings import Settings, assumed_run
 from rksp.report.machines.junit import Case, suite
 from rksp.report.score.markdown import code, plain, table
 
@@ -30,11 +31,13 @@ def markdown(report: GridReport) -> str:
         + "".join(f", {said}" for said in rest)
         + ".",
     ]
-    for message, settings in setting.broken(report).items():
+    if report.assumed:
+        parts.append(plain(line_of(report.assumed)))
+    for message, settings in setting.broken(report.cells).items():
         cells = "1 cell" if len(settings) == 1 else f"{len(settings)} cells"
         parts.append(f"> {cells} could not run: {plain(message)}")
     best = [
-        (code(model), code(setting(cell)) if cell else "none", _percent(cell))
+        (code(model), _best(report, setting, cell), _percent(cell))
         for model, cell in report.best_safe.items()
     ]
     parts += ["### Best safe setting", table(("Model", "Setting", "P(failed)"), best)]
@@ -78,6 +81,13 @@ def _case(report: GridReport, cell: Record, name: str) -> Case:
         text=f"{verdict}: {message}",
         kind=str(cell["failure"] or verdict),
     )
+
+
+def _best(report: GridReport, setting: Settings, cell: Record | None) -> str:
+    if cell is None:
+        return "none"
+    run = assumed_run(report, cell)
+    return code(setting(cell)) + (f", {run}" if run else "")
 
 
 def _percent(cell: Record | None) -> str:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rksp.documents.grid import GridReport, Record
+from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.grid.axes import canonical
-from rksp.grid.heat import heat_map
 from rksp.grid.table import ANSWERS
 from rksp.ground.text import short
+from rksp.recipe_files.said.assumptions import line_of
+from rksp.report.grid.settings import Settings, assumed_run, by_level
 
 _SHADES = "·░▒▓█"
+_MOST_NAMED = 3  # of the cells that one error stopped
 
 
 def render(report: GridReport) -> str:
-    """Render the shown cells by rank, and best safe settings, trade-off and heat map of all."""
+    """Render the shown cells by rank, and failures, best safe settings and risk map of all."""
     everything, axes = [*report.cells, *report.hidden], report.axes
     called = _short_names(list(report.best_safe))
-    lines = [*_table(report.cells, axes), ""]
+    ranked = [record for record in report.cells if record["verdict"] != FAILED]
+    lines = [*_table(ranked, axes), *_not_shown(report), ""] if ranked else []
+    lines += _failures(report, everything)
     lines += ["Best safe setting of each model:"]
     for model, record in report.best_safe.items():
-        words = _no_setting(model, everything) if record is None else _setting(record, axes)
+        words = _no_setting(model, everything) if record is None else _setting(report, record)
         lines.append(f"  {called[model]}: {words}")
     fronts = {model: front for model, front in report.pareto.items() if len(front) > 1}
     if fronts:
@@ -28,8 +32,32 @@ def render(report: GridReport) -> str:
     for model, front in fronts.items():
         points = [f"{short(r['learning_rate'])} → {r['probability_failed']:.1%}" for r in front]
         lines.append(f"  {called[model]}: {', '.join(points)}")
-    heat = _heat(everything, axes)
-    return "\n".join([*lines, *([""] if heat else []), *heat]) + "\n"
+    heat = _heat(report.risk_map)
+    lines += ["", *heat] if heat else []
+    lines += ["", line_of(report.assumed)] if report.assumed else []
+    return "\n".join(lines) + "\n"
+
+
+def _not_shown(report: GridReport) -> list[str]:
+    """Say how many cells the ranking leaves out, and how to see them."""
+    count = report.cells_in_grid
+    if not report.hidden:
+        return []
+    return [f"{len(report.cells)} of {count} cells are shown; --top {count} shows all."]
+
+
+def _failures(report: GridReport, everything: Sequence[Record]) -> list[str]:
+    """Return one line for each error, with the number of cells that it stopped."""
+    broken = Settings(report).broken(everything)
+    if not broken:
+        return []
+    lines = ["Could not run:"]
+    for message, settings in broken.items():
+        cells = "1 cell" if len(settings) == 1 else f"{len(settings)} cells"
+        shown = "; ".join(settings[:_MOST_NAMED])
+        more = len(settings) - _MOST_NAMED
+        lines.append(f"  {cells}: {message} ({shown}{f' and {more} more' if more > 0 else ''})")
+    return [*lines, ""]
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:
@@ -54,7 +82,7 @@ def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
         cells += [str(record["verdict"]), *(_word(record.get(axis)) for axis in axes)]
         cells += [str(record["seed"])] if has_seeds else []
         cells += [_word(record["start_here"]), _word(record["do_not_exceed"])]
-        cells += [str(record["message"] or record["reasons"] or record["findings"])]
+        cells += [str(record["reasons"] or by_level(record))]
         rows.append(cells)
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns) - 1)]
     return [
@@ -63,16 +91,19 @@ def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
     ]
 
 
-def _heat(everything: Sequence[Record], axes: Sequence[str]) -> list[str]:
-    """Render one character per learning rate; nothing without a heat map."""
-    heat = heat_map(everything, axes)
+def _heat(heat: RiskMap | None) -> list[str]:
+    """Render one character per learning rate; nothing without a map."""
     if heat is None:
         return []
     head = " · ".join(heat.axes)
-    width = max(map(len, [*heat.rows, head]))
-    lines = [f"{head.rjust(width)}  rate {short(heat.rates[0])} … {short(heat.rates[-1])}"]
-    for name, values in heat.rows.items():
-        lines.append(f"{name.rjust(width)}  {''.join(map(_shade, values))}".rstrip())
+    width = max(map(len, [*(row.name for row in heat.rows), head]))
+    rates = f"rate {short(heat.rates[0])} … {short(heat.rates[-1])}"
+    if heat.is_binned:
+        rates += f" in {len(heat.rates)} columns of equal width"
+    lines = [f"{head.rjust(width)}  {rates}"]
+    for row in heat.rows:
+        shades = "".join(map(_shade, row.probabilities))
+        lines.append(f"{row.name.rjust(width)}  {shades}".rstrip())
     legend = "  ".join(f"{mark} {20 * i}%" for i, mark in enumerate(_SHADES))
     return [*lines, f"{'':{width}}  P(failed) from {legend}"]
 
@@ -81,11 +112,17 @@ def _shade(value: float | None) -> str:
     return " " if value is None else _SHADES[min(len(_SHADES) - 1, int(value * len(_SHADES)))]
 
 
-def _setting(record: Record, axes: Sequence[str]) -> str:
+def _setting(report: GridReport, record: Record) -> str:
     """Return the settings that the model's name does not state."""
-    own = [a for a in axes if canonical(a)[0] in ("recipe", "seed") and record.get(a) is not None]
+    own = [
+        axis
+        for axis in report.axes
+        if canonical(axis)[0] in ("recipe", "seed") and record.get(axis) is not None
+    ]
     varied = " ".join(f"{axis}={_word(record[axis])}" for axis in own)
-    return f"{varied or 'as given'} (P(failed) {_percent(record['probability_failed'])})"
+    told = [f"P(failed) {_percent(record['probability_failed'])}", by_level(record)]
+    told.append(assumed_run(report, record))
+    return f"{varied or 'as given'} ({'; '.join(filter(None, told))})"
 
 
 def _no_setting(model: str, everything: Sequence[Record]) -> str:
