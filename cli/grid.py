@@ -89,7 +89,7 @@ def grid(
         plan = _plan(source, axes or [], recipe, cells, model, devices, as_format)
     options = Options(
         **measure.model_dump(),
-        **model.model_dump(exclude={"overrides"}),
+        **model.model_dump(exclude={"overrides", "task"}),
         **risk.model_dump(),
     )
     if cells.dry_run:

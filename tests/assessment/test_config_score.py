@@ -106,7 +106,7 @@ def test_a_configuration_without_a_width_is_refused():
 
 def test_what_a_configuration_cannot_tell_is_to_be_measured(capsys):
     assert left_with(["score", "convnext", "--lr", "1e-3", "--evidence", "config"]) == 0
-    assert "next: leave out --evidence config to measure it" in capsys.readouterr().out
+    assert "next: rksp score convnext --lr 1e-3  " in capsys.readouterr().out
 
 
 def test_a_text_classifier_counts_as_a_classifier():

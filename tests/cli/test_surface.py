@@ -24,9 +24,9 @@ PUBLIC = (
 
 RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
-    "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon "
+    "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --objective --optimizer --peft --precision --schedule --sequence-length "
+    "--momentum --objective --optimizer --peft --precision --rows --schedule --sequence-length "
     "--warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
@@ -45,7 +45,7 @@ OPTIONS = {
     "--output --recipe --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
-    "explain-config": "--as --devices --format",
+    "explain-config": "--as --devices --examples --format --rows",
     "grid": RECIPE
     + MEASURE
     + MODEL

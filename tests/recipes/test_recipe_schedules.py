@@ -105,11 +105,11 @@ def test_transformers_agrees_after_the_warm_up(name, ours, theirs):
     assert found[10:100] == pytest.approx([factor(step) for step in range(10, 100)], abs=1e-12)
 
 
-def test_the_last_share_is_that_of_the_last_step():
+def test_the_late_share_is_the_mean_over_the_last_tenth():
     recipe = Recipe(learning_rate=2.0, schedule="inverse_sqrt", warmup_steps=25, max_steps=100,
                     min_lr_ratio=0)  # fmt: skip
-    assert recipe.final_share == pytest.approx(0.5)
-    assert Recipe(schedule="constant").final_share == 1.0
+    assert recipe.late_share == pytest.approx((1 - 0.9**0.5) / 0.1, rel=1e-4)
+    assert Recipe(schedule="constant").late_share == 1.0
 
 
 def test_unknown_words_are_refused():
