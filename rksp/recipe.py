@@ -59,6 +59,9 @@ def _ramp(value: object) -> object:
     return () if value is None else value
 
 
+_AFTER_TRAINING = ("dpo", "kto", "orpo", "reward", "ppo", "grpo")  # objectives of trained models
+
+
 class Recipe(BaseModel):
     """One point of a sweep; names follow Hugging Face's `TrainingArguments`.
 
@@ -274,6 +277,11 @@ class Recipe(BaseModel):
             "polynomial": (1 - done) ** self.decay_power,
         }
         return least + (1 - least) * falls[shape]
+
+    @property
+    def starts_trained(self) -> bool:
+        """True if only trained weights are trained in this way: adapters, preferences, rewards."""
+        return self.peft != "none" or self.objective in _AFTER_TRAINING
 
     @property
     def late_share(self) -> float:

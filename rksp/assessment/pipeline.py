@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rksp.assessment.evidence import Evidence, gather
-from rksp.assessment.risk import assess, certain_failure, declared_inputs
+from rksp.assessment.model_choice import choose_model
+from rksp.assessment.risk import assess, certain_failure, declared_inputs, untold
 from rksp.checks.coverage import uncovered
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
@@ -158,23 +159,28 @@ def _assess(
     classifier: EdgeModel | None,
     **bars: float,
 ) -> RiskAssessment:
-    """Return the edge model's answer, or a certain failure if numbers are not finite."""
-    rate, seen = recipe.learning_rate, evidence.profile
+    """Return the answer of the model that covers the run, or why there is none.
+
+    Where numbers are not finite, the failure is certain and no model is asked.
+    """
+    seen, rate, steps = evidence.profile, recipe.learning_rate, recipe.max_steps
+    if seen is None:
+        features, broken = extract(), None
+    else:
+        from rksp.assessment.measured import doubts_of, measured_inputs, not_finite
+
+        features = extract(seen.forward, seen.spectra, response)
+        broken = not_finite(seen, response)
+    if broken is not None:
+        return certain_failure(broken, evidence.tier, steps=steps, learning_rate=rate, **bars)
+    choice = choose_model(recipe, is_pretrained=evidence.source.is_pretrained)
+    if choice.model == "none":
+        return untold(choice.reasons, features.tier, steps=steps, **bars)
     if seen is None:
         inputs = declared_inputs(Declared(evidence.source.config, evidence.source.task), recipe)
-        doubts, model = tuple(uncovered(recipe)), classifier or load_edge_model()
-        return assess(extract(), inputs, model, learning_rate=rate, **bars, doubts=doubts)
-    from rksp.assessment.measured import doubts_of, measured_inputs, not_finite
-
-    broken = not_finite(seen, response)
-    if broken is not None:
-        steps, tier = recipe.max_steps, evidence.tier
-        return certain_failure(broken, tier, steps=steps, learning_rate=rate, **bars)
-    return assess(
-        extract(seen.forward, seen.spectra, response),
-        measured_inputs(evidence, recipe),
-        classifier or load_edge_model(),
-        learning_rate=rate,
-        **bars,
-        doubts=doubts_of(seen, response, recipe),
-    )
+        doubts = tuple(uncovered(recipe))
+    else:
+        inputs = measured_inputs(evidence, recipe)
+        doubts = doubts_of(seen, response, recipe)
+    model = classifier or load_edge_model()
+    return assess(features, inputs, model, learning_rate=rate, **bars, doubts=doubts)

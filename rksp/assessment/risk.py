@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -99,17 +100,26 @@ def assess(
     estimate = model.predict(inputs, features.values)
     ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
     reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
+    if reasons:
+        return untold(
+            reasons,
+            features.tier,
+            steps=inputs.steps,
+            threshold=threshold,
+            risk=risk,
+            outside=dict(estimate.outside),
+            classifier_data=str(model.card["digest"]),
+        )
     failed = low = high = excess = None
-    verdict = Verdict.CANNOT_TELL if reasons else Verdict.OK
+    verdict = Verdict.OK
     if learning_rate is not None:
         failed = estimate.failed(learning_rate)
         low, high = estimate.interval(learning_rate)
         excess = estimate.expected_excess(learning_rate)
-        if not reasons:
-            verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
     return RiskAssessment(
         verdict=verdict,
-        reasons=reasons,
+        reasons=[],
         evidence=str(features.tier),
         horizon_steps=inputs.steps,
         probability_failed=failed,
@@ -158,30 +168,63 @@ def certain_failure(
         The answer.
     """
     here = None if learning_rate is None else 1.0
-    return RiskAssessment(
+    return _without_rates(
         verdict=Verdict.RISK,
-        reasons=[],
         evidence=str(tier),
         horizon_steps=steps,
         probability_failed=here,
         probability_failed_low=here,
         probability_failed_high=here,
-        start_here=None,
-        start_excess=None,
-        start_failed=None,
-        likely_edge=None,
-        do_not_exceed=None,
-        expected_excess=None,
         risk=risk,
         threshold=threshold,
         curve=[
             CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in _RATES
         ],
-        contributions=[],
-        outside={},
         counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
-        classifier_data=None,
     )
+
+
+def untold(
+    reasons: Sequence[str],
+    tier: Tier,
+    *,
+    steps: int,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+    outside: Mapping[str, float] | None = None,
+    classifier_data: str | None = None,
+) -> RiskAssessment:
+    """Return the answer "cannot tell", which has no numbers: they would be no answer.
+
+    Args:
+        reasons: Why rksp cannot tell, clauses; at least one.
+        tier: How much evidence was gathered.
+        steps: Steps of the run.
+        threshold: See `assess`.
+        risk: See `assess`.
+        outside: Facts outside the range of the labelled runs, in decades.
+        classifier_data: Digest of the data of the model that was asked, if one was.
+
+    Returns:
+        The answer.
+    """
+    return _without_rates(
+        verdict=Verdict.CANNOT_TELL,
+        reasons=list(reasons),
+        evidence=str(tier),
+        horizon_steps=steps,
+        risk=risk,
+        threshold=threshold,
+        outside=outside or {},
+        classifier_data=classifier_data,
+    )
+
+
+def _without_rates(**known: object) -> RiskAssessment:
+    """Return an answer of which only these fields are known."""
+    unknown = dict.fromkeys(RiskAssessment.model_fields)
+    unknown |= {"reasons": [], "curve": [], "contributions": [], "outside": {}}
+    return RiskAssessment(**unknown | known)
 
 
 def _strange(model: EdgeModel, features: Features) -> list[str]:

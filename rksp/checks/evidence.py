@@ -159,7 +159,7 @@ class CheckEvidence:
     @property
     def is_fine_tuning(self) -> bool:
         """True if trained weights are trained further, in full or through adapters."""
-        return self.is_pretrained or self.recipe.peft != "none"
+        return self.is_pretrained or self.recipe.starts_trained
 
     @property
     def is_clipped(self) -> bool:

@@ -126,6 +126,9 @@ class Contribution(NamedTuple):
 class RiskAssessment(Part):
     """The answer for one model and recipe. Probabilities lie between 0 and 1.
 
+    Under "cannot tell" no number is given: every probability, rate and loss is None, and the
+    curve is empty.
+
     Attributes:
         verdict: `risk` if the point estimate is at or above `threshold`; `caution` if the interval
             reaches it, or the rate is above both `start_here` and `do_not_exceed`.
