@@ -68,7 +68,7 @@ def test_a_comment_beside_a_setting_silences_what_is_found_there(tmp_path):
     warm = "warmup_steps: 5"
     _, loud = scored(tmp_path, f"{HUGGING_FACE}{warm}\n")
     assert "RKSP503" in fixes(loud)
-    done, still = scored(tmp_path, f"{HUGGING_FACE}{warm}  # rksp: ignore RKSP503\n")
+    _, still = scored(tmp_path, f"{HUGGING_FACE}{warm}  # rksp: ignore RKSP503\n")
     assert "RKSP503" not in fixes(still)
     assert {"reason": "train.yaml:6 ignores it", "code": "RKSP503", "name": "warmup"} in still[
         "not_run"
