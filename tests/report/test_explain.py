@@ -19,6 +19,14 @@ KNOWN = {
     "attention-logits": "qk_clip",
     "qk-clip": "arm of rksp confirm",
     "bitflip": "a fault",
+    "LoRA": "low rank",
+    "fine-tuning": "trained weights",
+    "pretrained": "trained before",
+    "the vocabulary": "tokens",
+    "ranges outside": "widths of the range",
+    "decades": "factor of 10",
+    "X": "5 % quantile",
+    "risk_verdict": "P(failed) says alone",
 }
 
 

@@ -213,7 +213,17 @@ def test_an_exit_at_import_is_a_failure(run):
 
 
 @pytest.mark.parametrize(
-    "line", ["output = ['text=../outside']", "exit-zero = true", "fail-on = 'never'"]
+    "line",
+    [
+        "output = ['text=../outside']",
+        "exit-zero = true",
+        "fail-on = 'never'",
+        "ignore = ['RKSP205']",
+        "select = ['RKSP9']",
+        "level = ['RKSP205=note']",
+        "set = ['n_layer=1']",
+        "help-all = true",
+    ],
 )
 def test_a_file_of_defaults_neither_writes_nor_opens_the_gate(run, tmp_path, line):
     outside = tmp_path / "outside"

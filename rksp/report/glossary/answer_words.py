@@ -10,9 +10,11 @@ ANSWER_WORDS: tuple[Word, ...] = (
         name="start here",
         meaning=(
             "The learning rate with the lowest expected excess loss. A lower rate learns more "
-            "slowly, and a higher one is more likely to fail. S marks it on the scale."
+            "slowly, and a higher one is more likely to fail. S marks it on the scale. In a short "
+            "run it can lie above X: too low a rate then costs as much as a failure, so the best "
+            "bet is above the safe line."
         ),
-        spellings=("start_here", "start", "S"),
+        spellings=("start_here", "start", "S", "best bet"),
     ),
     Word(
         name="likely edge",
@@ -26,9 +28,10 @@ ANSWER_WORDS: tuple[Word, ...] = (
         name="do not exceed",
         meaning=(
             "The 5 % quantile of the edge's distribution: one in twenty models like this one has "
-            "its edge below this learning rate. X marks it on the scale."
+            "its edge below this learning rate (--risk sets another share). X marks it on the "
+            "scale."
         ),
-        spellings=("do_not_exceed", "limit", "X"),
+        spellings=("do_not_exceed", "limit", "X", "safe line"),
     ),
     Word(
         name="recipe",
@@ -87,34 +90,41 @@ ANSWER_WORDS: tuple[Word, ...] = (
     Word(
         name="verdict",
         meaning=(
-            "The answer in one word: ok, caution, risk, cannot tell or not assessed. Each word has "
-            "its own explanation."
+            "The answer in one word: ok, caution, risk, cannot tell or not assessed, the worst of "
+            "what P(failed) says and of what the findings say. risk_verdict in the JSON is what "
+            "P(failed) says alone. Each word has its own explanation."
         ),
+        spellings=("risk_verdict",),
     ),
     Word(
         name="ok",
         meaning=(
-            "A verdict: the whole interval of P(failed) is below the bar, and the learning rate "
-            "is not above “do not exceed”."
+            "A verdict: the whole interval of P(failed) is below the bar, the learning rate is not "
+            "above both “start here” and “do not exceed”, and no finding is an error."
         ),
         spellings=("safe",),
     ),
     Word(
         name="caution",
         meaning=(
-            "A verdict: the interval of P(failed) contains the bar, or the learning rate is above "
-            "“do not exceed”. A short run (rksp confirm) gives the answer."
+            "A verdict: the interval of P(failed) contains the bar, the learning rate is above "
+            "both “start here” and “do not exceed”, or a warning names a documented cause of "
+            "failures. A short run (rksp confirm) gives the answer."
         ),
     ),
     Word(
         name="risk",
-        meaning="A verdict: P(failed) is at or above the bar.",
+        meaning=(
+            "A verdict: P(failed) is at or above the bar, or a finding is an error; the page names "
+            "the finding."
+        ),
         spellings=("high-risk", "RKSP001"),
     ),
     Word(
         name="cannot tell",
         meaning=(
-            "A verdict: the evidence does not suffice for an answer. The report states the reasons."
+            "A verdict: the evidence does not suffice for an answer. The report states the "
+            "reasons, and no learning rate and no probability is printed."
         ),
         spellings=("indeterminate", "RKSP002", "no answer"),
     ),
@@ -189,7 +199,75 @@ ANSWER_WORDS: tuple[Word, ...] = (
             "The properties of this run that move its edge away from that of the average labelled "
             "run, each as a factor on the learning rate."
         ),
-        spellings=("contribution", "contributions", "decades", "why", "reason", "factor"),
+        spellings=("contribution", "contributions", "why", "reason", "factor"),
+    ),
+    Word(
+        name="decades",
+        meaning=(
+            "Factors of ten: one decade is a factor of 10, 0.3 decades are a factor of 2, and 0.1 "
+            "decades are 26 %. Learning rates are compared in decades."
+        ),
+        spellings=("decade",),
+    ),
+    Word(
+        name="ranges outside",
+        meaning=(
+            "How far a measured number lies outside the labelled runs, in widths of the range that "
+            "they cover: 3 ranges outside is three such widths beyond its nearer end. From 3 on "
+            "rksp cannot tell."
+        ),
+        spellings=("ranges outside the labelled runs", "range", "beyond the labelled runs"),
+    ),
+    Word(
+        name="labelled runs",
+        meaning=(
+            "The runs that the model of the edge is fitted to: ladders of learning rates of our "
+            "lab and of public sources, trained from random weights, each labelled failed or not."
+        ),
+        spellings=("labelled models", "labelled run"),
+    ),
+    Word(
+        name="the vocabulary",
+        meaning=(
+            "The number of tokens (or classes) that the model tells apart. A larger one raises the "
+            "loss of a guess, ln V, and moves the edge a little."
+        ),
+        spellings=("vocabulary", "vocab_size"),
+    ),
+    Word(
+        name="fine-tuning",
+        meaning=(
+            "Training that goes on from trained weights instead of random ones. It needs rates far "
+            "lower than training from scratch: rksp explain RKSP508 has the usual limits."
+        ),
+        check="RKSP508",
+        spellings=("fine tune", "finetuning", "full fine-tuning", "SFT"),
+    ),
+    Word(
+        name="pretrained",
+        meaning=(
+            "The weights were trained before: they are read from the target's files, or the caller "
+            "says so (is_pretrained). Checks of the initialization are silent."
+        ),
+        spellings=("is_pretrained", "stored weights", "trained weights"),
+    ),
+    Word(
+        name="LoRA",
+        meaning=(
+            "Adapters of low rank that are trained beside frozen weights: W + (alpha / rank) B A. "
+            "--peft lora, --lora-rank and --lora-alpha describe them."
+        ),
+        spellings=("adapters", "adapter", "QLoRA"),
+        source="Hu et al., 2021 (arXiv 2106.09685)",
+    ),
+    Word(
+        name="ignored",
+        meaning=(
+            "A finding that --ignore, or a comment `# rksp: ignore RKSP503` in the run file, "
+            "leaves out of the report. A comment beside a setting is about the findings of that "
+            "line, one on a line of its own about the whole recipe. No file can hide an error."
+        ),
+        spellings=("ignore", "ignores it"),
     ),
     Word(
         name="evidence",
