@@ -61,7 +61,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "reproduce",
         "rksp.cli.reproduce:reproduce",
-        "Run a published experiment again and print a comparison as Markdown.",
+        "Print a published experiment beside our results, as Markdown.",
     ),
     (
         "schema",

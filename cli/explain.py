@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from rksp.cli.reproduce import NAMES as EXPERIMENTS
+from rksp.cli.reproduce import SHIPPED as EXPERIMENTS
 from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.said.table_text import shown
 

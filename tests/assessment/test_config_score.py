@@ -15,7 +15,6 @@ from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY
 from rksp.grid.cell import Options
 from rksp.grid.sweepers.gate import RiskGate
 from rksp.ground.errors import InputError
-from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support.benchmark_scripts import script
 
-from rksp.bench.spectra import compare_with_pydmd
 from rksp.ground.errors import InputError
+
+compare_with_pydmd = script("spectra").compare_with_pydmd
 
 
 def test_both_find_the_same_spectrum_and_every_stage_is_timed() -> None:

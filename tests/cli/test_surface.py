@@ -37,8 +37,8 @@ MODEL = "--allow-hub --max-params --trust-remote-code "
 
 OPTIONS = {
     "bench": "",
-    "bench score": "--rounds --states --width",
-    "checks": "--audit --format",
+    "bench score": "--rounds",
+    "checks": "--format",
     "confirm": RECIPE
     + MODEL
     + "--task --arm --bar --device --evidence --exit-zero --fault --format --keep --monitor "
@@ -60,7 +60,7 @@ OPTIONS = {
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",
     "report": "--format --output",
-    "reproduce": "--data --folder --output --stored --workers",
+    "reproduce": "--stored",
     "schema": "",
     "score": RECIPE
     + MEASURE

@@ -13,8 +13,6 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 def harness(name: str) -> ModuleType:
     """Return a module of the harness of faults."""
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))  # last: its names hide no package
     return importlib.import_module(f"faults.{name}")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from experiments.readings import read_readings, write_readings
 from rksp.confirm.arms import parse_arm
-from rksp.confirm.experiments.readings import read_readings, write_readings
 from rksp.confirm.trial import alarm_rules, seen, sum_up, train_arm
 from rksp.datasets.tasks import make_task
 from rksp.documents.confirm import TrialReport

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from rksp.confirm.experiments.tables import markdown
-from rksp.confirm.experiments.trials import Stored, Trial, small_trial
+from experiments.tables import markdown
+from experiments.trials import Stored, Trial, small_trial
 from rksp.confirm.profiles import PROFILED, Curve
 from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError

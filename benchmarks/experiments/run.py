@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from rksp.confirm.experiments import cost, table_1, tables
-from rksp.confirm.experiments.catalog import EXPERIMENTS, AnyExperiment
-from rksp.confirm.experiments.profiles import PRESETS
-from rksp.confirm.experiments.rows import Cost, shipped_rows, write_rows
-from rksp.confirm.experiments.trials import read_trials, run_trials
+from experiments import cost, table_1, tables
+from experiments.catalog import EXPERIMENTS, AnyExperiment
+from experiments.profiles import PRESETS
+from experiments.rows import Cost, shipped_rows, write_rows
+from experiments.trials import read_trials, run_trials
 from rksp.ground.errors import InputError
 from rksp.lab.run import Progress
 

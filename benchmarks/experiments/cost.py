@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import torch
 
-from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, PUBLISHED, RANDOM
-from rksp.confirm.experiments.rows import Cost
-from rksp.confirm.experiments.trials import Trial
+from experiments.catalog import ENERGY, EXPERIMENTS, PUBLISHED, RANDOM
+from experiments.rows import Cost
+from experiments.trials import Trial
 from rksp.datasets.tasks import make_task
 from rksp.models.zoo import build_member
 from rksp.watch.interventions.registry import make_intervention

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from rksp.confirm.experiments.tables import markdown
+from experiments.tables import markdown
 from rksp.models.zoo import build_member
 from rksp.spectra.model_profile import profile
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from experiments.failures import FAILURES, Failures, has_failed
+from experiments.rows import TrialRow
 from rksp.batch import IGNORED, Batch
-from rksp.confirm.experiments.failures import FAILURES, Failures, has_failed
-from rksp.confirm.experiments.rows import TrialRow
 from rksp.confirm.onset import departure
 from rksp.ground.errors import InputError, NotCovered
 from rksp.watch.faults.bad_batches import BadBatches

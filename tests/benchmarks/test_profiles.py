@@ -6,12 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.commands import left_with
 
-from rksp.cli.explain import explained
-from rksp.cli.reproduce import NAMES
-from rksp.confirm.experiments import run
-from rksp.confirm.experiments.profiles import PRESETS, PROFILES, ProfileRow
+from experiments import run
+from experiments.__main__ import main
+from experiments.profiles import PRESETS, PROFILES, ProfileRow
 from rksp.confirm.profiles import profile_curves
 from rksp.watch.monitors.base import Reading
 
@@ -81,8 +79,6 @@ def test_a_preset_trains_on_the_user_s_data(
     monkeypatch.setattr(run, "PRESETS", {name: replace(preset, settings=[short])})
     given = data(tmp_path)
     folder = tmp_path / "runs"
-    line = ["reproduce", name, "--data", str(given), "--folder", str(folder), "--workers", "1"]
-    assert left_with(line) == 0
+    main([name, "--data", str(given), "--folder", str(folder), "--workers", "1"])
     printed = capsys.readouterr().out
     assert "The paper gives M≈1" in printed and "| 0 | " in printed
-    assert explained(name)[1] == [("Shows", NAMES[name])]

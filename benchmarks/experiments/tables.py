@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scipy.stats import fisher_exact
 
+from experiments.rows import Cost, TrialRow, shipped_rows
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows
 from rksp.confirm.onset import GRADIENT_NORM
 from rksp.outcome import OutcomePolicy
 from rksp.watch.monitors.registry import MONITORS

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from experiments import tables
+from experiments.failures import FAILURES, Failures
+from experiments.profiles import PROFILES, Profiles
+from experiments.rows import TrialRow, to_rows
+from experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments import tables
-from rksp.confirm.experiments.failures import FAILURES, Failures
-from rksp.confirm.experiments.profiles import PROFILES, Profiles
-from rksp.confirm.experiments.rows import TrialRow, to_rows
-from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.datasets.tasks import make_task
 
 Paper = Mapping[str, float | str]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from experiments.trials import Stored
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.trials import Stored
 from rksp.confirm.onset import departure
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write
@@ -106,7 +105,7 @@ def shipped_rows(name: str, kind: type[AnyRow] = TrialRow) -> list[AnyRow]:
     Raises:
         ArtifactError: There are none.
     """
-    file = files("rksp.confirm") / "results" / f"{name}.json"
+    file = Path(__file__).parent / "results" / f"{name}.json"
     if not file.is_file():
-        raise ArtifactError(f"No results of {name!r} are shipped; run it with --folder.")
+        raise ArtifactError(f"No results of {name!r} are stored; run it with --folder.")
     return [kind.model_validate(row) for row in json.loads(file.read_text(encoding="utf-8"))]

@@ -11,12 +11,13 @@ from support.benchmark_scripts import script
 from support.commands import left_with
 
 import rksp.confirm
-from rksp.cli.reproduce import NAMES
-from rksp.confirm.experiments import catalog, cost, run, table_1, tables, trials
-from rksp.confirm.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
-from rksp.confirm.experiments.profiles import PRESETS, ProfileRow
-from rksp.confirm.experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
-from rksp.confirm.experiments.trials import Stored, Trial, read_trials, run_trials, store
+from experiments import catalog, cost, run, table_1, tables, trials
+from experiments.__main__ import main
+from experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
+from experiments.profiles import ProfileRow
+from experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
+from experiments.trials import Stored, Trial, read_trials, run_trials, store
+from rksp.cli.reproduce import SHIPPED, shipped_file
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 
@@ -140,7 +141,7 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
 
 
 def test_the_command_knows_the_catalog() -> None:
-    assert (*EXPERIMENTS, "cost", "table-1", *PRESETS) == tuple(NAMES)
+    assert (*EXPERIMENTS, "cost") == tuple(SHIPPED)
 
 
 # Every row a table is made of, by its content: a plan that changes makes shipped results foreign.
@@ -176,7 +177,7 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
     ("arguments", "said"),
     [
         (["kss"], "--folder"),
-        (["ksss"], "did you mean kss"),
+        (["ksss"], "invalid choice: 'ksss'"),
         (["kss", "--stored", "--folder", "."], "holds no trial"),
         (["cost", "--folder", "."], "has no trials"),
         (["table-1", "--stored"], "not stored"),
@@ -188,8 +189,24 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
 )
 def test_reproduce_says_what_it_needs(arguments, said, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["kss"], "give --stored"), (["ksss"], "did you mean kss")],
+)
+def test_the_command_says_where_an_experiment_is_trained(arguments, said, capsys) -> None:
     assert left_with(["reproduce", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "cost"])
+def test_the_shipped_tables_are_made_of_the_stored_rows(name) -> None:
+    assert shipped_file(name).read_text(encoding="utf-8") == run.reproduce(name, stored=True)
 
 
 @pytest.mark.parametrize("name", [*EXPERIMENTS, "cost"])
@@ -205,7 +222,7 @@ def test_what_is_trained_in_part_can_be_looked_at(tmp_path, monkeypatch, capsys)
     small = replace(EXPERIMENTS["msign"], setting=_small(), blocks=blocks)
     monkeypatch.setattr(run, "EXPERIMENTS", {"msign": small})
     store(_small(seed=0), tmp_path)
-    assert left_with(["reproduce", "msign", "--folder", str(tmp_path), "--stored"]) == 0
+    main(["msign", "--folder", str(tmp_path), "--stored"])
     printed = capsys.readouterr()
     assert "1 of 2 trials so far" in printed.err
     assert "| `baseline` | 0/1 | 0% | 0/1 |" in printed.out

@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from experiments.rows import TrialRow, to_rows
+from experiments.tables import REFERENCE, markdown
+from experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.arms import BASELINE
-from rksp.confirm.experiments.rows import TrialRow, to_rows
-from rksp.confirm.experiments.tables import REFERENCE, markdown
-from rksp.confirm.experiments.trials import DENSE, Trial, small_trial
 from rksp.confirm.onset import LOSS
 from rksp.outcome import OutcomePolicy
 

@@ -1,0 +1,1 @@
+"""The checks over public runs."""
