@@ -340,8 +340,9 @@ def test_importing_resolve_leaves_the_environment_alone():
     code = (
         "import os, sys; import rksp.models; assert 'transformers' not in sys.modules;"
         "from rksp.models.resolve import resolve; before = dict(os.environ); resolve('gpt2');"
-        "import huggingface_hub.constants as c;"
-        "assert c.HF_HUB_OFFLINE; assert dict(os.environ) == before"
+        "import huggingface_hub.constants as c; assert c.HF_HUB_OFFLINE;"
+        "changed = {name for name, _ in os.environ.items() ^ before.items()};"
+        "assert changed <= {'TORCHINDUCTOR_CACHE_DIR'}, changed"  # torch's own
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -97,5 +97,10 @@ def test_the_ci_script_does_what_the_readme_says():
     install = "-c constraints.txt '.[test]'"
     assert install in README
     assert install in script
-    assert "pytest -q" in README
-    assert "pytest -q" in script
+    assert "&& pytest -q\n" in README
+    assert script.endswith("\npytest -q\npytest -q -m slow\n")
+
+
+def test_the_test_command_leaves_out_what_the_readme_says(pytestconfig):
+    assert "`pytest -q -m slow` runs the others" in README
+    assert "not slow" in pytestconfig.getini("addopts")

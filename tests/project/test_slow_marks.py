@@ -15,7 +15,10 @@ def judged(monkeypatch: pytest.MonkeyPatch):
     def judge(seconds: float, *, is_slow: bool = False, is_ci: bool = True) -> pytest.TestReport:
         marker = pytest.mark.slow if is_slow else None
         item = SimpleNamespace(
-            nodeid="test_a.py::test_b", stash=pytest.Stash(), get_closest_marker=lambda _: marker
+            nodeid="test_a.py::test_b",
+            stash=pytest.Stash(),
+            user_properties=[],
+            get_closest_marker=lambda _: marker,
         )
         place = ("test_a.py", 1, "test_b")
         report = pytest.TestReport(item.nodeid, place, {}, "passed", None, "call")

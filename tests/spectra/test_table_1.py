@@ -42,7 +42,6 @@ def _profile(norm: str, seed: int) -> SpectralProfile:
     return spectra.finish()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm", "near_unit", "expansive", "radius"),
     [

@@ -96,6 +96,7 @@ def _overload(fault: str | None, seed: int) -> float:
     return statistics.median(r.value for r in loads)
 
 
+@pytest.mark.slow
 def test_a_router_without_its_balance_loss_overloads_experts_beside_its_twin() -> None:
     # The loss does not show it: a healthy twin is what tells. One seed may have little more.
     fault = f"aux_off:step={WARMUP}"
