@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = "3.0"
+SCHEMA_VERSION = "3.1"
 
 
 class Part(BaseModel):
@@ -85,7 +85,7 @@ class Document(Part):
     """
 
     kind: str
-    schema_version: Literal["3.0"] = SCHEMA_VERSION
+    schema_version: Literal["3.0", "3.1"] = SCHEMA_VERSION
     verdict: str
     gate: GateReport | None = None
     non_finite: list[str] = Field(default_factory=list)
