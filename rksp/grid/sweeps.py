@@ -77,7 +77,7 @@ def to_wandb(
             inner = inner.setdefault(place, {}).setdefault("parameters", {})
             place, *path = path
         inner[place] = dict(ranges.get(name, listed))
-    sweep = {"method": "grid", **head, "parameters": parameters}
+    sweep = {**head, "method": head.get("method", "grid"), "parameters": parameters}
     return yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True)
 
 

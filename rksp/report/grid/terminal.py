@@ -12,6 +12,7 @@ from rksp.recipe_files.said.assumptions import line_of
 from rksp.report.grid.settings import Settings, assumed_run, by_level
 
 _SHADES = "·░▒▓█"
+_MOST_POINTS = 10  # of a trade-off
 _MOST_NAMED = 3  # of the cells that one error stopped
 
 
@@ -31,11 +32,17 @@ def render(report: GridReport) -> str:
         lines += ["", "Learning rate against risk (cells that no other cell beats in both):"]
     for model, front in fronts.items():
         points = [f"{short(r['learning_rate'])} → {r['probability_failed']:.1%}" for r in front]
-        lines.append(f"  {called[model]}: {', '.join(points)}")
+        step = -(-len(points) // _MOST_POINTS)
+        rest = f" (every {_ordinal(step)} of {len(points)})" if step > 1 else ""
+        lines.append(f"  {called[model]}: {', '.join(points[::step])}{rest}")
     heat = _heat(report.risk_map)
     lines += ["", *heat] if heat else []
     lines += ["", line_of(report.assumed)] if report.assumed else []
     return "\n".join(lines) + "\n"
+
+
+def _ordinal(number: int) -> str:
+    return f"{number}{ {2: 'nd', 3: 'rd'}.get(number, 'th') }"
 
 
 def _not_shown(report: GridReport) -> list[str]:
