@@ -14,7 +14,7 @@ from rksp.documents.score import (
     ScoreReport,
     SeedReport,
 )
-from rksp.documents.verdict import decisive_finding, exceeds
+from rksp.documents.verdict import decisive_finding, exceeds, worst
 from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.recipe_files.said import table_text
@@ -156,14 +156,18 @@ def has_reasons(report: ScoreReport, risk: RiskAssessment | None) -> bool:
     return is_answered and bool(risk.contributions) and report.recipe.learning_rate is not None
 
 
-def decisive(seed: SeedReport) -> str:
-    """Say which assumptions decide the verdict: another plausible value would change it."""
+def decisive(report: ScoreReport, seed: SeedReport) -> str:
+    """Say which assumptions decide the verdict: another plausible value would change it.
+
+    Where a finding decides it, only what makes it worse still would.
+    """
     if seed.risk is None or can_not_tell(seed.risk):
         return ""
     turning = [
         other
         for other in seed.alternatives
         if other.verdict not in (seed.risk.verdict, "cannot tell")
+        and (reason(report) is None or worst(other.verdict, report.verdict) != report.verdict)
     ]
     worst_first = sorted(turning, key=lambda other: -(other.probability_failed or 0.0))
     shown = [f"{other.verdict} with {other.assumption}" for other in worst_first[:2]]

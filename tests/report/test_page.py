@@ -121,6 +121,15 @@ def test_an_error_is_the_first_word_and_the_reason_whatever_p_says():
         assert first.startswith("RISK  error RKSP304 (initial-loss); P(failed) ")
 
 
+def test_no_assumption_lifts_a_verdict_that_an_error_decides():
+    said = "the verdict depends on assumptions"
+    report = _decisive()
+    assert said in render(report, "text")
+    calm = with_risk(report, verdict="caution")
+    broken = judged(calm.model_copy(update={"findings": [finding("RKSP304", "error")]}))
+    assert broken.verdict == "risk" and said not in render(broken, "text")
+
+
 @pytest.mark.parametrize("number", [2, 7, 24])
 @pytest.mark.parametrize("fix", ["Do less.", "Do less. " * 20])
 def test_findings_that_are_not_shown_are_counted_and_v_shows_all(number, fix):

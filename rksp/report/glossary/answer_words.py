@@ -216,15 +216,7 @@ ANSWER_WORDS: tuple[Word, ...] = (
             "they cover: 3 ranges outside is three such widths beyond its nearer end. From 3 on "
             "rksp cannot tell."
         ),
-        spellings=("ranges outside the labelled runs", "range", "beyond the labelled runs"),
-    ),
-    Word(
-        name="labelled runs",
-        meaning=(
-            "The runs that the model of the edge is fitted to: ladders of learning rates of our "
-            "lab and of public sources, trained from random weights, each labelled failed or not."
-        ),
-        spellings=("labelled models", "labelled run"),
+        spellings=("ranges outside the labelled runs",),
     ),
     Word(
         name="the vocabulary",
@@ -249,7 +241,7 @@ ANSWER_WORDS: tuple[Word, ...] = (
             "The weights were trained before: they are read from the target's files, or the caller "
             "says so (is_pretrained). Checks of the initialization are silent."
         ),
-        spellings=("is_pretrained", "stored weights", "trained weights"),
+        spellings=("is_pretrained", "trained weights"),
     ),
     Word(
         name="LoRA",

@@ -43,7 +43,9 @@ def render(report: ScoreReport) -> str:
     if seed.spectra.layers:
         parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
     if report.recipe_origins:
-        parts += [f"> {plain(line)}" for line in (words.decisive(seed), report.assumed) if line]
+        parts += [
+            f"> {plain(line)}" for line in (words.decisive(report, seed), report.assumed) if line
+        ]
         rows = [
             (code(n), plain(value), plain(said)) for n, value, said in words.recipe_rows(report)
         ]

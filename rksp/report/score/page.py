@@ -156,7 +156,7 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     if noise := words.noise(report):
         yield _line(Text(f"  {noise}", style="yellow"))
     if report.assumed:
-        decisive = words.decisive(seed)
+        decisive = words.decisive(report, seed)
         if decisive:
             yield _line(Text(f"  {decisive}", style="yellow"))
         yield _line(Text(f"  {report.assumed}", style="dim"))

@@ -122,7 +122,7 @@ def _recipe(report: ScoreReport, seed: SeedReport) -> Iterator[Text]:
     """Yield the recipe with its origins, and the assumptions that decide the verdict."""
     for row in recipe_table(dict(report.recipe), report.recipe_origins):
         yield Text(row, no_wrap=True, overflow="ellipsis")
-    decisive = words.decisive(seed)
+    decisive = words.decisive(report, seed)
     if decisive:
         yield Text(decisive, style="yellow")
 
