@@ -53,12 +53,14 @@ class Batch:
         objective: How the model is run and judged; None means the default of
             `rksp.objective.run_pass`.
         given: The batch as the user wrote it.
+        is_whole: It cannot be cut into examples, as that of a graph cannot.
     """
 
     inputs: Tensor | tuple[object, ...] | dict[str, object]
     labels: Tensor | None
     objective: Objective | None = None
     given: object = None
+    is_whole: bool = False
 
     @property
     def is_judged(self) -> bool:
@@ -71,7 +73,9 @@ class Batch:
         return next((len(t) for t in tensors(self.inputs) if t.dim()), 0)
 
     def rows(self, start: int, stop: int) -> Batch:
-        """Return the examples from `start` to before `stop`."""
+        """Return the examples from `start` to before `stop`; all of a batch that is whole."""
+        if self.is_whole:
+            return self
         size = self.count
         inputs, labels, given = (
             rows_of(part, size, start, stop) for part in (self.inputs, self.labels, self.given)

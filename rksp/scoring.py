@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -12,7 +13,7 @@ from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
-from rksp.models.given import left_as_found, module_source
+from rksp.models.given import left_as_found, module_source, shown_fields
 from rksp.models.given_loss import Loss
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
@@ -30,7 +31,7 @@ def score(
     loss: Loss | None = None,
     *,
     lr: float | None = None,
-    is_pretrained: bool = False,
+    is_pretrained: bool | None = None,
     options: MeasureOptions | None = None,
     **measure: object,
 ) -> Result:
@@ -42,15 +43,18 @@ def score(
             unchanged.
         batch: Input for a module; a model of Hugging Face needs none. The first dimension of every
             tensor counts the examples, at least two. It is (inputs, …, target); a dict of keyword
-            arguments with `labels`; or a tensor, such as token ids `[batch, length]` int64.
-        recipe: How the model is to be trained: fields of `rksp.Recipe`; default its defaults.
+            arguments with `labels`; or a tensor, such as token ids `[batch, length]` int64. Arrays
+            of numpy count as tensors, and a `DataLoader` as its first batch.
+        recipe: How the model is to be trained: fields of `rksp.Recipe`. A module and its batch give
+            those that it leaves out, as far as they show them: precision, adapters, sizes of the
+            batch; the others have their defaults.
         loss: Returns a scalar tensor. It is called with the model's output, and with the target for
             a tuple or the whole batch otherwise. The default loss is: a Lightning module's own
             `training_step`; the loss that the model returns; cross-entropy for integer targets;
             the mean squared error for floating targets; next-token cross-entropy for token ids.
         lr: The learning rate, in place of the recipe's.
-        is_pretrained: The module holds trained weights, so checks of the initialization are
-            skipped.
+        is_pretrained: The module holds trained weights, which no labelled run has, and checks of
+            the initialization are skipped; default what the weights and the loss show.
         options: How it is measured.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
@@ -62,7 +66,7 @@ def score(
         NotCovered: A target without a batch has no residual stream of constant width.
     """
     recipe = _recipe(recipe, lr)
-    origins = origins_of_flags(recipe, dict.fromkeys(recipe.model_fields_set, "given"))
+    typed = dict.fromkeys(recipe.model_fields_set, "given")
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
     for name in measure.keys() & Recipe.model_fields.keys():
@@ -72,12 +76,18 @@ def score(
         options = checked(MeasureOptions, measure, noun="option")
     if isinstance(target, nn.Module):
         source = module_source(target, batch, loss, is_pretrained=is_pretrained, seed=options.seed)
+        shown = shown_fields(target, source.batch)
+        source = replace(source, notes=(*source.notes, *_contradictions(recipe, shown)))
+        found = {name: value for name, value in shown.items() if name not in typed}
+        recipe = Recipe.parse(recipe.model_dump(exclude_unset=True) | found)
+        typed |= dict.fromkeys(found, "the module")
     elif batch is not None or loss is not None:
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
     else:
         counts = options.evidence != "config"
         source = target if isinstance(target, ModelSource) else resolve(str(target), counts=counts)
         source = source.at(options.seed)
+    origins = origins_of_flags(recipe, typed)
     with nullcontext() if source.model is None else left_as_found(source.model):
         evaluation, probe = evaluate(
             source, recipe, options, alternatives=alternatives(recipe, origins)
@@ -85,6 +95,18 @@ def score(
     shown = "nothing" if probe is None else probe.description
     report = score_report(source, recipe, [evaluation], shown)
     return Result(with_origins(report, origins))
+
+
+def _contradictions(recipe: Recipe, shown: Mapping[str, object]) -> list[str]:
+    """Say where a given recipe contradicts what the module shows; the recipe is judged."""
+    return [
+        f"The module shows {name} {shown[name]}, but the recipe says {getattr(recipe, name)}; "
+        "the recipe was judged."
+        for name in ("precision", "peft")
+        if name in shown
+        and name in recipe.model_fields_set
+        and getattr(recipe, name) != shown[name]
+    ]
 
 
 def _recipe(recipe: Recipe | Mapping[str, object] | None, lr: float | None) -> Recipe:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
 
+_LEARNED = 0.5  # nats below a uniform guess; random weights lie at it or above
 NOTHING_RAN = "the evidence is the configuration; nothing was run"
 
 
@@ -55,6 +56,23 @@ class Evidence:
     seconds: dict[str, float] = field(default_factory=dict)
     stream: Stream | None = None
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the weights were trained before: they are stored, or a module predicts well."""
+        if self.source.is_pretrained or self.profile is None or self.source.kind != "module":
+            return self.source.is_pretrained
+        loss, guess = self.profile.forward.loss, self.profile.forward.uniform_loss
+        return loss is not None and guess is not None and loss < guess - _LEARNED
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the model reads tokens, as far as its own batch shows."""
+        if self.source.batch is None:
+            return True
+        from rksp.models.given_loss import tokens_of
+
+        return tokens_of(self.source.batch.inputs) is not None
 
     def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
         """Return the response to the recipe's first update; recipes that agree on it share it."""

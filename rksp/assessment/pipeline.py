@@ -136,7 +136,8 @@ def judge(
         start_here=trusted and trusted.start_here,
         do_not_exceed=trusted and trusted.do_not_exceed,
         likely_edge=trusted and trusted.likely_edge,
-        is_pretrained=evidence.source.is_pretrained,
+        is_pretrained=evidence.is_trained,
+        reads_tokens=evidence.reads_tokens,
     )
     return Evaluation(
         seed=evidence.options.seed,
@@ -173,7 +174,7 @@ def _assess(
         broken = not_finite(seen, response)
     if broken is not None:
         return certain_failure(broken, evidence.tier, steps=steps, learning_rate=rate, **bars)
-    choice = choose_model(recipe, is_pretrained=evidence.source.is_pretrained)
+    choice = choose_model(recipe, is_pretrained=evidence.is_trained)
     if choice.model == "none":
         return untold(choice.reasons, features.tier, steps=steps, **bars)
     if seen is None:

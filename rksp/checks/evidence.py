@@ -48,6 +48,7 @@ class CheckEvidence:
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
+        reads_tokens: The model reads tokens, so that rates of language models can be compared.
     """
 
     recipe: Recipe
@@ -60,6 +61,7 @@ class CheckEvidence:
     do_not_exceed: float | None = None
     likely_edge: float | None = None
     is_pretrained: bool = False
+    reads_tokens: bool = True
     _known: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, need: Need) -> bool:
@@ -187,10 +189,12 @@ class CheckEvidence:
 
         The reference is 6e-4 · (active parameters / 125M)^-0.32, a straight line in logarithms
         through the ends of Brown et al., 2020, Table 2.1. It is a convention, not a limit. None
-        without a rate or a size, for fine-tuning, under μP, and for optimizers unlike Adam.
+        without a rate or a size, for fine-tuning, under μP, without tokens, and for optimizers
+        unlike Adam.
         """
         rate, size = self.recipe.learning_rate, self.active_parameters
         is_comparable = optimizer_spec(self.recipe.optimizer).rates.over_adamw == 1.0
+        is_comparable &= self.reads_tokens
         if rate is None or not size or self.is_fine_tuning or not is_comparable:
             return None
         return None if self.scales_rates_by_width else rate / published_rate(size)

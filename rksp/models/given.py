@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader
 
 from rksp.batch import Batch, mapped
 from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory
 from rksp.models.auto import choose_class
-from rksp.models.given_loss import GivenLoss, Loss, split_batch
+from rksp.models.given_loss import GivenLoss, Loss, split_batch, tokens_of
+from rksp.models.module_facts import (
+    adapters_of,
+    is_trained,
+    precision_of,
+    trained_share,
+    unwrapped,
+)
 from rksp.models.source import Kind, ModelSource, Task, hash_config
 
 _MAX_PARAMS = 2e9
 _NEW_STATISTICS = (
     "Batch norms were measured with their initial statistics, not with those of a batch.",
 )
+
+
+_TRAINED = (
+    "The weights were trained before, by their norms, their name or their frozen part; if not, "
+    "give is_pretrained=False."
+)
+_WHOLE = "The model cannot run on a part of the batch, cut along dimension 0: it was used whole."
 
 
 def module_source(
@@ -35,7 +51,7 @@ def module_source(
     task: Task | None = None,
     seed: int = 0,
     max_params: float = _MAX_PARAMS,
-    is_pretrained: bool = False,
+    is_pretrained: bool | None = None,
 ) -> ModelSource:
     """Make a source from a model in memory, which is neither copied nor changed.
 
@@ -48,7 +64,7 @@ def module_source(
         task: As in `ModelSource`.
         seed: As in `ModelSource`.
         max_params: As in `ModelSource`.
-        is_pretrained: As in `ModelSource`.
+        is_pretrained: As in `ModelSource`; default what the weights show.
 
     Returns:
         The source.
@@ -56,15 +72,23 @@ def module_source(
     Raises:
         InputError: The model cannot be used, or has no batch or no loss.
     """
+    model = unwrapped(model)
     target = target or type(model).__name__
     _check_model(model, target)
     config = _config(model)
     notes = _NEW_STATISTICS if any(map(_has_new_statistics, model.modules())) else ()
+    if is_pretrained is None and (is_pretrained := is_trained(model, config)):
+        notes = (*notes, _TRAINED)
+    if (share := trained_share(model)) < 1:
+        notes = (*notes, f"{share:.2g} of the parameters are trained; the others are frozen.")
     if any(p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()):
         model = copy.deepcopy(model).float()
         notes = (*notes, "A copy of the model in float32 was measured.")
     if batch is None and loss is not None:
         raise InputError(f"{target} has a loss but no batch; give the batch for the loss.")
+    own = None if batch is None else given_batch(model, batch, loss)
+    if own is not None and own.is_whole:
+        notes = (*notes, _WHOLE)
     return ModelSource(
         target=target,
         kind=kind,
@@ -79,7 +103,7 @@ def module_source(
         seed=seed,
         construct=lambda: copy.deepcopy(model),
         model=model,
-        batch=None if batch is None else given_batch(model, batch, loss),
+        batch=own,
     )
 
 
@@ -138,7 +162,8 @@ def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
         raise InputError(f"loss is a {type(loss).__name__}; give a function that returns a scalar.")
     device = next(model.parameters()).device
     given = mapped(
-        given, lambda t: t.to(device, torch.float32 if t.is_floating_point() else t.dtype)
+        _as_tensors(given),
+        lambda t: t.to(device, torch.float32 if t.is_floating_point() else t.dtype),
     )
     inputs, target = split_batch(model, given)
     batch = Batch(inputs=inputs, labels=target, objective=GivenLoss(loss), given=given)
@@ -147,7 +172,54 @@ def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
             f"The batch holds {batch.count} example; give two or more, counted by the first "
             "dimension of its tensors."
         )
-    return batch
+    return replace(batch, is_whole=not _can_be_cut(model, batch))
+
+
+def _as_tensors(given: object) -> object:
+    """Return a batch of tensors: the first of a loader, and arrays of numpy as tensors."""
+    if isinstance(given, DataLoader):
+        with torch.random.fork_rng(devices=[]):
+            return _as_tensors(next(iter(given)))
+    if isinstance(given, np.ndarray):
+        return torch.as_tensor(given)
+    if isinstance(given, Mapping):
+        return {key: _as_tensors(part) for key, part in given.items()}
+    if type(given) in (tuple, list):
+        return type(given)(_as_tensors(part) for part in given)
+    return given
+
+
+def _can_be_cut(model: nn.Module, batch: Batch) -> bool:
+    """Tell whether a model that runs on a batch also runs on its first example."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with left_as_found(model), torch.no_grad():
+            model.eval()
+            return _runs(model, batch.rows(0, 1)) or not _runs(model, batch)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for buffer, before in buffers:
+            buffer.data.copy_(before)
+
+
+def _runs(model: nn.Module, batch: Batch) -> bool:
+    try:
+        batch.objective(model, batch)
+    except Exception:  # code of the user, which may raise anything; measuring says what
+        return False
+    return True
+
+
+def shown_fields(model: nn.Module, batch: Batch | None) -> dict[str, object]:
+    """Return the fields of the recipe that a module and its batch show, by name."""
+    shown: dict[str, object] = {"precision": precision_of(model), "peft": adapters_of(model)}
+    if batch is not None:
+        shown["batch_size"] = batch.count
+        tokens = tokens_of(batch.inputs)
+        shown["sequence_length"] = None if tokens is None else max(2, tokens.shape[1])
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def given_probe(batch: Batch) -> Probe:
@@ -208,6 +280,8 @@ def _has_new_statistics(module: nn.Module) -> bool:
 
 def _config(model: nn.Module) -> object | None:
     """Return the configuration of a Hugging Face model, without importing transformers."""
+    if any(kind.__name__ == "PeftModel" for kind in type(model).__mro__):
+        model = model.get_base_model()
     is_hugging_face = any(kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__)
     return model.config if is_hugging_face else None
 

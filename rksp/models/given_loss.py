@@ -141,7 +141,7 @@ def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
         raise InputError(f"The model returns no floating tensor to compute a loss from; {_HOW}.")
     target = batch.labels
     if target is None:
-        tokens = _tokens(batch.inputs)
+        tokens = tokens_of(batch.inputs)
         if tokens is None or output.dim() != 3 or output.shape[:2] != tokens.shape:
             raise InputError(
                 f"The batch has no target and the model has no loss of its own; {_HOW}."
@@ -160,7 +160,7 @@ def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
     raise InputError(f"No loss is known: {shapes}; {_HOW}.")
 
 
-def _tokens(inputs: object) -> Tensor | None:
+def tokens_of(inputs: object) -> Tensor | None:
     """Return the token ids `[batch, length]` if the inputs are tokens."""
     if isinstance(inputs, Mapping):
         inputs = next((inputs[name] for name in _TOKENS if name in inputs), None)
@@ -172,7 +172,7 @@ def _is_over_classes(output: Tensor | None, batch: Batch) -> bool:
     """Tell whether an output is logits: integer targets or tokens line up with its rows."""
     if output is None or output.dim() < 2 or output.shape[-1] < 2:
         return False
-    target = _tokens(batch.inputs) if batch.labels is None else batch.labels
+    target = tokens_of(batch.inputs) if batch.labels is None else batch.labels
     if target is None or target.is_floating_point():
         return False
     return output.shape[:-1] == target.shape
