@@ -94,14 +94,20 @@ def pack(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The Parquet file to write.")],
 ) -> None:
-    """Pack stored ladders into one Parquet file with one labelled row per run."""
+    """Pack stored ladders into one Parquet file with one labelled row per run.
+
+    Ladders of fine-tuning go into a file of their own.
+    """
     from rksp.lab.collection import build_collection
+    from rksp.lab.contents import hold_fine_tuning
+    from rksp.lab.fine_tuning.table import pack_fine_tuning
 
     if output.suffix != ".parquet":
         raise InputError(
             f"A collection is a .parquet file, but {output} is not; end its name in .parquet."
         )
-    count = build_collection(sources, output)
+    is_tuned = all(hold_fine_tuning(source) for source in sources)
+    count = (pack_fine_tuning if is_tuned else build_collection)(sources, output)
     typer.echo(f"{count} runs in {output}, {output.stat().st_size / 1e6:.2f} MB.")
 
 
@@ -112,11 +118,20 @@ def card(
         typer.Argument(help="A packed collection; the default is the one that rksp ships."),
     ] = None,
 ) -> None:
-    """Print the data card of a collection as Markdown."""
+    """Print the data card of a collection as Markdown; that of all shipped ladders by default."""
     from rksp.lab.card import data_card
     from rksp.lab.collection import read_collection
+    from rksp.lab.contents import hold_fine_tuning
+    from rksp.lab.fine_tuning.card import fine_tuning_card
+    from rksp.lab.fine_tuning.table import read_fine_tuning
 
-    typer.echo(data_card(read_collection(collection)), nl=False)
+    is_tuned = collection is not None and hold_fine_tuning(collection)
+    if not is_tuned:
+        typer.echo(data_card(read_collection(collection)), nl=False)
+    if collection is None:
+        typer.echo()
+    if collection is None or is_tuned:
+        typer.echo(fine_tuning_card(read_fine_tuning(collection)), nl=False)
 
 
 @app.command()

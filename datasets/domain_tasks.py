@@ -15,9 +15,12 @@ from torch import Tensor
 from rksp.batch import IGNORED, Batch
 from rksp.datasets.corpora import digit_images
 from rksp.datasets.domains import (
+    MODULES,
     Part,
     domain_tokens,
     enciphered,
+    module_source,
+    tokens_of,
 )
 from rksp.datasets.tasks import Head, Task, label_entropy
 from rksp.ground.errors import InputError, nearest
@@ -28,6 +31,7 @@ _EXAMPLES_SEED = 20_261_124
 _TRAINING_IMAGES = 1400  # of 1,797
 _SOURCES = ("late_plays", "docs", "code", "cipher")
 _HIDDEN = 0.15
+_MODULES = 5  # to tell apart: another number of classes than that of the other tasks
 
 
 def _starts(tokens: Tensor, length: int, examples: int | None) -> Tensor:
@@ -174,6 +178,12 @@ def origin(*, part: Part, length: int = 64, examples: int | None = None) -> Task
     return _classes("origin", texts, part, length, examples)
 
 
+def module(*, part: Part, length: int = 64, examples: int | None = None) -> Task:
+    """Make a task of telling the sources of five modules of Python's library apart."""
+    texts = [tokens_of(module_source(name), part) for name in MODULES[:_MODULES]]
+    return _classes("module", texts, part, length, examples)
+
+
 def mirrored(*, part: Part, length: int = 64, examples: int | None = None) -> Task:
     """Make a task of telling the late plays from the same text with every word reversed."""
     text = domain_tokens("late_plays", part)
@@ -233,6 +243,7 @@ DOMAIN_TASKS: dict[str, Callable[..., Task]] = {
     "filled_byte": filled_byte,
     "translation": translation,
     "origin": origin,
+    "module": module,
     "mirrored": mirrored,
     "digit_views": digit_views,
 }

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from rksp.lab.collection import trivial_loss
+from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.grid import LadderGrid, read_ladder_plan
 from rksp.lab.ladder import LadderRun
+from rksp.lab.markdown import percent, span, table
 from rksp.lab.plan import Plan
 from rksp.outcome import Outcome, OutcomePolicy
 
@@ -28,9 +30,10 @@ _ORDER = tuple(Outcome)
 
 
 def shipped_plans() -> list[Plan | LadderGrid]:
-    """Return the plans that are part of rksp, sorted by file name."""
+    """Return the plans of the collection that are part of rksp, sorted by file name."""
     folder = Path(str(files("rksp.datasets") / "plans"))
-    return [read_ladder_plan(path) for path in sorted(folder.glob("*.yaml"))]
+    plans = (read_ladder_plan(path) for path in sorted(folder.glob("*.yaml")))
+    return [plan for plan in plans if not isinstance(plan, FineTuningPlan)]
 
 
 def data_card(
@@ -56,7 +59,7 @@ def data_card(
     failed = sum(outcome.is_failure for outcome in outcomes)
     sections = [
         "# The collection of labelled training runs",
-        f"{len(outcomes)} runs in {len(ladders)} ladders, {_percent(failed, len(outcomes))} % "
+        f"{len(outcomes)} runs in {len(ladders)} ladders, {percent(failed, len(outcomes))} % "
         f"failed (diverged or on a bad plateau), labelled by policy `{policy.name}`.",
         "## Outcomes\n\n" + _outcome_table(ladders, labels, "family", lambda s: s.family),
         _outcome_table(ladders, labels, "task", lambda s: s.task),
@@ -114,14 +117,14 @@ def recall_table(
         cells = [diverged[family, rate] for rate in rates]
         ours = [bad for cell in cells for bad in cell]
         ratios = (f"{sum(cell)}/{len(cell)}" for cell in cells)
-        total = f"{_percent(sum(ours), len(ours))} % of {len(ours)}"
+        total = f"{percent(sum(ours), len(ours))} % of {len(ours)}"
         lines.append([family, *ratios, total, f"{share:g} % of {runs}"])
     header = ["family", *(f"LR {rate:g}" for rate in rates), "ours", "published"]
     return (
         f"Diverged (loss above {policy.max_loss:g}, gradient norm above {policy.max_grad_norm:g}, "
         "or not finite) of trained, at the plan's own rates. The published column pools sizes and "
         "rates that the paper does not list run by run, so only the direction can be compared.\n\n"
-        + _table(header, lines)
+        + table(header, lines)
     )
 
 
@@ -137,10 +140,10 @@ def _outcome_table(
     for name in sorted(counts):
         runs = counts[name].total()
         failed = sum(counts[name][o] for o in _ORDER if o.is_failure)
-        shares = [_percent(counts[name][o], runs) for o in _ORDER]
-        lines.append([name, str(sizes[name]), str(runs), *shares, _percent(failed, runs)])
+        shares = [percent(counts[name][o], runs) for o in _ORDER]
+        lines.append([name, str(sizes[name]), str(runs), *shares, percent(failed, runs)])
     names = [f"{'plateau' if o is Outcome.FAILED_PLATEAU else o} %" for o in _ORDER]
-    return _table([title, "ladders", "runs", *names, "all failed %"], lines)
+    return table([title, "ladders", "runs", *names, "all failed %"], lines)
 
 
 def _edge_table(
@@ -161,7 +164,7 @@ def _edge_table(
             cells = [f"{v:.2g}" for v in np.quantile(found, [0, 0.1, 0.5, 0.9, 1])]
         lines.append([name, str(len(edges[name])), *cells, str(without[name])])
     header = [title, "ladders that fail", "lowest", "10 %", "median", "90 %", "highest"]
-    return _table([*header, "never failed"], lines)
+    return table([*header, "never failed"], lines)
 
 
 def _learned_table(ladders: Sequence[LadderRun], policy: OutcomePolicy) -> str:
@@ -177,27 +180,27 @@ def _learned_table(ladders: Sequence[LadderRun], policy: OutcomePolicy) -> str:
             task,
             str(total[task]),
             "—" if unknown[task] else str(learned[task]),
-            "—" if unknown[task] else _percent(learned[task], total[task]),
+            "—" if unknown[task] else percent(learned[task], total[task]),
         ]
         for task in sorted(total)
     ]
-    return _table(["task", "ladders", "that learned", "%"], lines)
+    return table(["task", "ladders", "that learned", "%"], lines)
 
 
 def _ranges(ladders: Sequence[LadderRun]) -> str:
     specs = [ladder.spec for ladder in ladders]
     recipes = [spec.recipe for spec in specs]
     lines = [
-        ["learning rate", _span(rate for ladder in ladders for rate in ladder.rates)],
-        ["width", _span(spec.shape["hidden_size"] for spec in specs)],
-        ["depth", _span(spec.shape["num_hidden_layers"] for spec in specs)],
-        ["init std", _span(spec.shape.get("init_std", 0.02) for spec in specs)],
+        ["learning rate", span(rate for ladder in ladders for rate in ladder.rates)],
+        ["width", span(spec.shape["hidden_size"] for spec in specs)],
+        ["depth", span(spec.shape["num_hidden_layers"] for spec in specs)],
+        ["init std", span(spec.shape.get("init_std", 0.02) for spec in specs)],
         ["init scheme", _census(spec.shape.get("init_scheme", "normal") for spec in specs)],
-        ["steps", _span(recipe.max_steps for recipe in recipes)],
-        ["warm-up share", _span(recipe.warmup_steps / recipe.max_steps for recipe in recipes)],
+        ["steps", span(recipe.max_steps for recipe in recipes)],
+        ["warm-up share", span(recipe.warmup_steps / recipe.max_steps for recipe in recipes)],
         ["schedule", _census(recipe.schedule for recipe in recipes)],
-        ["sequences per batch", _span(recipe.batch_size for recipe in recipes)],
-        ["tokens per sequence", _span(recipe.sequence_length for recipe in recipes)],
+        ["sequences per batch", span(recipe.batch_size for recipe in recipes)],
+        ["tokens per sequence", span(recipe.sequence_length for recipe in recipes)],
         ["clipping", _census(recipe.max_grad_norm or "none" for recipe in recipes)],
         ["weight decay", _census(recipe.weight_decay for recipe in recipes)],
         ["Adam β1", _census(recipe.adam_beta1 for recipe in recipes)],
@@ -205,7 +208,7 @@ def _ranges(ladders: Sequence[LadderRun]) -> str:
         ["Adam ε", _census(recipe.adam_epsilon for recipe in recipes)],
         ["precision", _census(recipe.precision for recipe in recipes)],
     ]
-    return _table(["", "range, or values with their ladders"], lines)
+    return table(["", "range, or values with their ladders"], lines)
 
 
 def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | LadderGrid]) -> str:
@@ -246,27 +249,14 @@ def _limits(ladders: Sequence[LadderRun]) -> str:
             "noise between seeds shows only between ladders.",
             "- There is no real failure of hardware or data: every run is a healthy program with a "
             "choice of hyperparameters.",
-            "- There is no fine-tuning, no pretrained weights and no reinforcement learning.",
+            "- There is no reinforcement learning, and every model starts from its initialization; "
+            "ladders of fine-tuning are a file of their own.",
             "- A bad final loss counts as undertrained below the best rate and as failed above it: "
             "near the best rate of a flat ladder that distinction is weak.",
         ]
     )
 
 
-def _span(values: Iterable[float]) -> str:
-    found = list(values)
-    return f"{min(found):.3g} to {max(found):.3g}"
-
-
 def _census(values: Iterable[object]) -> str:
     counts = Counter(str(value) for value in values)
     return ", ".join(f"{name} ({counts[name]})" for name in sorted(counts))
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}" if whole else "—"
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *lines])

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from rksp.datasets.domain_tasks import PADDING
+from rksp.errors import InputError
 from rksp.lab.fine_tuning.spec import FineTuningSpec
 from rksp.models.adapters import with_adapters
 from rksp.models.configuration import quiet
@@ -44,6 +45,11 @@ def _with_fresh_head(spec: FineTuningSpec, home: Path) -> nn.Module:
     import transformers
 
     task = spec.new_task("held_out")
+    if task.num_classes == spec.base.old_task("held_out").num_classes:
+        raise InputError(
+            f"{task.name} has as many classes as the base model's own task, so its head would be "
+            "loaded and not fresh; take another task."
+        )
     kind = (
         transformers.AutoModelForImageClassification
         if task.head == "image"

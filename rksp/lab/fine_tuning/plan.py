@@ -44,10 +44,21 @@ class PlannedTask(_Strict):
     batch_sizes: _Counts | None = None
 
 
+class BaseTraining(_Strict):
+    """How the base models of one width are trained."""
+
+    steps: _Count
+    learning_rate: _Positive
+
+
 class Kind(_Strict):
-    """A kind of model: what its members learn first, and what they are tuned on then."""
+    """A kind of model: what its members learn first, and what they are tuned on then.
+
+    `training` replaces the plan's training of base models.
+    """
 
     old: PlannedTask
+    training: BaseTraining | None = None
     new: Annotated[list[PlannedTask], Field(min_length=1)]
 
 
@@ -64,13 +75,6 @@ class Pretrained(_Strict):
     linear: Annotated[list[str], Field(min_length=1)]
     tie_word_embeddings: bool = False
     depth: _Count | None = None
-
-
-class BaseTraining(_Strict):
-    """How the base models of one width are trained."""
-
-    steps: _Count
-    learning_rate: _Positive
 
 
 class FineTuningPlan(_Strict):
@@ -122,7 +126,8 @@ class FineTuningPlan(_Strict):
     def base(self, family: str, width: int) -> BaseSpec:
         """Return the base model of a family and width."""
         member = self.pretrained[family]
-        old, training = self.kinds[member.kind].old, self.bases[width]
+        kind = self.kinds[member.kind]
+        old, training = kind.old, kind.training or self.bases[width]
         longest = max(self.sequence_lengths)
         return BaseSpec(
             family=family,

@@ -33,18 +33,19 @@ _NUMBERS = (
     *("learning_rate", "seconds", "final_train", "excess", "held_out_new", "held_out_old"),
     *("best_rate", "edge_low", "edge_high"),
 )
+_MEASURED = {f"measured_{name}": name for name in MEASURED}  # by column
 _FIELDS = {
     **dict.fromkeys(_TEXT, "text"),
     **dict.fromkeys(_COUNTS, "count"),
     "fresh_head": "flag",
-    **dict.fromkeys((*_NUMBERS, *MEASURED), "number"),
+    **dict.fromkeys((*_NUMBERS, *_MEASURED), "number"),
     **dict.fromkeys(CURVES, "curve"),
 }
 # What the others are computed from.
 _READ = (
     *("ladder", "spec", "provenance", "parameters", "trained_parameters", "base_held_out"),
     *("base_trivial", "base_seconds", "before_new", "before_old", "learning_rate", "seconds"),
-    *("held_out_new", "held_out_old", *MEASURED, *CURVES),
+    *("held_out_new", "held_out_old", *_MEASURED, *CURVES),
 )
 
 
@@ -99,7 +100,7 @@ def _rows(ladder: FineTunedLadder, policy: OutcomePolicy) -> Iterator[dict[str, 
         "best_rate": judged.best_rate,
         "edge_low": low,
         "edge_high": high,
-        **{name: ladder.measured.get(name) for name in MEASURED},
+        **{column: ladder.measured.get(name) for column, name in _MEASURED.items()},
     }
     for index, rate in enumerate(ladder.rates):
         yield shared | {
@@ -183,7 +184,7 @@ def _ladder(columns: dict[str, list]) -> FineTunedLadder:
         ),
         trained_parameters=first["trained_parameters"],
         before=HeldOut(new=first["before_new"], old=first["before_old"]),
-        measured={name: first[name] for name in MEASURED},
+        measured={name: first[column] for column, name in _MEASURED.items()},
         rates=tuple(columns["learning_rate"]),
         seconds=tuple(columns["seconds"]),
         after=tuple(

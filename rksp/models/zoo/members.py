@@ -208,7 +208,9 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = 
     ),
     "mamba": ("mamba", "causal-lm", _mamba),
     "bert": ("bert", "masked-lm", _bert),
-    "roberta": ("roberta", "masked-lm", _roberta),
+    # Masked bytes teach a small encoder no more than their frequencies; as a classifier it learns.
+    "bert_classifier": ("bert", "text-classification", _with(_bert, num_labels=4)),
+    "roberta_classifier": ("roberta", "text-classification", _with(_roberta, num_labels=4)),
     "t5": ("t5", "seq2seq", _t5),
     "bart": ("bart", "seq2seq", _bart),
     "vit": ("vit", "image-classification", _vit),
@@ -260,6 +262,7 @@ def _build_hf(family: str, shape: Shape) -> nn.Module:
         AutoModelForImageClassification,
         AutoModelForMaskedLM,
         AutoModelForSeq2SeqLM,
+        AutoModelForSequenceClassification,
     )
 
     model_type, head, arguments = HF_FAMILIES[family]
@@ -267,6 +270,7 @@ def _build_hf(family: str, shape: Shape) -> nn.Module:
         "causal-lm": AutoModelForCausalLM,
         "masked-lm": AutoModelForMaskedLM,
         "seq2seq": AutoModelForSeq2SeqLM,
+        "text-classification": AutoModelForSequenceClassification,
         "image-classification": AutoModelForImageClassification,
     }[head]
     config = AutoConfig.for_model(model_type, **arguments(shape))

@@ -1,0 +1,28 @@
+"""Tell which ladders a folder or file holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rksp.errors import InputError
+from rksp.files import read_text
+from rksp.lab.fine_tuning.store import SCHEMA
+from rksp.lab.parquet import schema_of
+from rksp.lab.store import MOST_BYTES
+
+
+def hold_fine_tuning(source: Path) -> bool:
+    """Tell whether a folder, a ladder's file or a packed file holds ladders of fine-tuning.
+
+    What cannot be read does not; whoever reads it then says what is wrong with it.
+    """
+    if source.suffix == ".parquet":
+        return schema_of(source) == SCHEMA if source.is_file() else False
+    path = next(iter(sorted(source.glob("*.json"))), None) if source.is_dir() else source
+    if path is None:
+        return False
+    try:
+        return json.loads(read_text(path, MOST_BYTES)).get("schema") == SCHEMA
+    except (InputError, ValueError, AttributeError, RecursionError):
+        return False
