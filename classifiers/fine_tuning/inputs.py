@@ -62,7 +62,7 @@ class FineTuningInputs:
         final_share: Last rate over the peak rate.
         optimizer: adamw stands for Adam and its 8-bit and paged relatives.
         source: Whose runs these are; a name that was revealed, else "".
-        model: Which checkpoint; only the fit asks.
+        model: Which checkpoint; only the fit asks. Another one is part of the spread.
     """
 
     method: str = "full"
@@ -135,8 +135,7 @@ def terms(inputs: FineTuningInputs) -> Iterator[Term]:
     if inputs.family:
         yield Term("family", f"{trained}/{inputs.family}")
     yield Term("source", f"{trained}/{inputs.source}")
-    if inputs.model:
-        yield Term("model", f"{trained}/{inputs.model}")
+    yield Term("model", f"{trained}/{inputs.model}")
     if inputs.optimizer != "adamw":
         yield Term("optimizer", f"any/{inputs.optimizer}")
     yield from _numbers(inputs, trained)

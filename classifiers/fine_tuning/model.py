@@ -125,8 +125,9 @@ class FineTuningModel:
         found: dict[str, float] = {}
         for name, term, _ in self.counted(inputs, response):
             amount = term.value * self.mean.get(name, self.stated.get(name, 0.0))
-            key = f"{term.factor} {term.level}"
-            found[key] = found.get(key, 0.0) + amount
+            if amount:
+                key = f"{term.factor} {term.level}"
+                found[key] = found.get(key, 0.0) + amount
         return found
 
     def _distribution(self, inputs: FineTuningInputs, response: str) -> RateDistribution:
