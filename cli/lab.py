@@ -211,3 +211,35 @@ def evaluate(
 
         deployed = deployed_features(ladders, probes, collection)
     typer.echo(fit_and_evaluate(ladders, deployed), nl=False)
+
+
+_ROWS = typer.Argument(help="Files of public ladders, recipes and runs, one JSON object a line.")
+
+
+@app.command("fit-fine-tuning")
+def fit_fine_tuning(
+    rows: Annotated[list[Path], _ROWS],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model to write.")],
+) -> None:
+    """Fit the model of fine-tuning to ROWS; the same rows give the same bytes."""
+    from rksp.classifiers.fine_tuning_fit.left_out import shipped_model
+    from rksp.classifiers.fine_tuning_fit.public_rows import public_ladders, read_public_rows
+
+    check_writable(output)
+    ladders = public_ladders(read_public_rows(rows))
+    atomic_write(output, shipped_model(ladders).to_json())
+    typer.echo(f"Fitted on {len(ladders)} ladders, recipes and runs: {output}.")
+
+
+@app.command("eval-fine-tuning")
+def evaluate_fine_tuning(
+    rows: Annotated[list[Path], _ROWS],
+    tried: Annotated[
+        bool, typer.Option("--tried", help="Also compare other sets of terms; minutes.")
+    ] = False,
+) -> None:
+    """Print the accuracy of the model of fine-tuning on what was left out, as Markdown."""
+    from rksp.classifiers.fine_tuning_fit.card import evaluation
+    from rksp.classifiers.fine_tuning_fit.public_rows import read_public_rows
+
+    typer.echo(evaluation(read_public_rows(rows), tried=tried), nl=False)

@@ -77,7 +77,7 @@ def fit_censored(
         offset = np.append(theta[offsets], 0.0)
         location = theta[0] + z @ theta[middle] + offset[index]
         spread = np.exp(theta[-kind_count:])[kinds]
-        log_p, slope, log_slope = _interval(low, high, location, spread)
+        log_p, slope, log_slope = log_interval(low, high, location, spread)
         pull = weights * slope
         gradient = np.empty_like(theta)
         gradient[0] = -pull.sum()
@@ -109,7 +109,7 @@ def fit_censored(
     )
 
 
-def _interval(
+def log_interval(
     low: np.ndarray, high: np.ndarray, location: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return log P(low < value < high) and its slopes in the location and the log of the spread."""

@@ -1,0 +1,164 @@
+"""What the model of fine-tuning looks at, and the terms that each fact becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Methods that train a low-rank update of each matrix; the rate means the same in all of them.
+ADAPTERS = (
+    "lora",
+    "qlora",
+    "dora",
+    "rslora",
+    "pissa",
+    "milora",
+    "sc-lora",
+    "lora-null",
+    "clora",
+    "s-lora",
+    "adalora",
+)
+# Methods that train a few vectors around frozen matrices, at rates a hundred times higher.
+VECTORS = ("vera", "ia3", "prompt", "prefix")
+OBJECTIVES = (
+    "next_token",
+    "continued",
+    "classification",
+    "masked",
+    "transcription",
+    "preference",
+    "orpo",
+    "reward",
+    "rl",
+)
+# Sizes at which the stated constants hold, as decimal logarithms of the number of parameters.
+_USUAL_SIZE = {"decoder": math.log10(7e9)}
+_SMALL_SIZE = math.log10(8.6e7)
+_SIZES = (math.log10(4e7), 12.0)  # sizes of the data; beyond them the nearest one counts
+_USUAL_RANK, _USUAL_BATCH, _USUAL_STEPS = 16.0, 32.0, 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuningInputs:
+    """The facts of trained weights and of a recipe that a rate of fine-tuning may depend on.
+
+    None is a fact that is not known.
+
+    Attributes:
+        method: `full` trains all weights; else a name of `ADAPTERS` or `VECTORS`, or any other.
+        objective: One of `OBJECTIVES`, or any other; continued is pre-training on, classification
+            is regression too, preference is DPO and its kin, rl is PPO and GRPO.
+        kind: decoder, encoder, encoder_decoder, vision or speech.
+        family: The configuration's `model_type`; "" where it is not known.
+        parameters: Of the whole model, frozen ones and all experts too, but not the embeddings of
+            tokens: a vocabulary of many languages does not make a model large.
+        rank, alpha: Of the adapters; their product is scaled by alpha / rank.
+        mixture: Whether the model routes tokens to experts.
+        batch: Sequences an optimizer step.
+        steps: Optimizer steps of the run.
+        warmup_share: Warm-up over all steps.
+        final_share: Last rate over the peak rate.
+        optimizer: adamw stands for Adam and its 8-bit and paged relatives.
+        source: Whose runs these are; a name that was revealed, else "".
+        model: Which checkpoint; only the fit asks. Another one is part of the spread.
+    """
+
+    method: str = "full"
+    objective: str = "next_token"
+    kind: str = "decoder"
+    family: str = ""
+    parameters: float | None = None
+    rank: float | None = None
+    alpha: float | None = None
+    mixture: bool = False
+    batch: float | None = None
+    steps: float | None = None
+    warmup_share: float | None = None
+    final_share: float | None = None
+    optimizer: str = "adamw"
+    source: str = ""
+    model: str = ""
+
+    @property
+    def trained(self) -> str:
+        """Which weights are trained: full, adapter, vector or other."""
+        if self.method == "full":
+            return "full"
+        if self.method in ADAPTERS:
+            return "adapter"
+        return "vector" if self.method in VECTORS else "other"
+
+    @property
+    def scale(self) -> float | None:
+        """The factor before the product of the adapters; with rsLoRA, alpha over the root."""
+        if self.trained != "adapter" or not self.rank or not self.alpha:
+            return None
+        return self.alpha / (math.sqrt(self.rank) if self.method == "rslora" else self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One summand of a logarithm of a rate: a coefficient of this name, times a value.
+
+    Attributes:
+        factor: The kind of fact, such as `family`.
+        level: Which one, such as `adapter/llama`.
+        value: 1 for a name; the distance from the usual value for a number.
+    """
+
+    factor: str
+    level: str
+    value: float = 1.0
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the level is a name, which can be one that was never seen."""
+        return "/" in self.level
+
+
+def terms(inputs: FineTuningInputs) -> Iterator[Term]:
+    """Yield every term that the inputs have; which of them count is the model's to say.
+
+    What is trained is part of most levels: a family that wants low rates for all weights does not
+    want them for adapters.
+    """
+    trained = inputs.trained
+    yield Term("base", f"{trained}/{inputs.kind}" if trained == "full" else f"{trained}/any")
+    if trained == "adapter":
+        yield Term("kind", f"{trained}/{inputs.kind}")
+    if trained != "full":
+        yield Term("method", f"{trained}/{inputs.method}")
+    listed = "listed" if inputs.objective in OBJECTIVES else "unlisted"
+    yield Term("objective", f"{listed}/{inputs.objective}")
+    if inputs.family:
+        yield Term("family", f"{trained}/{inputs.family}")
+    yield Term("source", f"{trained}/{inputs.source}")
+    yield Term("model", f"{trained}/{inputs.model}")
+    if inputs.optimizer != "adamw":
+        yield Term("optimizer", f"any/{inputs.optimizer}")
+    yield from _numbers(inputs, trained)
+
+
+def _numbers(inputs: FineTuningInputs, trained: str) -> Iterator[Term]:
+    if inputs.parameters:
+        usual = _USUAL_SIZE.get(inputs.kind, _SMALL_SIZE)
+        size = min(max(math.log10(inputs.parameters), _SIZES[0]), _SIZES[1])
+        yield Term("size", trained, size - usual)
+    else:
+        yield Term("no size", trained)
+    if trained == "adapter" and inputs.rank:
+        yield Term("rank", trained, math.log10(inputs.rank / _USUAL_RANK))
+    if inputs.scale:
+        yield Term("scale", trained, math.log10(inputs.scale))
+    if inputs.batch:
+        yield Term("batch", trained, math.log10(inputs.batch / _USUAL_BATCH))
+    if inputs.steps:
+        yield Term("steps", trained, math.log10(inputs.steps / _USUAL_STEPS))
+    if inputs.mixture:
+        yield Term("mixture", trained)
+    if inputs.warmup_share is not None:
+        yield Term("no warm-up", trained, float(inputs.warmup_share == 0))
+    if inputs.final_share is not None:
+        yield Term("final share", trained, inputs.final_share)

@@ -1,0 +1,46 @@
+"""Moments of a normal value of which it is known that it lies between two."""
+
+from __future__ import annotations
+
+import math
+
+_ROOT = math.sqrt(2)
+_DENSITY = 1 / math.sqrt(2 * math.pi)
+_FAR = 8.0  # standard deviations, beyond which a tail has no digits left
+
+
+def matched_moments(
+    location: float, variance: float, low: float, high: float
+) -> tuple[float, float]:
+    """Return the mean and the variance of a normal value, given that it lies in [low, high].
+
+    An interval far out in a tail counts as if it began `_FAR` standard deviations out.
+
+    Args:
+        location: Mean of the value before.
+        variance: Of the value before.
+        low: Least value; infinite where that side is open.
+        high: Largest value; infinite where that side is open.
+    """
+    spread = math.sqrt(variance)
+    a, b = (low - location) / spread, (high - location) / spread
+    if a > 0:  # the mirror image keeps the difference of two tails from cancelling
+        mean, left = matched_moments(-location, variance, -high, -low)
+        return -mean, left
+    if b < -_FAR:
+        return high, variance * 1e-2
+    mass = _below(b) - _below(a)
+    if mass < 1e-300:
+        return location, variance
+    at_a, at_b = _at(a), _at(b)
+    first = (at_a - at_b) / mass
+    second = ((a * at_a if at_a else 0.0) - (b * at_b if at_b else 0.0)) / mass
+    return location + spread * first, variance * max(1 + second - first**2, 1e-6)
+
+
+def _below(x: float) -> float:
+    return 0.5 * math.erfc(-x / _ROOT)
+
+
+def _at(x: float) -> float:
+    return _DENSITY * math.exp(-0.5 * x * x) if math.isfinite(x) else 0.0

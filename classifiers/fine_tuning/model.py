@@ -1,0 +1,291 @@
+"""The model of fine-tuning: a normal posterior of coefficients, read and used without numpy."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate, Lapse, RateDistribution
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
+from rksp.classifiers.fine_tuning.intervals import matched_moments
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.ground.files import read_text
+
+ARTIFACT_SCHEMA = "rksp-fine-tuning-1"
+SHARED = "shared"  # terms that move every rate of a run alike
+RESPONSES = ("best", "edge", "forgetting")
+_LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a tenth of it
+_SENSELESS = 20.0  # decades
+_LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
+_FEW = 5  # ladders, below which nothing is said of what is forgotten
+_ONLY_FITTED = ("model",)  # a checkpoint's own offset; for a new one it is part of the spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuningModel:
+    """A hierarchical linear model of three logarithms of a rate.
+
+    Each logarithm is a sum of `shared` terms and of its own. Coefficients of one factor are normal
+    around a stated mean, mostly 0, with a stated spread; `mean` and `covariance` are what the data
+    make of that. A level that the data do not hold counts with its stated mean and spread.
+
+    Attributes:
+        spreads: Prior standard deviation by "block: factor (trained)" or "block: factor".
+        stated: Prior means other than 0, by term.
+        mean: Of each coefficient, by term.
+        covariance: Lower triangle, rows in the order of `mean`.
+        noise: Standard deviation of each response within a source, in decades.
+        lapse: Chance that a run ends against its edge.
+        shows: How many rows of each response stand behind each "factor level" that is a name.
+        card: What it was fitted on.
+    """
+
+    spreads: Mapping[str, float]
+    stated: Mapping[str, float]
+    mean: Mapping[str, float]
+    covariance: Sequence[Sequence[float]]
+    noise: Mapping[str, float]
+    lapse: Lapse
+    shows: Mapping[str, Mapping[str, int]]
+    card: Mapping[str, object]
+
+    def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
+        """Return the distributions of the best rate, of the edge, and of what is forgotten.
+
+        Raises:
+            ArtifactError: A predicted rate is beyond all sense, so the model is damaged.
+        """
+        forgetting = self._distribution(inputs, "forgetting")
+        base = next(term for term in terms(inputs) if term.factor == "base")
+        return FineTuningEstimate(
+            best=self._distribution(inputs, "best"),
+            edge=self._distribution(inputs, "edge"),
+            forgetting=forgetting if self._shown(base).get("forgetting", 0) >= _FEW else None,
+            lapse=self.lapse,
+            contributions=self._contributions(inputs, "edge"),
+            unseen=tuple(
+                (term.factor, term.level)
+                for term in terms(inputs)
+                if term.is_name and term.factor not in ("source", "model") and not self._shown(term)
+            ),
+        )
+
+    def reveal(
+        self,
+        inputs: FineTuningInputs,
+        *,
+        best: tuple[float, float] | None = None,
+        edge: tuple[float, float] | None = None,
+    ) -> FineTuningModel:
+        """Return the model that has also seen one ladder of a source.
+
+        A prediction with the same `inputs.source` then uses what was learned of it. The posterior
+        stays normal, with the moments of the exact one (assumed-density filtering).
+
+        Args:
+            inputs: Of the ladder, with a source.
+            best: log10 of the rates between which the best one lies; infinite where open.
+            edge: log10 of the last rate that trained and of the first that failed.
+
+        Raises:
+            InputError: The inputs name no source.
+        """
+        if not inputs.source:
+            raise InputError("A ladder is revealed for a source; give the inputs a source.")
+        model = self
+        for response, bracket in (("best", best), ("edge", edge)):
+            if bracket is not None:
+                model = model._conditioned(inputs, response, bracket)
+        return model
+
+    def spread_of(self, block: str, term: Term) -> float:
+        """Return the prior standard deviation of a coefficient; 0 where it does not count."""
+        scope = term.level.split("/")[0]
+        scoped = f"{block}: {term.factor} ({scope})"
+        return self.spreads.get(scoped, self.spreads.get(f"{block}: {term.factor}", 0.0))
+
+    def _shown(self, term: Term) -> Mapping[str, int]:
+        return self.shows.get(f"{term.factor} {term.level}", {})
+
+    def counted(self, inputs: FineTuningInputs, response: str) -> list[tuple[str, Term, float]]:
+        """(name, term, prior spread) of every coefficient in a response."""
+        return [
+            (f"{block}: {term.factor} {term.level}", term, spread)
+            for block in (SHARED, response)
+            for term in terms(inputs)
+            if (spread := self.spread_of(block, term)) > 0
+        ]
+
+    def _contributions(self, inputs: FineTuningInputs, response: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, term, _ in self.counted(inputs, response):
+            amount = term.value * self.mean.get(name, self.stated.get(name, 0.0))
+            if amount:
+                key = f"{term.factor} {term.level}"
+                found[key] = found.get(key, 0.0) + amount
+        return found
+
+    def _distribution(self, inputs: FineTuningInputs, response: str) -> RateDistribution:
+        order = {name: number for number, name in enumerate(self.mean)}
+        location = variance = 0.0
+        within = self.noise[response] ** 2
+        known: list[tuple[int, float]] = []
+        for name, term, spread in self.counted(inputs, response):
+            if name in order:
+                known.append((order[name], term.value))
+                location += term.value * self.mean[name]
+                continue
+            location += term.value * self.stated.get(name, 0.0)
+            if term.factor in _ONLY_FITTED:
+                within += spread**2
+            else:
+                variance += (term.value * spread) ** 2
+        variance += sum(
+            x * y * self.covariance[max(i, j)][min(i, j)] for i, x in known for j, y in known
+        )
+        if not abs(location) < _SENSELESS:
+            raise ArtifactError(
+                f"The model of fine-tuning predicts a rate of 1e{location:.0f}; fit it again."
+            )
+        return RateDistribution(
+            location=location,
+            within=math.sqrt(within),
+            between=math.sqrt(max(variance, _LEAST_VARIANCE)),
+        )
+
+    def _conditioned(
+        self, inputs: FineTuningInputs, response: str, bracket: tuple[float, float]
+    ) -> FineTuningModel:
+        """Return the posterior after one interval."""
+        model = self._extended(inputs, response)
+        names = list(model.mean)
+        counted = {name: term.value for name, term, _ in model.counted(inputs, response)}
+        values = [counted.get(name, 0.0) for name in names]
+        full = [
+            [model.covariance[max(i, j)][min(i, j)] for j in range(len(names))]
+            for i in range(len(names))
+        ]
+        pull = [sum(row[j] * v for j, v in enumerate(values) if v) for row in full]
+        variance = sum(v * p for v, p in zip(values, pull, strict=True))
+        location = sum(v * m for v, m in zip(values, model.mean.values(), strict=True))
+        total = variance + model._distribution(inputs, response).within ** 2
+        moved, shrunk = matched_moments(location, total, *bracket)
+        gain = (moved - location) / total
+        loss = (total - shrunk) / total**2
+        return replace(
+            model,
+            mean={n: m + gain * p for (n, m), p in zip(model.mean.items(), pull, strict=True)},
+            covariance=[
+                [full[i][j] - loss * pull[i] * pull[j] for j in range(i + 1)]
+                for i in range(len(names))
+            ],
+        )
+
+    def _extended(self, inputs: FineTuningInputs, response: str) -> FineTuningModel:
+        """Return the model with a coefficient for each level that it did not hold."""
+        new = {
+            name: (self.stated.get(name, 0.0), spread**2)
+            for name, term, spread in self.counted(inputs, response)
+            if name not in self.mean and term.factor not in _ONLY_FITTED
+        }
+        rows = [list(row) for row in self.covariance]
+        for _, variance in new.values():
+            rows.append([0.0] * len(rows) + [variance])
+        mean = dict(self.mean) | {name: location for name, (location, _) in new.items()}
+        return replace(self, mean=mean, covariance=rows)
+
+    def to_json(self) -> str:
+        """Write the artifact; the same model, the same bytes."""
+        plain = {
+            "schema": ARTIFACT_SCHEMA,
+            "card": self.card,
+            "spreads": self.spreads,
+            "stated": self.stated,
+            "noise": self.noise,
+            "lapse": [self.lapse.share, self.lapse.low, self.lapse.high],
+            "shows": self.shows,
+            "mean": self.mean,
+        }
+        head = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
+        rows = ",\n".join("  " + json.dumps(list(row)) for row in self.covariance)
+        return head.removesuffix("\n}") + f',\n "covariance": [\n{rows}\n ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str) -> FineTuningModel:
+        """Rebuild a model.
+
+        Raises:
+            ArtifactError: The text is not an artifact of this schema, or a number is damaged.
+        """
+        try:
+            stored = json.loads(text)
+            if stored["schema"] != ARTIFACT_SCHEMA:
+                raise ArtifactError(
+                    f"The model of fine-tuning has schema {stored['schema']!r}, not "
+                    f"{ARTIFACT_SCHEMA!r}; fit it again."
+                )
+            mean = _numbers(stored["mean"])
+            covariance = [[_number(x) for x in row] for row in stored["covariance"]]
+            if [len(row) for row in covariance] != list(range(1, len(mean) + 1)):
+                raise ValueError("the covariance is no triangle of the coefficients")
+            if any(row[-1] < 0 for row in covariance):
+                raise ValueError("a variance is negative")
+            noise = _positive(stored["noise"], RESPONSES)
+            share, low, high = (_number(x) for x in stored["lapse"])
+            if not 0 < low < share < high < 0.5:
+                raise ValueError("the share of lapses is beyond all sense")
+            if not isinstance(stored["card"]["digest"], str):
+                raise TypeError("the digest of the card is not a text")
+            return cls(
+                spreads=_numbers(stored["spreads"]),
+                stated=_numbers(stored["stated"]),
+                mean=mean,
+                covariance=covariance,
+                noise=noise,
+                lapse=Lapse(share=share, low=low, high=high),
+                shows={name: _counts(found) for name, found in stored["shows"].items()},
+                card=stored["card"],
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"The model of fine-tuning is damaged: {error!r:.200}.") from error
+
+
+@cache
+def load_fine_tuning_model(path: Path | None = None) -> FineTuningModel:
+    """Load the model of a file; `path` None loads the shipped one.
+
+    Raises:
+        ArtifactError: There is no such file, or it is not a model.
+    """
+    path = path or Path(str(files("rksp.classifiers") / "fitted" / "fine_tuning.json"))
+    try:
+        return FineTuningModel.from_json(read_text(path, _LARGEST_ARTIFACT))
+    except InputError as error:
+        raise ArtifactError(f"The model of fine-tuning cannot be read: {error}") from None
+
+
+def _numbers(stored: Mapping[str, object]) -> dict[str, float]:
+    return {str(name): _number(value) for name, value in stored.items()}
+
+
+def _counts(stored: Mapping[str, object]) -> dict[str, int]:
+    return {str(name): int(value) for name, value in stored.items()}
+
+
+def _positive(stored: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
+    found = {name: _number(stored[name]) for name in names}
+    if not 0 < min(found.values()) <= max(found.values()) < _SENSELESS:
+        raise ValueError("a spread is not positive, or beyond all sense")
+    return found
+
+
+def _number(value: object) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("a number is not finite")
+    return number
