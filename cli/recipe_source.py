@@ -26,7 +26,8 @@ class RequestedRun:
     """The run to score: the target, the settings that the file changes, and the recipe.
 
     `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
-    and `alternatives` the other recipes that the same input could mean.
+    and `alternatives` the other recipes that the same input could mean. `starts_trained` says that
+    the file names weights to start from.
     """
 
     target: str
@@ -35,6 +36,7 @@ class RequestedRun:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     assumed: str = ""
     alternatives: Sequence[tuple[str, Recipe]] = ()
+    starts_trained: bool = False
 
 
 def requested_run(
@@ -113,8 +115,17 @@ def _from_file(
     recipe = read.recipe()
     for note in read.notes:
         print(f"rksp: {one_line(note)}", file=sys.stderr)
+    model = read.target
+    is_same = model is not None and (file is None or model.name == target)
+    starts_trained = is_same and model.starts_trained
     if file is not None:
-        return RequestedRun(target=target, overrides={}, recipe=recipe, origins=read.origins())
+        return RequestedRun(
+            target=target,
+            overrides={},
+            recipe=recipe,
+            origins=read.origins(),
+            starts_trained=starts_trained,
+        )
     if read.target is None:
         raise InputError(f"{target}: {read.target_missing}")
     for note in read.target.notes:
@@ -125,6 +136,7 @@ def _from_file(
         overrides=read.target.overrides,
         recipe=recipe,
         origins=read.origins(),
+        starts_trained=starts_trained,
     )
 
 

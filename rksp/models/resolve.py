@@ -87,7 +87,7 @@ def resolve(
     if _HUB.match(target):
         folder = _snapshot(target, allow_hub)
         source = _from_path(folder, target, overrides, trust_remote_code, task, common)
-        return replace(source, kind="hub")
+        return replace(source, kind="hub", starts_trained=True)
     hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
     raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
 
