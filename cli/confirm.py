@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,7 +167,8 @@ def _confirmed(
 
 def _source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> ModelSource:
     if not is_shrunk:
-        return model.resolve(run.target, run.overrides)
+        source = model.resolve(run.target, run.overrides)
+        return replace(source, starts_trained=source.starts_trained or run.starts_trained)
     if model.overrides:
         raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
     from rksp.models.resolve import resolve_tiny

@@ -27,7 +27,8 @@ class RequestedRun:
 
     `origins` holds the origin of every field of the recipe, `assumed` all assumptions in one line,
     `alternatives` the other recipes that the same input could mean, `file` the run file, and `keys`
-    the key of its trainer for each field.
+    the key of its trainer for each field. `starts_trained` says that the file names weights to
+    start from.
     """
 
     target: str
@@ -38,6 +39,7 @@ class RequestedRun:
     alternatives: Sequence[tuple[str, Recipe]] = ()
     file: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
+    starts_trained: bool = False
 
 
 def requested_run(
@@ -118,6 +120,9 @@ def _from_file(
     recipe = read.recipe()
     for note in read.notes:
         print(f"rksp: {one_line(note)}", file=sys.stderr)
+    model = read.target
+    is_same = model is not None and (file is None or model.name == target)
+    starts_trained = is_same and model.starts_trained
     if file is not None:
         return RequestedRun(
             target=target,
@@ -126,6 +131,7 @@ def _from_file(
             origins=read.origins(),
             file=read.path,
             keys=read.keys,
+            starts_trained=starts_trained,
         )
     if read.target is None:
         raise InputError(f"{target}: {read.target_missing}")
@@ -139,6 +145,7 @@ def _from_file(
         origins=read.origins(),
         file=read.path,
         keys=read.keys,
+        starts_trained=starts_trained,
     )
 
 

@@ -60,8 +60,10 @@ class Evidence:
     @property
     def is_trained(self) -> bool:
         """Whether the weights were trained before: they are stored, or a module predicts well."""
-        if self.source.is_pretrained or self.profile is None or self.source.kind != "module":
-            return self.source.is_pretrained
+        if self.source.is_pretrained or self.source.starts_trained:
+            return True
+        if self.profile is None or self.source.kind != "module":
+            return False
         loss, guess = self.profile.forward.loss, self.profile.forward.uniform_loss
         return loss is not None and guess is not None and loss < guess - _LEARNED
 

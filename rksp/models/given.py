@@ -87,8 +87,8 @@ def module_source(
     if batch is None and loss is not None:
         raise InputError(f"{target} has a loss but no batch; give the batch for the loss.")
     own = None if batch is None else given_batch(model, batch, loss)
-    if own is not None and own.is_whole:
-        notes = (*notes, _WHOLE)
+    if own is not None and not _can_be_cut(model, own):
+        own, notes = replace(own, is_whole=True), (*notes, _WHOLE)
     return ModelSource(
         target=target,
         kind=kind,
@@ -172,7 +172,7 @@ def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
             f"The batch holds {batch.count} example; give two or more, counted by the first "
             "dimension of its tensors."
         )
-    return replace(batch, is_whole=not _can_be_cut(model, batch))
+    return batch
 
 
 def _as_tensors(given: object) -> object:

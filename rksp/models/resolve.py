@@ -86,7 +86,7 @@ def resolve(
     if is_hub_id(target):
         folder = hub_folder(target, allow_hub)
         source = _from_path(folder, target, overrides, trust_remote_code, task, common)
-        return replace(source, kind="hub")
+        return replace(source, kind="hub", starts_trained=True)
     hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
     raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
 

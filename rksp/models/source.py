@@ -36,6 +36,8 @@ class ModelSource:
         max_params: A larger model is not built in memory.
         config_hash: SHA-256 of the configuration, without names and versions; None without one.
         is_pretrained: Whether weights come from files.
+        starts_trained: Whether the run starts from trained weights, even if they are not at hand
+            and random ones stand for them.
         model_class: Name of the class that is built.
         tokenizer_path: `tokenizer.json` beside the target, if there is one.
         notes: What was changed or dropped during resolution, a sentence each.
@@ -57,6 +59,7 @@ class ModelSource:
     config_hash: str | None
     is_pretrained: bool
     model_class: str
+    starts_trained: bool = False
     tokenizer_path: Path | None = None
     notes: tuple[str, ...] = ()
     seed: int = 0

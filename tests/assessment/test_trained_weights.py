@@ -129,3 +129,15 @@ def test_a_run_file_with_adapters_cannot_be_told(tmp_path, capsys):
     report = scored(capsys, "gpt2", *SETTINGS, *more)
     assert report["recipe"]["peft"] == "lora"
     assert is_untold(report["seeds"][0]["risk"])
+
+
+@pytest.mark.parametrize(
+    ("key", "is_trained"), [("model_name_or_path", True), ("config_name", False)]
+)
+def test_a_run_file_that_names_weights_cannot_be_told(tmp_path, key, is_trained, capsys):
+    file = tmp_path / "run.yaml"
+    arguments = "learning_rate: 2.0e-5\nwarmup_ratio: 0.1\nper_device_train_batch_size: 8\n"
+    file.write_text(f"{key}: gpt2\n{arguments}output_dir: out\nmax_steps: 500\n")
+    for more in ((str(file),), ("gpt2", "--recipe", str(file))):
+        report = scored(capsys, *more, "--evidence", "config")
+        assert is_untold(report["seeds"][0]["risk"]) is is_trained

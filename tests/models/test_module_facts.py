@@ -142,7 +142,7 @@ def test_a_graph_is_measured_whole():
     found = rksp.score(Graph(), given, lr=1e-3, states=128)
     assert any("cut along dimension 0" in note for note in found.report.target.notes)
     assert found.grad_norm is not None
-    assert not given_batch(HandGPT(), tokens(), None).is_whole
+    assert not module_source(HandGPT(), tokens()).batch.is_whole
 
 
 def test_a_loader_and_arrays_count_as_a_batch():

@@ -322,7 +322,8 @@ def model(draft: Draft) -> None:
     settings = draft.mapping("model_config", "config", "model")
     kind = draft.text("model_type")
     if base is not None and base.value.lower() != "none":
-        draft.describe(base.value, {})
+        weights = (draft.get("model_name_or_path"), draft.get("model_id_or_path"))
+        draft.describe(base.value, {}, starts_trained=any(found is not None for found in weights))
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)

@@ -60,11 +60,13 @@ class FileTarget:
         name: A model type, or the Hub id or path that the file names.
         overrides: Settings to change.
         notes: Differences from the file's model.
+        starts_trained: The file names weights to start from, not only an architecture.
     """
 
     name: str
     overrides: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    starts_trained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

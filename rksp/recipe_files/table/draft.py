@@ -218,10 +218,18 @@ class Draft:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
-    def describe(self, name: str, overrides: Mapping[str, object], *notes: str) -> None:
+    def describe(
+        self,
+        name: str,
+        overrides: Mapping[str, object],
+        *notes: str,
+        starts_trained: bool = False,
+    ) -> None:
         """Set the model that the file describes; settings that are None are left out."""
         kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
-        self._target = FileTarget(name=name, overrides=kept, notes=notes)
+        self._target = FileTarget(
+            name=name, overrides=kept, notes=notes, starts_trained=starts_trained
+        )
 
     def no_target(self, sentence: str) -> None:
         """Record why the file's model cannot become the target."""
