@@ -12,6 +12,7 @@ from rksp.optimizers.table import optimizer_spec
 
 Norm = Literal["pre", "post", "none"]
 
+_LONGEST_WARMUP = 4000  # steps, of a public ladder whose edge is known
 _UNWARMED_STEPS = 1000  # what an optimizer that a warm-up does not protect counts as having
 _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # What a classifier counts as: the lab's have ten classes and stand with this number in the data,
@@ -73,15 +74,17 @@ class EdgeInputs:
 def config_features(inputs: EdgeInputs) -> dict[str, float]:
     """Return the columns that need no measurement; logarithms are decimal.
 
-    The warm-up counts in steps, up to half of the run, since what follows it must decay. A
-    schedule that does not decay costs more the longer the run is, and one that ends at a tenth of
-    its peak hardly anything. Depth costs more where no block normalizes, since what each adds is
-    multiplied by the next. The memories of Adam's moments count where the first is long
-    (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the more the longer the run,
-    or outlasts the second.
+    The warm-up counts in steps, up to half of the run, since what follows it must decay, and up to
+    the longest of the public ladders. A schedule that does not decay, on average over the last
+    tenth of the run, costs more the longer the run is, up to the longest such run of the data; one
+    that ends at a tenth of its peak costs hardly anything. Depth costs more where no block
+    normalizes, since what each adds is multiplied by the next. The memories of Adam's moments count
+    where the first is long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the
+    more the longer the run, or outlasts the second.
     """
     spec = optimizer_spec(inputs.optimizer)
-    warmup = min(inputs.warmup_steps if spec.is_warmed else _UNWARMED_STEPS, inputs.steps / 2)
+    warmup = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
+    warmup = min(warmup, inputs.steps / 2)
     first = second = None
     if spec.has_memories:
         first = -math.log10(1 - (inputs.beta1 if inputs.beta1 is not None else _ADAM_BETAS[0]))

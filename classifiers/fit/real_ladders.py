@@ -157,7 +157,7 @@ def _single(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float
         return None
     failed = bool(row["failed"])
     if failed and not row["diverged"] and setting in _OF_SCHEDULE:
-        return None  # it ends above a run that decays more, which is no sign of too high a rate
+        return None  # it ends above a base that decays more, which says nothing of its rate
     source = _source(row["ladder"])
     inputs = _inputs(row["arch"], row["recipe"], source)
     rate = math.log10(row["recipe"]["learning_rate"] * inputs.peak_share)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from support.edge_cases import SLOPE, inputs, ladder, ladders
 
-from rksp.classifiers.edge_inputs import config_features
+from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.classifiers.fit.censored import fit_censored
 from rksp.classifiers.fit.edge_fit import fit_edge_model
@@ -20,6 +21,7 @@ from rksp.classifiers.fit.edge_transfer import transfer
 from rksp.classifiers.fit.real_ladders import read_real_ladders
 from rksp.ground.errors import ArtifactError
 from rksp.lab.edge_ladders import edge_ladders
+from rksp.recipe import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +199,63 @@ def test_a_warmup_that_is_too_short_fails_and_one_that_is_too_long_does_not(tmp_
     assert (long.low, long.high) == (pytest.approx(math.log10(0.003)), math.inf)
     assert [bool(x.failed[0]) for x in (short, best, long)] == [True, False, False]
     assert long.excess[0] == pytest.approx(0.5)
+
+
+def test_a_run_that_decays_less_than_its_base_fails_only_if_it_diverges(tmp_path):
+    row = json.loads(
+        '{"ladder": "marin-scion-130m-1x", "changed": "decay=0.0", "arch": {"hidden_size": 512, '
+        '"layers": 32, "vocab": 1000, "seq_len": 4096, "norm": "rmsnorm pre"}, "recipe": '
+        '{"optimizer": "scion", "betas": [0.9, 0.98], "warmup_steps": 0, "schedule": "linear", '
+        '"decay_fraction": 0.0, "min_lr": 0.0, "batch_tokens": 1000, "steps": 5120, '
+        '"learning_rate": 0.016}, "final_loss": 3.78, "baseline_loss": 3.48, "diverged": false, '
+        '"failed": true}'
+    )
+    read = lambda **changes: read_real_ladders([_written(tmp_path, row | changes)])
+    assert read() == []
+    (diverged,) = read(diverged=True)
+    assert diverged.failed[0] and diverged.inputs.late_share == 1.0
+    (passed,) = read(failed=False, changed="decay=0.2")
+    assert not passed.failed[0]
+    (other,) = read(changed="beta1=0.98")  # it decays as its base does
+    assert other.failed[0]
+
+
+def _written(folder, row):
+    path = folder / "runs.jsonl"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    return path
+
+
+def _gpt2(**changes):
+    """What the shipped model says of GPT-2 with a constant rate."""
+    recipe = {"steps": 4000, "warmup_steps": 500, "late_share": 1.0, "beta2": 0.999} | changes
+    sizes = {"width": 768, "depth": 12, "vocabulary": 50257, "sequence_length": 1024}
+    return load_edge_model().predict(EdgeInputs(**sizes, batch_tokens=2**18, **recipe))
+
+
+def test_a_constant_schedule_is_no_failure():
+    assert _gpt2().failed(3e-4) < 0.5
+    for steps in (1000, 4000, 5000, 20_000, 100_000):
+        assert _gpt2(steps=steps).failed(1e-4) < 0.05
+    assert _gpt2().failed(3e-2) > 0.95  # a rate that no schedule saves
+
+
+def test_one_step_of_decay_hardly_moves_the_answer():
+    wsd = lambda steps: Recipe(schedule="wsd", max_steps=4000, decay_steps=steps).late_share
+    constant, one = _gpt2(), _gpt2(late_share=wsd(1))
+    assert one.failed(3e-4) == pytest.approx(constant.failed(3e-4), abs=0.005)
+    assert one.log_edge == pytest.approx(constant.log_edge, abs=0.01)
+    edges = [_gpt2(late_share=wsd(steps)).log_edge for steps in (1, 50, 100, 200, 400, 800)]
+    assert edges == sorted(edges)
+    assert max(b - a for a, b in pairwise(edges)) < 0.5
+
+
+def test_what_a_long_run_or_warmup_does_stops_at_the_data():
+    longest = _gpt2(steps=1200, warmup_steps=0).log_edge
+    assert _gpt2(steps=10**6, warmup_steps=0).log_edge == pytest.approx(longest, abs=1e-9)
+    assert _gpt2(steps=10**6).start_here > 0.5 * _gpt2(steps=5000).start_here
+    warmed = [_gpt2(steps=10**5, warmup_steps=steps).log_edge for steps in (400, 4000, 40_000)]
+    assert warmed[0] < warmed[1] == warmed[2]
 
 
 def test_warmups_at_one_rate_are_never_fitted(model, tmp_path):

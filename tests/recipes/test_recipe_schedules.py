@@ -105,11 +105,24 @@ def test_transformers_agrees_after_the_warm_up(name, ours, theirs):
     assert found[10:100] == pytest.approx([factor(step) for step in range(10, 100)], abs=1e-12)
 
 
-def test_the_late_share_is_the_mean_over_the_last_tenth():
-    recipe = Recipe(learning_rate=2.0, schedule="inverse_sqrt", warmup_steps=25, max_steps=100,
-                    min_lr_ratio=0)  # fmt: skip
-    assert recipe.late_share == pytest.approx((1 - 0.9**0.5) / 0.1, rel=1e-4)
-    assert Recipe(schedule="constant").late_share == 1.0
+def test_the_late_share_is_the_mean_of_the_last_tenth():
+    wsd = lambda steps: Recipe(schedule="wsd", decay_steps=steps, min_lr_ratio=0, max_steps=4000)
+    assert Recipe(schedule="constant").late_share == pytest.approx(1.0)
+    assert wsd(400).late_share == pytest.approx(0.5)
+    assert wsd(800).late_share == pytest.approx(0.25)
+    assert Recipe(schedule="linear", min_lr_ratio=0).late_share == pytest.approx(0.05, rel=0.02)
+    rising = Recipe(schedule="cosine", max_steps=1000, warmup_steps=2000)
+    assert rising.late_share == pytest.approx(0.95)
+
+
+def test_the_late_share_is_continuous_in_the_steps_of_the_decay():
+    shares = [
+        Recipe(schedule="wsd", decay_steps=steps, min_lr_ratio=0.1, max_steps=4000).late_share
+        for steps in (1, 2, 5, 10, 50, 100, 200, 400, 1000)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == pytest.approx(1.0, abs=0.003)
+    assert shares[3] == pytest.approx(1.0, abs=0.02)
 
 
 def test_unknown_words_are_refused():
