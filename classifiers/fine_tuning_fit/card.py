@@ -34,9 +34,10 @@ from rksp.ground.files import digest
 # What was compared with the shipped terms: changed spreads, in words.
 TRIED: dict[str, dict[str, float]] = {
     "without the rank": {"best: rank": 0.0},
-    "without alpha / rank": {"best: scale": 0.0},
+    "alpha / rank": {"best: scale": 0.2},
     "without the family": {"best: family": 0.0, "shared: family (full)": 0.0},
     "without the size, all weights": {"shared: size (full)": 0.0},
+    "without the method": {"shared: method": 0.0, "best: method": 0.0, "edge: method": 0.0},
     "the size, adapters": {"best: size (adapter)": 0.15},
     "the batch": {"shared: batch": 0.15},
     "the number of steps": {"shared: steps": 0.15},
@@ -147,7 +148,7 @@ def _lora(predicted: Sequence[LeftOut]) -> str:
     constant = lambda x: math.log10(3e-4)
     for word, key in (("family", "family"), ("rank", "rank")):
         values = {getattr(x.ladder.inputs, key) for x in part}
-        for value in sorted(values, key=lambda v: (isinstance(v, str), v or 0)):
+        for value in sorted(values, key=lambda v: (v is None, 0 if v is None else v)):
             mine = [x for x in part if getattr(x.ladder.inputs, key) == value]
             rates = sorted(x.estimate.start_here for x in mine)
             shown = value if isinstance(value, str) else "?" if value is None else f"{value:g}"

@@ -67,7 +67,6 @@ SPREADS: dict[str, float] = {
     "best: source": 0.1,
     "best: source (full)": 0.3,
     "best: rank": 0.2,
-    "best: scale": 0.2,
     "edge: base": 0.2,
     "edge: base (full)": 0.4,
     "edge: method": 0.15,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from rksp.classifiers.fine_tuning.families import kind_of
 from rksp.classifiers.fine_tuning.inputs import ADAPTERS, FineTuningInputs
 from rksp.classifiers.fine_tuning_fit.ladder import (
     CARD,
@@ -26,13 +27,6 @@ from rksp.ground.files import read_text
 Row = Mapping[str, object]
 
 _LARGEST = 50_000_000  # bytes of a file
-KINDS = {
-    "encoder": "bert roberta distilbert deberta albert electra layoutlm bigbird longformer",
-    "encoder_decoder": "t5 bart marian pegasus",
-    "speech": "wav2vec2 whisper hubert",
-    "vision": "vit swin beit convnext resnet",
-}
-_KIND_OF = {family: kind for kind, families in KINDS.items() for family in families.split()}
 # Published sizes of checkpoints whose names do not say them.
 _SIZES = {
     "t5-small": 6e7,
@@ -200,7 +194,7 @@ def _practice(family: str, rows: Sequence[Row]) -> FineTuningLadder:
     sizes = [size for row in rows if (size := _size(row["arch"]))]
     inputs = FineTuningInputs(
         objective=_objective(rows[0], "next_token"),
-        kind=_KIND_OF.get(family, "decoder"),
+        kind=_kind(family),
         family=family,
         parameters=median(sizes) if sizes else None,
         source="hf-model-cards",
@@ -235,7 +229,7 @@ def _passed(family: str, rows: Sequence[Row]) -> list[FineTuningLadder]:
             kind=CARD,
             inputs=FineTuningInputs(
                 objective=objective,
-                kind=_KIND_OF.get(family, "decoder"),
+                kind=_kind(family),
                 family=family,
                 parameters=None if size is None else 10**size,
                 source="hf-model-cards",
@@ -265,7 +259,7 @@ def _inputs(row: Row) -> FineTuningInputs:
     return FineTuningInputs(
         method=method,
         objective=_objective(row, objective),
-        kind=_KIND_OF.get(family, "decoder"),
+        kind=_kind(family),
         family=family,
         parameters=_size(arch),
         rank=rank,
@@ -296,7 +290,7 @@ def _method(text: str) -> tuple[str, str]:
 def _objective(row: Row, said: str) -> str:
     if said != "next_token":
         return said
-    kind = _KIND_OF.get(row["arch"].get("family"), "decoder")
+    kind = _kind(row["arch"].get("family"))
     if kind == "speech":
         return "transcription"
     is_text = "chrF" in str(row["metric"])
@@ -323,6 +317,10 @@ def _final_share(recipe: Row) -> float | None:
     if recipe.get("min_lr_ratio") is not None:
         return float(recipe["min_lr_ratio"])
     return 1.0 if schedule.startswith("constant") else 0.0
+
+
+def _kind(family: str | None) -> str:
+    return kind_of(family or "") or "decoder"
 
 
 def _number(value: object) -> float | None:
