@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from rksp.cli import lab as cli
 from rksp.datasets.domain_tasks import DOMAIN_TASKS, make_domain_task
 from rksp.datasets.domains import DOMAINS, domain_tokens, enciphered
-from rksp.errors import ArtifactError, InputError
+from rksp.ground.errors import ArtifactError, InputError
 from rksp.lab.contents import hold_fine_tuning
 from rksp.lab.fine_tuning.base_model import (
     BaseModels,
@@ -36,7 +36,7 @@ from rksp.lab.fine_tuning.table import pack_fine_tuning, read_fine_tuning
 from rksp.lab.grid import read_ladder_plan
 from rksp.lab.run import run_plan
 from rksp.outcome import Curves
-from rksp.training import train
+from rksp.watch.training import train
 
 pytest.importorskip("peft")
 

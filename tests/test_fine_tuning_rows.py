@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from commands import run_rksp
+from support.commands import run_rksp
 
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.classifiers.fine_tuning_fit.ladder import CARD, LADDER, PRACTICE, RECIPE, RUN
