@@ -105,8 +105,7 @@ def _rank(record: Record) -> tuple[float | bool, ...]:
         record["expected_excess"] is None,
         record["failure"] is not None,
         "error" in levels(record),
-        _loss(record),
-        _is_warned(record),
+        *_loss(record),
         _or_last(record["probability_failed"]),
         -rate if isinstance(rate, int | float) else 0.0,
         record["position"],
@@ -118,13 +117,13 @@ def levels(record: Record) -> set[str]:
     return {finding["level"] for finding in record["findings"]}
 
 
-def _is_warned(record: Record) -> bool:
-    return not levels(record).isdisjoint(("warning", "error"))
-
-
-def _loss(record: Record) -> float:
-    """Return the expected loss by which cells are ranked: a warning counts as a tie's width."""
-    return _or_last(record["expected_excess"]) + _TIE * _is_warned(record)
+def _loss(record: Record) -> tuple[float, bool]:
+    """Return the expected loss, to which a warning adds the width of a tie, then the warning."""
+    loss = record["expected_excess"]
+    if loss is None:
+        return math.inf, False
+    is_warned = not levels(record).isdisjoint(("warning", "error"))
+    return loss + _TIE * is_warned, is_warned
 
 
 def _or_last(value: float | None) -> float:

@@ -50,7 +50,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--address --classifier --dry-run --engine --exit-zero --export --fail-on --format --ignore "
-    "--max-cells --output --retry-failed --risk --sample-seed --samples --slurm --target "
+    "--max-cells --output --retry-failed --risk --sample-seed --samples --set --slurm --target "
     "--timeout --top --where --workers",
     "lab": "",
     "lab card": "",

@@ -87,7 +87,10 @@ def test_a_long_ranking_shows_its_top_and_how_to_see_all(tmp_path):
     def ranks(*options: str) -> int:
         return len(re.findall(r"(?m)^\d+  ", run_rksp("grid", str(path), *options).stdout))
 
-    assert "20 of 60 cells are shown; --top 60 shows all." in run_rksp("grid", str(path)).stdout
+    assert (
+        "Shown: 20 of 60 cells; --top 60 without --where shows all."
+        in run_rksp("grid", str(path)).stdout
+    )
     assert (ranks(), ranks("--top", "60"), ranks("--top", "3")) == (20, 60, 3)
     stored = json.loads(run_rksp("grid", str(path), "--format", "json").stdout)
     assert len(stored["cells"]) == 60

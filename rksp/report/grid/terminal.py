@@ -50,7 +50,8 @@ def _not_shown(report: GridReport) -> list[str]:
     count = report.cells_in_grid
     if not report.hidden:
         return []
-    return [f"{len(report.cells)} of {count} cells are shown; --top {count} shows all."]
+    shown = len(report.cells)
+    return [f"Shown: {shown} of {count} cells; --top {count} without --where shows all."]
 
 
 def _failures(report: GridReport, everything: Sequence[Record]) -> list[str]:
