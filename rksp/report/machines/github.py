@@ -21,7 +21,9 @@ def render(document: Document) -> str:
         same = [issue for issue in shown if issue.level == level]
         lines += [_line(command, found, issue) for issue in same[:_MOST]]
         if len(same) > _MOST:
-            more = f"{len(same) - _MOST} more findings of this level are in the report"
+            left = len(same) - _MOST
+            said = "finding of this level is" if left == 1 else "findings of this level are"
+            more = f"{left} more {said} in the report"
             lines.append(f"::{command} title=rksp::{more}")
     if not lines:
         lines.append(f"::notice title=rksp::{_message(found.subject)}: {found.verdict}")
