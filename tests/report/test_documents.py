@@ -53,7 +53,7 @@ def test_documents_and_renderings_import_no_torch():
     ]
     assert len(modules) > 20
     assert _heavy(modules) == "[]"
-    assert _heavy(["rksp.assessment.report"]) != "[]"
+    assert _heavy(["rksp.assessment.measuring"]) != "[]"
 
 
 class Pair(Part):
