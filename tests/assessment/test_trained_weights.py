@@ -55,8 +55,7 @@ def is_untold(risk: dict) -> bool:
 def test_a_checkpoint_cannot_be_told(checkpoint, evidence, capsys):
     report = scored(capsys, str(checkpoint), "--lr", "2e-5", "--evidence", evidence)
     risk = report["seeds"][0]["risk"]
-    assert report["verdict"] == "cannot tell" and is_untold(risk)
-    assert risk["reasons"][0] == TRAINED
+    assert is_untold(risk) and risk["reasons"][0] == TRAINED
 
 
 @pytest.mark.parametrize("evidence", TIERS)
@@ -108,7 +107,7 @@ def test_python_cannot_tell_either(checkpoint, evidence):
         evidence=evidence,
         states=128,
     )
-    assert tuned.verdict == "cannot tell" and tuned.start_here is None
+    assert is_untold(tuned.report.seeds[0].risk.model_dump(mode="json"))
 
 
 def test_a_grid_and_a_gate_cannot_tell_either(checkpoint, tmp_path, capsys):

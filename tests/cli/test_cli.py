@@ -119,7 +119,7 @@ BAD = {
     "unknown key": (["score", "gpt2", "--set", "n_layers=2"], "n_layer"),
     "no value": (["score", "gpt2", "--set", "n_layer"], "key=value"),
     "negative rate": (["score", "gpt2", "--lr", "-1"], "--lr is -1.0; it should be greater"),
-    "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "Did you mean adamw?"),
+    "unknown optimizer": (["score", "gpt2", "--optimizer", "adam2"], "Did you mean adam"),
     "unknown setting": (["score", "gpt2", "--set", "n_leyer=2"], "did you mean n_layer, n_inner?"),
     "bad ramp": (["score", "gpt2", "--batch-ramp", "a"], "--batch-ramp is 'a'"),
     "unknown evidence": (

@@ -33,6 +33,11 @@ def learned(model: nn.Module) -> nn.Module:
     return model
 
 
+def told(result: rksp.Result) -> str:
+    """Return what is said of the risk, whatever the findings add."""
+    return result.report.seeds[0].risk.verdict.value
+
+
 class Graph(nn.Module):
     """A graph network: its batch is one graph, whose adjacency cannot be cut by rows."""
 
@@ -83,17 +88,17 @@ def test_images_are_not_compared_by_tokens():
 def test_trained_weights_are_recognized(is_given):
     model = gpt() if is_given else learned(gpt())
     found = rksp.score(model, lr=1e-3, is_pretrained=is_given, **FAST)
-    assert found.verdict == "cannot tell" and found.reasons[0] == TRAINED
+    assert told(found) == "cannot tell" and found.reasons[0] == TRAINED
 
 
 def test_random_weights_are_not_taken_for_trained_ones(tmp_path):
-    assert rksp.score(gpt(), lr=1e-3, **FAST).verdict != "cannot tell"
+    assert told(rksp.score(gpt(), lr=1e-3, **FAST)) != "cannot tell"
     config = GPT2Config.from_dict(gpt().config.to_dict() | {"_name_or_path": "gpt2"})
     config.name_or_path = "gpt2"
     assert not is_trained(GPT2LMHeadModel(config), config)
     assert is_trained(learned(GPT2LMHeadModel(config)), config)
-    told = rksp.score(learned(gpt()), lr=1e-3, is_pretrained=False, **FAST)
-    assert told.verdict != "cannot tell"
+    random = rksp.score(learned(gpt()), lr=1e-3, is_pretrained=False, **FAST)
+    assert told(random) != "cannot tell"
 
 
 def test_a_loss_far_below_a_uniform_guess_was_learned():
@@ -119,7 +124,7 @@ def test_frozen_parts_and_adapters_cannot_be_told():
     model.transformer.requires_grad_(False)
     model.transformer.h[1].requires_grad_(True)
     found = rksp.score(model, lr=1e-3, **FAST)
-    assert found.verdict == "cannot tell" and found.reasons[0] == TRAINED
+    assert told(found) == "cannot tell" and found.reasons[0] == TRAINED
     assert any("the others are frozen" in note for note in found.report.target.notes)
     adapted = HandGPT()
     adapted.requires_grad_(False)
