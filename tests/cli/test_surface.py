@@ -21,8 +21,8 @@ PUBLIC = (
 RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon "
-    "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
-    "--momentum --objective --optimizer --peft --precision --schedule --sequence-length "
+    "--examples --learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps "
+    "--min-lr-ratio --momentum --objective --optimizer --peft --precision --rows --schedule --sequence-length "
     "--warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
@@ -41,7 +41,7 @@ OPTIONS = {
     "--recipe --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
-    "explain-config": "--as --devices --format",
+    "explain-config": "--as --devices --format --rows",
     "grid": RECIPE
     + MEASURE
     + MODEL
