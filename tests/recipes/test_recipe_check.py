@@ -48,14 +48,13 @@ CONTRADICTIONS = {
     "beta1 0.999": (GPT2, {"adam_beta1": 0.999}, "RKSP407"),
     "epsilon 1e-2": (GPT2, {"adam_epsilon": 1e-2}, "RKSP405"),
     "dropout 0.9": (GPT2 | {"resid_pdrop": 0.9}, {}, "RKSP704"),
-    "rotary base at 128k": (LLAMA_7B | {"max_position_embeddings": 131_072}, {}, "RKSP206"),
+    "rotary base at 128k": (
+        LLAMA_7B | {"max_position_embeddings": 131_072},
+        {"sequence_length": 131_072},
+        "RKSP206",
+    ),
     "balance loss at 0": (
         LLAMA_7B | {"num_experts": 8, "router_aux_loss_coef": 0.0},
-        {},
-        "RKSP804",
-    ),
-    "balance loss off": (
-        LLAMA_7B | {"num_experts": 8, "output_router_logits": False},
         {},
         "RKSP804",
     ),
