@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fine_tuning_cases import BEST, GAP, SLOPE, inputs, ladder, ladders
 from scipy.integrate import quad
 from scipy.stats import norm
+from support.fine_tuning_cases import BEST, GAP, SLOPE, inputs, ladder, ladders
 
 from rksp.classifiers.fine_tuning.families import family_of, kind_of
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs

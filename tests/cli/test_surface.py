@@ -24,15 +24,9 @@ PUBLIC = (
 
 RECIPE = (
     "--accumulate --as --batch-ramp --batch-size --beta1 --beta2 --clip --decay-factor "
-<<<<<<< HEAD
     "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon --examples "
     "--learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps --min-lr-ratio "
     "--momentum --objective --optimizer --peft --precision --rows --schedule --sequence-length "
-=======
-    "--decay-milestones --decay-power --decay-shape --decay-steps --devices --epsilon "
-    "--examples --learning-rate --lora-alpha --lora-rank --lora-targets --lr --max-steps "
-    "--min-lr-ratio --momentum --objective --optimizer --peft --precision --rows --schedule --sequence-length "
->>>>>>> checks
     "--warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
@@ -51,11 +45,7 @@ OPTIONS = {
     "--output --recipe --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
-<<<<<<< HEAD
-    "explain-config": "--as --devices --examples --format --rows",
-=======
     "explain-config": "--as --devices --format --rows",
->>>>>>> checks
     "grid": RECIPE
     + MEASURE
     + MODEL

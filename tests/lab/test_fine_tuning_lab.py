@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fine_tunings import LORA, tiny_base, tiny_plan, tiny_spec
+from support.fine_tunings import LORA, tiny_base, tiny_plan, tiny_spec
 from typer.testing import CliRunner
 
 from rksp.cli import lab as cli
