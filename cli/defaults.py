@@ -34,7 +34,6 @@ TYPED_ONLY = {
     "output": _WRITES,
     "export": _WRITES,
     "keep": _WRITES,
-    "folder": _WRITES,
     "pack": _WRITES,
     "engine": _CONNECTS,
     "address": _CONNECTS,

@@ -61,7 +61,6 @@ BAD = {
     "[score]\noutput = ['text=x']": "writes files; type --output",
     "[confirm]\nkeep = 'x'": "writes files; type --keep",
     "[grid]\nexport = ['x.csv']": "writes files; type --export",
-    "[reproduce]\nfolder = 'x'": "writes files; type --folder",
     "[grid]\nengine = 'ray'": "other machines; type --engine",
     "[grid]\naddress = 'ray://x:1'": "other machines; type --address",
     "[grid]\nslurm = ['a=b']": "other machines; type --slurm",

@@ -105,13 +105,13 @@ def test_a_huge_initialization_is_accused(score) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_checkpoints_score_like_the_whole_ones(score, dtype) -> None:
-    risks = []
+def test_half_precision_checkpoints_are_measured_like_the_whole_ones(score, dtype) -> None:
+    rates = []
     for kind in (torch.float32, dtype):
         code, report, _ = score(checkpoint(dtype=kind))
-        assert (code, report["verdict"]) == (0, "ok")
-        risks.append(report["seeds"][0]["risk"]["likely_edge"])
-    assert risks[1] == pytest.approx(risks[0], rel=0.02)
+        assert (code, report["verdict"]) == (0, "cannot tell")  # stored weights may be trained ones
+        rates.append(report["seeds"][0]["response"]["critical_rate"])
+    assert rates[1] == pytest.approx(rates[0], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,11 @@ def test_the_smallest_models_have_an_answer(score, changed) -> None:
     code, report, _ = score("gpt2", *settings(**changed))
     assert code == 0
     assert report["verdict"] in ("ok", "cannot tell")
-    assert 0 <= report["seeds"][0]["risk"]["probability_failed"] <= 1
+    risk = report["seeds"][0]["risk"]
+    if report["verdict"] == "cannot tell":
+        assert risk["reasons"] and risk["probability_failed"] is None
+    else:
+        assert 0 <= risk["probability_failed"] <= 1
 
 
 def test_tied_weights_count_once(score) -> None:

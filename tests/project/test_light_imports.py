@@ -92,7 +92,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str
     steps = [(name, code) for name, (code, _) in STEPS.items()]
     done = subprocess.run(
         [sys.executable, "-P", "-c", _DRIVER],
-        input=json.dumps([*steps, ("control", "import rksp.assessment.report")]),
+        input=json.dumps([*steps, ("control", "import rksp.assessment.measuring")]),
         capture_output=True,
         text=True,
         check=True,
@@ -115,5 +115,5 @@ def test_the_score_of_a_configuration_loads_no_modeling_file(loaded) -> None:
 
 def test_that_check_can_fail(loaded) -> None:
     modules, _ = loaded["control"]
-    assert "rksp.assessment.report" in modules
+    assert "rksp.assessment.measuring" in modules
     assert "torch" in loaded["a kernel"][0]
