@@ -39,7 +39,10 @@ def identity(target: str | Path, *, allow_hub: bool = False, with_code: bool = F
     Returns:
         The digest; None for a model type, and for a target that cannot be found.
     """
-    path = Path(target).expanduser()
+    try:
+        path = Path(target).expanduser()
+    except RuntimeError:  # `~` of nobody
+        return None
     if path.is_file() and path.suffix != ".safetensors":
         return file_identity(path)
     if path.exists():

@@ -55,6 +55,8 @@ OPTIONS = {
     "lab": "",
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
+    "lab eval-fine-tuning": "",
+    "lab fit-fine-tuning": "",
     "lab fit": "--collection --measurements --output --real",
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
