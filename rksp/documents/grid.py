@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from rksp.documents.base import Document, Part
 
@@ -75,17 +75,6 @@ class GridReport(Document):
     assumed: dict[str, str] = Field(default_factory=dict)
     risk_map: RiskMap | None = None
     hidden: list[Record] = Field(default_factory=list, exclude=True)
-
-    @field_validator("cells", mode="before")
-    @classmethod
-    def _separate(cls, cells: object) -> object:
-        """Separate the findings of schema 3.0, which were a text: "RKSP501 error"."""
-        for cell in cells if isinstance(cells, list) else []:
-            if isinstance(cell, dict) and isinstance(cell.get("findings"), str):
-                words = cell["findings"].split()
-                pairs = zip(words[::2], words[1::2], strict=False)
-                cell["findings"] = [{"code": code, "level": level} for code, level in pairs]
-        return cells
 
     @property
     def exit_code(self) -> int:

@@ -14,7 +14,6 @@ from support.pages import check_self_contained, wrong_numbers
 import rksp.cli.grid
 from rksp.assessment.pipeline import Evaluation
 from rksp.assessment.risk import certain_failure
-from rksp.cli.rendering import load_any
 from rksp.grid.evaluate import summarize
 from rksp.grid.plan import make_plan, read_plan
 from rksp.grid.run import read_grid
@@ -123,17 +122,6 @@ def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
     assert [cell["verdict"] for cell in document.cells] == ["risk", "risk"]
     for page in (terminal.render, html.render, summary.markdown, summary.junit):
         assert "0.01" in page(document) or "1e-2" in page(document)
-
-
-def test_a_page_of_schema_3_0_is_still_read(tmp_path):
-    path = filled(tmp_path, {"lr": [1e-3]}, lambda recipe: {"findings": FAULTY})
-    now = report(path)
-    before = json.loads(now.to_json()) | {"schema_version": "3.0"}
-    before["cells"][0]["findings"] = "RKSP304 error"
-    del before["assumed"], before["risk_map"]
-    file = tmp_path / "grid.json"
-    file.write_text(json.dumps(before))
-    assert load_any(file).cells == now.finite().cells
 
 
 def test_an_interrupted_grid_says_how_to_go_on(tmp_path, monkeypatch):
