@@ -35,7 +35,8 @@ class FineTuningModel:
     make of that. A level that the data do not hold counts with its stated mean and spread.
 
     Attributes:
-        spreads: Prior standard deviation by "block: factor (trained)" or "block: factor".
+        spreads: Prior standard deviation by "block: factor level", "block: factor (trained)" or
+            "block: factor", whichever is there first.
         stated: Prior means other than 0, by term.
         mean: Of each coefficient, by term.
         covariance: Lower triangle, rows in the order of `mean`.
@@ -106,8 +107,10 @@ class FineTuningModel:
     def spread_of(self, block: str, term: Term) -> float:
         """Return the prior standard deviation of a coefficient; 0 where it does not count."""
         scope = term.level.split("/")[0]
-        scoped = f"{block}: {term.factor} ({scope})"
-        return self.spreads.get(scoped, self.spreads.get(f"{block}: {term.factor}", 0.0))
+        for name in (f"{term.factor} {term.level}", f"{term.factor} ({scope})", term.factor):
+            if (spread := self.spreads.get(f"{block}: {name}")) is not None:
+                return spread
+        return 0.0
 
     def _shown(self, term: Term) -> Mapping[str, int]:
         return self.shows.get(f"{term.factor} {term.level}", {})
