@@ -6,6 +6,7 @@ import builtins
 import copy
 import json
 import math
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from rksp.lab.fine_tuning.base_model import (
 from rksp.lab.fine_tuning.card import fine_tuning_card
 from rksp.lab.fine_tuning.measured import MEASURED
 from rksp.lab.fine_tuning.model import OldAbility, load_base, model_to_tune
+from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.fine_tuning.run import FineTunedLadder, HeldOut, run_fine_tuning
 from rksp.lab.fine_tuning.store import read_fine_tuned, write_fine_tuned
 from rksp.lab.fine_tuning.summary import summarize
@@ -256,13 +258,50 @@ def test_a_plan_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
         tiny_plan(budget=1.0).expand()
 
 
-def test_the_shipped_plan_reads() -> None:
-    from importlib.resources import files
-
+def _shipped() -> FineTuningPlan:
     plan = read_ladder_plan(Path(str(files("rksp.datasets") / "plans" / "fine_tuning.yaml")))
-    specs = plan.expand()
-    assert len({spec.family for spec in specs}) >= 6
-    assert len({spec.recipe.lora_rank for spec in specs} - {None}) == 3
+    assert isinstance(plan, FineTuningPlan)
+    return plan
+
+
+def test_the_shipped_plan_has_what_it_promises() -> None:
+    specs = _shipped().expand()[:180]
+    assert len({spec.family for spec in specs}) == 9
+    adapters = {(spec.recipe.lora_rank, spec.recipe.lora_alpha) for spec in specs}
+    assert len(adapters - {(None, None)}) == 6
+    shapes = {(spec.recipe.batch_size, spec.task_options.get("length")) for spec in specs}
+    assert {batch for batch, _ in shapes} == {4, 8, 16} and {32, 64} <= {n for _, n in shapes}
+    for spec in specs:
+        low, *_, high = spec.rates
+        assert high / low > 1e3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", _shipped().pretrained)
+def test_every_task_of_the_shipped_plan_trains(family: str, bases: BaseModels) -> None:
+    """On models too small to learn: their adapters fit, their heads are fresh, they are judged."""
+    shipped = _shipped()
+    member = shipped.pretrained[family].model_copy(update={"widths": [32]})
+    quick = {"steps": 1, "learning_rate": 1e-3}
+    plan = FineTuningPlan.model_validate(
+        shipped.model_dump()
+        | {
+            "pretrained": {family: member},
+            "kinds": {k: v.model_dump() | {"training": quick} for k, v in shipped.kinds.items()},
+            "bases": {32: quick},
+            "ladders": 28,
+            "steps": [1],
+            "count": 2,
+        }
+    )
+    seen = {}
+    for spec in plan.expand():
+        seen.setdefault((spec.task, spec.method, spec.fresh_head), spec)
+    assert len(seen) >= 4
+    for spec in seen.values():
+        ladder = run_fine_tuning(spec, bases, max_extensions=0)
+        assert all(math.isfinite(after.new) and math.isfinite(after.old) for after in ladder.after)
+        assert (ladder.trained_parameters < ladder.base.parameters) or spec.method == "all"
 
 
 def test_a_resumed_plan_trains_nothing_twice(tmp_path: Path, monkeypatch) -> None:
