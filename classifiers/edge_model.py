@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -192,7 +193,7 @@ class EdgeModel:
     lapse: float
     ranges: Mapping[str, tuple[float, float]]
     measured_ranges: Mapping[str, tuple[float, float]]
-    card: Mapping[str, object]
+    card: Mapping[str, Any]
 
     def features(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -323,13 +324,13 @@ def load_edge_model(path: Path | None = None) -> EdgeModel:
         raise ArtifactError(f"The model of the edge cannot be read: {error}") from None
 
 
-def _line(stored: Mapping[str, object]) -> Line:
+def _line(stored: Mapping[str, Any]) -> Line:
     weights = {name: _number(x) for name, x in stored["weights"].items()}
     centers = {name: _number(stored["centers"][name]) for name in weights}
     return Line(intercept=_number(stored["intercept"]), weights=weights, centers=centers)
 
 
-def _horizon(stored: Mapping[str, object], knots: int) -> Horizon:
+def _horizon(stored: Mapping[str, Any], knots: int) -> Horizon:
     spreads = [_number(stored[name]) for name in ("edge_spread", "edge_noise", "best_spread")]
     if not 0 < min(spreads) <= max(spreads) < _SENSELESS:
         raise ValueError("a spread is not positive, or beyond all sense")
@@ -344,25 +345,25 @@ def _horizon(stored: Mapping[str, object], knots: int) -> Horizon:
     )
 
 
-def _lapse(stored: object) -> float:
+def _lapse(stored: Any) -> float:
     share = _number(stored)
     if not 0 <= share < DO_NOT_EXCEED:
         raise ValueError("the share of lapses is none, or beyond all sense")
     return share
 
 
-def _decades(stored: Mapping[str, object]) -> dict[str, tuple[float, float]]:
+def _decades(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     found = _ranges(stored)
     if not all(abs(end) < 5 * _SENSELESS for ends in found.values() for end in ends):
         raise ValueError("a range is beyond all sense")
     return found
 
 
-def _ranges(stored: Mapping[str, object]) -> dict[str, tuple[float, float]]:
+def _ranges(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     return {name: (_number(low), _number(high)) for name, (low, high) in stored.items()}
 
 
-def _number(value: object) -> float:
+def _number(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError("a number is not finite")

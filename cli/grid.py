@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -236,7 +236,7 @@ def _engine(
     return LocalEngine(workers)
 
 
-def _parameters(pairs: list[str]) -> dict[str, object]:
+def _parameters(pairs: list[str]) -> dict[str, Any]:
     from rksp.recipe_files.parse.document import parse_yaml
 
     found = {}

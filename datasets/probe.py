@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Probe:
 
 
 def make_probe(
-    source: object,
+    source: Any,
     *,
     num_sequences: int | None = None,
     sequence_length: int | None = None,
@@ -244,25 +245,25 @@ def _images(config, count: int | None, seed: int) -> Probe:
     )
 
 
-def _parts(config: object) -> list[object]:
+def _parts(config: Any) -> list[Any]:
     names = ("text_config", "decoder", "encoder", "vision_config", "backbone_config")
     return [config, *(getattr(config, name, None) for name in names)]
 
 
-def _setting(config: object, name: str) -> object:
+def _setting(config: Any, name: str) -> Any:
     return next(
         (v for v in (getattr(part, name, None) for part in _parts(config)) if v is not None), None
     )
 
 
-def _vocabulary(config: object) -> int:
+def _vocabulary(config: Any) -> int:
     if config is None:
         return 256
     size = _setting(config, "vocab_size")
     return size if isinstance(size, int) else 0
 
 
-def _limit(config: object) -> int | None:
+def _limit(config: Any) -> int | None:
     sizes = [_setting(config, name) for name in _LONGEST]
     sizes = [size for size in sizes if isinstance(size, int) and size > 0]
     if not sizes:
@@ -272,7 +273,7 @@ def _limit(config: object) -> int | None:
     return max(2, min(sizes) - reserved)
 
 
-def _image_size(config: object) -> tuple[int, int] | None:
+def _image_size(config: Any) -> tuple[int, int] | None:
     size = _setting(config, "image_size")
     if isinstance(size, dict):
         size = (size.get("height"), size.get("width"))
@@ -283,7 +284,7 @@ def _image_size(config: object) -> tuple[int, int] | None:
     return None
 
 
-def _task_of(config: object) -> str:
+def _task_of(config: Any) -> str:
     if getattr(config, "is_encoder_decoder", False):
         return "seq2seq"
     if _image_size(config) and not _vocabulary(config):

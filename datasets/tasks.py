@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -292,11 +292,11 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 @cache
-def _make(name: str, options: tuple[tuple[str, object], ...]) -> Task:
+def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Task:
     return TASKS[name](**dict(options))
 
 
-def make_task(name: str, **options: object) -> Task:
+def make_task(name: str, **options: Any) -> Task:
     """Return the task called `name`; it is made once per process and set of options.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -56,10 +56,10 @@ class Batch:
         is_whole: It cannot be cut into examples, as that of a graph cannot.
     """
 
-    inputs: Tensor | tuple[object, ...] | dict[str, object]
+    inputs: Tensor | tuple[Any, ...] | dict[str, Any]
     labels: Tensor | None
     objective: Objective | None = None
-    given: object = None
+    given: Any = None
     is_whole: bool = False
 
     @property
@@ -83,7 +83,7 @@ class Batch:
         return replace(self, inputs=inputs, labels=labels, given=given)
 
 
-def tensors(value: object) -> list[Tensor]:
+def tensors(value: Any) -> list[Tensor]:
     """Return every tensor in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         return [value]
@@ -91,12 +91,12 @@ def tensors(value: object) -> list[Tensor]:
     return [t for part in parts for t in tensors(part)] if _is_nested(value) else []
 
 
-def rows_of(value: object, size: int, start: int, stop: int) -> object:
+def rows_of(value: Any, size: int, start: int, stop: int) -> Any:
     """Slice every tensor that has `size` rows; keep the containers."""
     return mapped(value, lambda t: t[start:stop] if t.dim() and len(t) == size else t)
 
 
-def mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Change every tensor in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         return change(value)
@@ -109,5 +109,5 @@ def mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
     return value
 
 
-def _is_nested(value: object) -> bool:
+def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping | tuple | list)

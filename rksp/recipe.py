@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -37,7 +37,7 @@ _LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
-def _optimizer(value: object) -> object:
+def _optimizer(value: Any) -> Any:
     """Return the name of a class of optimizers, such as `torch.optim.AdamW`."""
     if not isinstance(value, type):
         return value
@@ -45,14 +45,14 @@ def _optimizer(value: object) -> object:
     return value.__name__ if spec is None else spec.name
 
 
-def _entries(value: object) -> object:
+def _entries(value: Any) -> Any:
     """Split the text `a,b` into a tuple."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return () if value is None else value
 
 
-def _ramp(value: object) -> object:
+def _ramp(value: Any) -> Any:
     """Split the text `0:16,1000:32` into pairs of first step and sequences."""
     if isinstance(value, str):
         return tuple(tuple(part.split(":", 1)) for part in _entries(value))
@@ -210,9 +210,7 @@ class Recipe(BaseModel):
     ] = Field(default=None, ge=0)
 
     @classmethod
-    def parse(
-        cls, fields: Mapping[str, object], sources: Mapping[str, str] | None = None
-    ) -> Recipe:
+    def parse(cls, fields: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Recipe:
         """Build a recipe from untrusted fields.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.documents.base import Part
 from rksp.documents.score import (
@@ -50,7 +50,7 @@ class Result:
 
     report: ScoreReport
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in (fields := self.to_dict()):
             return fields[name]
         raise AttributeError(f"a result has no field {name!r}; dir(result) lists them")
@@ -58,7 +58,7 @@ class Result:
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *self.to_dict()})
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all fields by name; `report.to_json()` is the document."""
         seed = deciding(self.report)
         fields = {name: getattr(self.report, name) for name in ScoreReport.model_fields}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -26,14 +27,14 @@ from rksp.result import Result
 
 def score(
     target: str | Path | nn.Module | ModelSource,
-    batch: object = None,
-    recipe: Recipe | Mapping[str, object] | None = None,
+    batch: Any = None,
+    recipe: Recipe | Mapping[str, Any] | None = None,
     loss: Loss | None = None,
     *,
     lr: float | None = None,
     is_pretrained: bool | None = None,
     options: MeasureOptions | None = None,
-    **measure: object,
+    **measure: Any,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
 
@@ -97,7 +98,7 @@ def score(
     return Result(with_origins(report, origins))
 
 
-def _contradictions(recipe: Recipe, shown: Mapping[str, object]) -> list[str]:
+def _contradictions(recipe: Recipe, shown: Mapping[str, Any]) -> list[str]:
     """Say where a given recipe contradicts what the module shows; the recipe is judged."""
     return [
         f"The module shows {name} {shown[name]}, but the recipe says {getattr(recipe, name)}; "
@@ -109,7 +110,7 @@ def _contradictions(recipe: Recipe, shown: Mapping[str, object]) -> list[str]:
     ]
 
 
-def _recipe(recipe: Recipe | Mapping[str, object] | None, lr: float | None) -> Recipe:
+def _recipe(recipe: Recipe | Mapping[str, Any] | None, lr: float | None) -> Recipe:
     fields = (
         recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else dict(recipe or {})
     )

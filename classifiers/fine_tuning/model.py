@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate, Lapse, RateDistribution
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
@@ -53,7 +54,7 @@ class FineTuningModel:
     noise: Mapping[str, float]
     lapse: Lapse
     shows: Mapping[str, Mapping[str, int]]
-    card: Mapping[str, object]
+    card: Mapping[str, Any]
 
     def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
         """Return the distributions of the best rate, of the edge, and of what is forgotten.
@@ -272,22 +273,22 @@ def load_fine_tuning_model(path: Path | None = None) -> FineTuningModel:
         raise ArtifactError(f"The model of fine-tuning cannot be read: {error}") from None
 
 
-def _numbers(stored: Mapping[str, object]) -> dict[str, float]:
+def _numbers(stored: Mapping[str, Any]) -> dict[str, float]:
     return {str(name): _number(value) for name, value in stored.items()}
 
 
-def _counts(stored: Mapping[str, object]) -> dict[str, int]:
+def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
     return {str(name): int(value) for name, value in stored.items()}
 
 
-def _positive(stored: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
+def _positive(stored: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     found = {name: _number(stored[name]) for name in names}
     if not 0 < min(found.values()) <= max(found.values()) < _SENSELESS:
         raise ValueError("a spread is not positive, or beyond all sense")
     return found
 
 
-def _number(value: object) -> float:
+def _number(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError("a number is not finite")

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rksp.classifiers.fine_tuning.families import kind_of
 from rksp.classifiers.fine_tuning.inputs import ADAPTERS, FineTuningInputs
@@ -24,7 +25,7 @@ from rksp.classifiers.fine_tuning_fit.ladder import (
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import read_text
 
-Row = Mapping[str, object]
+Row = Mapping[str, Any]
 
 _LARGEST = 50_000_000  # bytes of a file
 # Published sizes of checkpoints whose names do not say them.
@@ -66,7 +67,7 @@ _EMBEDDED = 0.75  # the largest share of the parameters that embeddings of token
 _FORGOTTEN = 0.25  # nats above the loss on the old data at the lowest rate
 
 
-def read_public_rows(paths: Sequence[Path]) -> list[dict[str, object]]:
+def read_public_rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Read the lines of all files.
 
     Raises:
@@ -323,7 +324,7 @@ def _kind(family: str | None) -> str:
     return kind_of(family or "") or "decoder"
 
 
-def _number(value: object) -> float | None:
+def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def learner_guesses(rest: Sequence[EdgeLadder]) -> dict[str, Guess]:
 
 
 def _fitted(
-    make: Callable[[], object], ladders: Sequence[EdgeLadder], values: Sequence[float]
+    make: Callable[[], Any], ladders: Sequence[EdgeLadder], values: Sequence[float]
 ) -> Callable[[EdgeLadder], float]:
     x = np.array([_row(ladder) for ladder in ladders])
     center, scale = x.mean(axis=0), x.std(axis=0) + 1e-9

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def read_measured(path: Path) -> dict[str, dict[str, float]]:
         raise ArtifactError(f"{path.name} holds no features of shapes: {error!r}.") from error
 
 
-def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) -> str:
+def shape_name(source: str, architecture: Mapping[str, Any], optimizer: str) -> str:
     """Name a real shape: what is left out together, and what was measured.
 
     What is measured of the response depends on the optimizer's first step, which all relatives of
@@ -99,9 +100,7 @@ def shape_name(source: str, architecture: Mapping[str, object], optimizer: str) 
     return name
 
 
-def _read(
-    row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
-) -> list[EdgeLadder]:
+def _read(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]) -> list[EdgeLadder]:
     """Return the ladders of one row; none where it says too little."""
     if isinstance(row.get("warmup_steps"), list):
         return _warmups(row, measured)
@@ -115,7 +114,7 @@ def _read(
 
 
 def _ladder(
-    row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
+    row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]
 ) -> EdgeLadder | None:
     if row["parametrization"] != "SP" or any(part in row["group"] for part in _LEFT_OUT):
         return None
@@ -147,7 +146,7 @@ def _ladder(
     )
 
 
-def _single(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]):
+def _single(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]):
     setting = row["changed"].split("=")[0]
     if setting in ("Baseline", "learning_rate"):  # these are in the ladders
         return None
@@ -182,7 +181,7 @@ def _single(row: Mapping[str, object], measured: Mapping[str, Mapping[str, float
 
 
 def _warmups(
-    row: Mapping[str, object], measured: Mapping[str, Mapping[str, float]]
+    row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]
 ) -> list[EdgeLadder]:
     """Return runs of one model at one rate with several warm-ups.
 
@@ -218,7 +217,7 @@ def _warmups(
     return found
 
 
-def _published(row: Mapping[str, object]) -> EdgeLadder:
+def _published(row: Mapping[str, Any]) -> EdgeLadder:
     """Return a run that is known to have trained well: its edge lies above its rate."""
     inputs = _inputs(row["arch"], row["recipe"], PUBLISHED)
     rate = math.log10(row["recipe"]["learning_rate"])
@@ -243,7 +242,7 @@ def _source(group: str) -> str:
     return "nanogpt" if group.startswith("nanogpt") else group.split("-")[0]
 
 
-def _inputs(arch: Mapping[str, object], recipe: Mapping[str, object], source: str) -> EdgeInputs:
+def _inputs(arch: Mapping[str, Any], recipe: Mapping[str, Any], source: str) -> EdgeInputs:
     steps, warmup = int(recipe["steps"]), int(recipe["warmup_steps"] or 0)
     if source == "steplaw" and warmup > steps:
         warmup = steps // 2  # inferred, and doubtful where the run is shorter than it
@@ -265,7 +264,7 @@ def _inputs(arch: Mapping[str, object], recipe: Mapping[str, object], source: st
     )
 
 
-def _late_share(recipe: Mapping[str, object]) -> float:
+def _late_share(recipe: Mapping[str, Any]) -> float:
     """Return the mean rate of the last tenth of a run over its peak."""
     said, least, share = recipe["schedule"] or "", _least(recipe), recipe.get("decay_fraction")
     if "warm-up only" in said or share == 0:
@@ -281,7 +280,7 @@ def _late_share(recipe: Mapping[str, object]) -> float:
     ).late_share
 
 
-def _least(recipe: Mapping[str, object]) -> float:
+def _least(recipe: Mapping[str, Any]) -> float:
     if recipe.get("min_lr_ratio") is not None:
         return float(recipe["min_lr_ratio"])
     if not recipe.get("min_lr"):
@@ -289,6 +288,6 @@ def _least(recipe: Mapping[str, object]) -> float:
     return min(1.0, recipe["min_lr"] / recipe.get("learning_rate", 2e-3))
 
 
-def _norm(arch: Mapping[str, object]) -> str:
+def _norm(arch: Mapping[str, Any]) -> str:
     words = str(arch["norm"]).split()
     return words[0] if words == ["none"] else "post" if "post" in words else "pre"

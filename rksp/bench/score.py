@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from rksp.recipe import Recipe
 
 def score_cost(
     target: str = "gpt2", *, overrides: Mapping[str, str] | None = None, rounds: int = 1
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Time every stage of a score and divide by one forward pass of the bare model.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
@@ -78,11 +79,11 @@ def _rope(evidence: CheckEvidence) -> tuple[float | None, bool]:
     return max(known, default=None), any(kind not in (None, "default") for kind in kinds)
 
 
-def _part(value: object, name: str) -> object | None:
+def _part(value: Any, name: str) -> Any | None:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
-def _parts(value: object) -> list[object]:
+def _parts(value: Any) -> list[Any]:
     """Return the parts of settings that differ by kind of layer."""
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return [part for part in inner.values() if not isinstance(part, str | int | float)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ def trivial_loss(batches: Sequence[Batch]) -> float:
     return label_entropy(labels[labels != IGNORED])
 
 
-def _hidden(tokens: Tensor, config: object, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _hidden(tokens: Tensor, config: Any, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Mask a share of the tokens, and keep the labels at those places only."""
     mask = getattr(config, "mask_token_id", None)
     mask = config.vocab_size - 1 if mask is None else mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,7 +18,7 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
 
     @classmethod
-    def of(cls, *sources: object, **given: object) -> Self:
+    def of(cls, *sources: Any, **given: Any) -> Self:
         """Build the record from the attributes that have the names of its fields.
 
         Args:
@@ -106,13 +106,13 @@ class Document(Part):
         return json.dumps(_clean(self), sort_keys=True, allow_nan=False, indent=1) + "\n"
 
 
-def _clean(document: Document) -> dict[str, object]:
+def _clean(document: Document) -> dict[str, Any]:
     missing: list[str] = []
     content = _finite(document.model_dump(mode="python"), "", missing)
     return content | {"non_finite": sorted(set(missing) | set(document.non_finite))}
 
 
-def _finite(value: object, path: str, missing: list[str]) -> object:
+def _finite(value: Any, path: str, missing: list[str]) -> Any:
     if isinstance(value, dict):
         return {key: _finite(value[key], f"{path}/{key}", missing) for key in sorted(value)}
     if isinstance(value, list | tuple):

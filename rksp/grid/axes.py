@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
@@ -89,10 +90,10 @@ class Range:
 class Choice:
     """Values to draw from, with weights unless all are equally likely."""
 
-    values: tuple[object, ...]
+    values: tuple[Any, ...]
     weights: tuple[float, ...] | None = None
 
-    def draw(self, source: random.Random) -> object:
+    def draw(self, source: random.Random) -> Any:
         """Draw one value.
 
         Raises:
@@ -132,7 +133,7 @@ def canonical(name: str) -> tuple[str, str]:
     return "set", plain
 
 
-def axis_of(name: str, value: object) -> Axis:
+def axis_of(name: str, value: Any) -> Axis:
     """Convert one entry of a grid's mapping to an axis.
 
     The entry is a list, a single value, a W&B parameter (a mapping), a distribution of Optuna, or
@@ -243,7 +244,7 @@ def _split(text: str, value: str) -> list[str]:
     return [part.strip() for part in (*parts, value[start:])]
 
 
-def flat_parameters(parameters: object, prefix: str = "") -> dict[str, Mapping[str, object]]:
+def flat_parameters(parameters: Any, prefix: str = "") -> dict[str, Mapping[str, Any]]:
     """Return the definition of each parameter of a W&B sweep by its dotted name.
 
     Raises:
@@ -251,7 +252,7 @@ def flat_parameters(parameters: object, prefix: str = "") -> dict[str, Mapping[s
     """
     if not isinstance(parameters, Mapping):
         raise InputError(f"Sweep parameters {prefix or 'of the file'} are not a mapping.")
-    found: dict[str, Mapping[str, object]] = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for name, definition in parameters.items():
         if not isinstance(definition, Mapping):
             raise InputError(f"Sweep parameter {prefix}{name} has neither values nor a range.")
@@ -262,7 +263,7 @@ def flat_parameters(parameters: object, prefix: str = "") -> dict[str, Mapping[s
     return found
 
 
-def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
+def sweep_axis(name: str, definition: Mapping[str, Any]) -> Axis:
     """Convert one parameter of a W&B sweep to an axis.
 
     The definition holds `value`, `values` (with `probabilities`) or a distribution.
@@ -306,11 +307,11 @@ def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
     return Range(kind=plain, low=low, high=high, step=step, whole=kind == "int_uniform")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _are_weights(weights: object, count: int) -> bool:
+def _are_weights(weights: Any, count: int) -> bool:
     return (
         isinstance(weights, list)
         and len(weights) == count

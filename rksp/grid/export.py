@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rksp.grid.sweeps import SWEEPS
 from rksp.grid.table import Record
@@ -84,7 +85,7 @@ def _columns(found: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(name for record in found for name in record))
 
 
-def _of_one_type(values: list[object]) -> list[object]:
+def _of_one_type(values: list[Any]) -> list[Any]:
     """Convert a column to one type, as Parquet needs: numbers to floats, other mixtures to text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) <= 1 and kinds <= {int, float, bool, str}:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rksp.grid.axes import (
     Axis,
@@ -48,7 +49,7 @@ class GridPlan:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
     typed: frozenset[str] = frozenset()
-    sweep: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    sweep: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def assumed(self) -> dict[str, str]:
@@ -62,11 +63,11 @@ class GridPlan:
 
 
 def make_plan(
-    grid: Mapping[str, object] | Sequence[Mapping[str, object]],
+    grid: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
     target: str | None = None,
-    overrides: Mapping[str, object] | None = None,
-    recipe: Mapping[str, object] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Any] | None = None,
     samples: int | None = None,
     seed: int = 0,
     max_cells: int = MAX_CELLS,
@@ -99,9 +100,9 @@ def read_plan(
     assignments: Sequence[str] = (),
     *,
     target: str | None = None,
-    overrides: Mapping[str, object] | None = None,
-    recipe: Mapping[str, object] | None = None,
-    defaults: Mapping[str, object] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
@@ -174,13 +175,13 @@ def read_plan(
     return dataclasses.replace(plan, sweep=sweep)
 
 
-def _named(recipe: Mapping[str, object]) -> dict[str, object]:
+def _named(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the short forms of recipe fields by the fields' names."""
     return {canonical(name)[1] or name: value for name, value in recipe.items()}
 
 
 def _check_fixed(
-    recipe: Mapping[str, object], overrides: Mapping[str, object], points: Sequence[Point]
+    recipe: Mapping[str, Any], overrides: Mapping[str, Any], points: Sequence[Point]
 ) -> None:
     """Refuse an axis of any point that sets what an option fixes."""
     for name in dict.fromkeys(name for point in points for name in point):
@@ -208,7 +209,7 @@ def _plan(
     """
     if len(points) > max_cells:
         raise _too_many(len(points), max_cells)
-    cells: dict[tuple[object, ...], Cell] = {}
+    cells: dict[tuple[Any, ...], Cell] = {}
     for point in points:
         cell = make_cell(base, point, source)
         if cell.target not in typed:
@@ -229,7 +230,7 @@ def _too_many(count: int, most: int) -> InputError:
 
 def _file(
     path: Path, samples: int | None, trainer: str | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, object]]:
+) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, Any]]:
     """Read a sweep, a grid or a run file.
 
     Returns:
@@ -315,7 +316,7 @@ def _sweep(document: Document, samples: int | None) -> tuple[Mapping[str, Axis],
     return axes, notes
 
 
-def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
+def _blocks(grid: Any, source: Any) -> list[Mapping[str, Axis]]:
     """Convert a mapping of lists to one block of axes, or a list of mappings to one block each."""
     parts = grid if isinstance(grid, list) else [grid]
     if not all(isinstance(part, Mapping) for part in parts):
@@ -323,7 +324,7 @@ def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
     return [{str(name): axis_of(str(name), value) for name, value in p.items()} for p in parts]
 
 
-def _zip(zipped: object, path: Path) -> dict[str, Axis]:
+def _zip(zipped: Any, path: Path) -> dict[str, Axis]:
     """Combine the axes that move together into one axis of tuples."""
     if zipped is None:
         return {}
@@ -362,7 +363,7 @@ def _product(block: Mapping[str, Axis], max_cells: int) -> list[Point]:
 
 
 def _unzipped(point: Point) -> Point:
-    flat: dict[str, object] = {}
+    flat: dict[str, Any] = {}
     for name, value in point.items():
         names = name.split("\0")
         flat |= dict(zip(names, value, strict=True)) if len(names) > 1 else {name: value}

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rksp.grid import table
 from rksp.grid.cell import Options
@@ -37,13 +38,13 @@ class GridResult:
     profiles: tuple[float, ...]
     made_by: Mapping[str, str]
     assumed: Mapping[str, str] = field(default_factory=dict)
-    sweep: Mapping[str, object] = field(default_factory=dict)
+    sweep: Mapping[str, Any] = field(default_factory=dict)
 
     def records(self, bar: float = 0.5) -> list[table.Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
         return table.records(self.rows, bar)
 
-    def settings(self, records: Sequence[table.Record]) -> list[Mapping[str, object]]:
+    def settings(self, records: Sequence[table.Record]) -> list[Mapping[str, Any]]:
         """Return what the grid set in the cells of these records, by the user's names."""
         by_position = {row.position: row.labels for row in self.rows}
         return [by_position[record["position"]] for record in records]

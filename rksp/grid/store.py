@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psutil
@@ -55,15 +56,15 @@ class Row:
     position: int
     init: str
     target: str
-    overrides: dict[str, object]
+    overrides: dict[str, Any]
     seed: int
-    recipe: dict[str, object]
-    labels: dict[str, object]
+    recipe: dict[str, Any]
+    labels: dict[str, Any]
     state: str
     tries: int
     failure: str | None
     message: str | None
-    result: dict[str, object] | None
+    result: dict[str, Any] | None
 
 
 class GridStore:
@@ -112,7 +113,7 @@ class GridStore:
         self,
         cells: Sequence[Cell],
         options: Options,
-        about: Mapping[str, Mapping[str, object]] | None = None,
+        about: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> int:
         """Put a plan into an empty store, or resume the same plan.
 
@@ -214,7 +215,7 @@ class GridStore:
             (self.owner, seconds, key),
         )
 
-    def finish(self, key: str, result: dict[str, object]) -> bool:
+    def finish(self, key: str, result: dict[str, Any]) -> bool:
         """Store a result if this owner still holds the cell; return whether it did."""
         done = self._base.execute(
             "UPDATE cells SET state = 'done', result = ?, owner = NULL, lease = NULL,"
@@ -257,7 +258,7 @@ class GridStore:
         """Return the versions that the numbers come from; empty before the store is filled."""
         return json.loads(self._meta("made_by") or "{}")
 
-    def about(self, name: str) -> dict[str, object]:
+    def about(self, name: str) -> dict[str, Any]:
         """Return what `fill` was given under a name; empty without it.
 
         Raises:

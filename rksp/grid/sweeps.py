@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,7 +17,7 @@ from rksp.ground.files import atomic_write
 from rksp.ground.text import short
 from rksp.recipe_files.parse.document import parse_yaml
 
-Settings = Mapping[str, object]
+Settings = Mapping[str, Any]
 _PLAIN = re.compile(r"^[A-Za-z_][\w./-]*$")  # a text that Hydra reads without quotes
 
 
@@ -58,7 +59,7 @@ def export_sweep(
 
 
 def to_wandb(
-    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, object]]
+    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """Return a W&B sweep with every value that a cell has.
 
@@ -68,7 +69,7 @@ def to_wandb(
         ranges: Definitions that stand in place of a list of values, by name.
     """
     nested = any("parameters" in part for part in dict(head.get("parameters") or {}).values())
-    parameters: dict[str, object] = {}
+    parameters: dict[str, Any] = {}
     for name, values in _values(cells).items():
         listed = {"value": values[0]} if len(values) == 1 else {"values": values}
         place, *path = name.split(".") if nested else [name]
@@ -83,12 +84,12 @@ def to_wandb(
 
 def _ranges(
     cells: Sequence[Settings], head: Settings, ceiling: float | None
-) -> dict[str, Mapping[str, object]]:
+) -> dict[str, Mapping[str, Any]]:
     """Return the ranges of a sweep's parameters; that of the learning rate ends at the ceiling.
 
     A range that lies above the ceiling is left out, so that the cells' own rates are listed.
     """
-    found: dict[str, Mapping[str, object]] = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for name, definition in flat_parameters(head.get("parameters") or {}).items():
         axis = sweep_axis(name, definition)
         if not isinstance(axis, Range) or not any(name in cell for cell in cells):
@@ -104,7 +105,7 @@ def _ranges(
     return found
 
 
-def _about_ranges(path: Path, ranges: Mapping[str, object], ceiling: float | None) -> str:
+def _about_ranges(path: Path, ranges: Mapping[str, Any], ceiling: float | None) -> str:
     """Say where the range of the learning rate ends now."""
     rates = [name for name in ranges if canonical(name) == ("recipe", "learning_rate")]
     if not rates:
@@ -131,9 +132,9 @@ def to_trials(cells: Sequence[Settings]) -> str:
     return json.dumps([dict(cell) for cell in cells], indent=1) + "\n"
 
 
-def _values(cells: Sequence[Settings]) -> dict[str, list[object]]:
+def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
     """Return the distinct values of each name, numbers in rising order."""
-    found: dict[str, list[object]] = {}
+    found: dict[str, list[Any]] = {}
     for cell in cells:
         for name, value in cell.items():
             values = found.setdefault(name, [])
@@ -149,7 +150,7 @@ def _product(cells: Sequence[Settings]) -> int:
     return math.prod(len(values) for values in _values(cells).values())
 
 
-def _hydra_value(value: object) -> str:
+def _hydra_value(value: Any) -> str:
     """Write a value in the grammar of Hydra's overrides."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_hydra_value, value))}]"

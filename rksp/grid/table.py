@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rksp.documents.verdict import verdict_at
 from rksp.grid.axes import canonical
@@ -15,11 +16,11 @@ from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.parse.document import parse_yaml
 
-Record = dict[str, object]
+Record = dict[str, Any]
 ANSWERS = ("ok", "caution", "risk")
 JUDGED = (*ANSWERS, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
-_COMPARE: dict[str, Callable[[object, object], bool]] = {
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -136,8 +137,8 @@ class Condition:
 
     text: str
     name: str
-    compare: Callable[[object, object], bool]
-    value: object
+    compare: Callable[[Any, Any], bool]
+    value: Any
 
     @classmethod
     def parse(cls, text: str) -> Condition:
@@ -177,7 +178,7 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
     return list(found)
 
 
-def _meets(found: object, compare: Callable, value: object) -> bool:
+def _meets(found: Any, compare: Callable, value: Any) -> bool:
     if found is None:
         return False
     try:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
@@ -36,9 +37,7 @@ def shipped_collection() -> Path:
     return Path(str(files("rksp.datasets") / "runs" / "collection.parquet"))
 
 
-def rows(
-    ladders: Iterable[LadderRun], policy: OutcomePolicy | None = None
-) -> list[dict[str, object]]:
+def rows(ladders: Iterable[LadderRun], policy: OutcomePolicy | None = None) -> list[dict[str, Any]]:
     """Return one labelled row per run, including the curves.
 
     `excess` is infinite if a run has no final loss. `best_rate`, `edge_low` and `edge_high` are

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def edge_ladders(
 
 def lab_ladders(
     runs: Iterable[LadderRun],
-    measurements: Mapping[str, Mapping[str, object]],
+    measurements: Mapping[str, Mapping[str, Any]],
     policy: OutcomePolicy | None = None,
 ) -> list[EdgeLadder]:
     """Return the ladders that learned and had a finite run, sorted by name.
@@ -76,7 +77,7 @@ def _bridge() -> frozenset[str]:
 
 def _ladder(
     run: LadderRun,
-    measured: Mapping[str, object] | None,
+    measured: Mapping[str, Any] | None,
     policy: OutcomePolicy,
     bridge: frozenset[str],
 ) -> EdgeLadder | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,8 +30,8 @@ class LadderGrid(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    base: dict[str, object]
-    grid: dict[str, list[object]]
+    base: dict[str, Any]
+    grid: dict[str, list[Any]]
 
     def expand(self) -> list[LadderSpec]:
         """Return the ladders in the order of the lists; the same plan gives the same ladders."""
@@ -41,7 +42,7 @@ class LadderGrid(BaseModel):
             for values in itertools.product(*self.grid.values())
         ]
 
-    def _fields(self, values: tuple[object, ...]) -> dict[str, object]:
+    def _fields(self, values: tuple[Any, ...]) -> dict[str, Any]:
         fields = {k: dict(v) if isinstance(v, dict) else v for k, v in self.base.items()}
         for name, value in zip(self.grid, values, strict=True):
             outer, _, inner = name.partition(".")

@@ -7,6 +7,7 @@ import lzma
 import math
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from rksp.features import FEATURES, SCHEMA, Features
 from rksp.ground.errors import ArtifactError, InputError
@@ -54,7 +55,7 @@ def pack_measurements(folder: Path, output: Path, *, base: Path | None = None) -
     return len(lines)
 
 
-def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]]:
+def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, Any]]:
     """Read packed measurements by ladder id; `path` None reads the shipped ones.
 
     Raises:
@@ -73,7 +74,7 @@ def unpack_measurements(path: Path | None = None) -> dict[str, dict[str, object]
         raise ArtifactError(f"{path.name} holds no measurements: {error}.") from error
 
 
-def _read(path: Path) -> dict[str, object]:
+def _read(path: Path) -> dict[str, Any]:
     """Read a stored measurement; names that this version does not know are kept."""
     try:
         document = json.loads(read_text(path, _LARGEST))

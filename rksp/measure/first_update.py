@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ class FirstUpdate:
         return self.gradients.fill(key, start, stop, torch.empty(part_shape(shape, start, stop)))
 
 
-Kind = tuple[type[torch.optim.Optimizer], Mapping[str, object]]
+Kind = tuple[type[torch.optim.Optimizer], Mapping[str, Any]]
 
 
 def kinds_of(model: nn.Module, recipe: Recipe) -> dict[str, Kind]:
@@ -129,7 +130,7 @@ def _row_rule(optimizer: type[torch.optim.Optimizer]) -> RowRule | None:
 
 def _step(
     kind: type[torch.optim.Optimizer],
-    options: Mapping[str, object],
+    options: Mapping[str, Any],
     weight: Tensor,
     gradient: Tensor,
 ) -> Tensor:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -223,7 +224,7 @@ class Search:
     critical_rate: float | None
     overshoot: float | None
 
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields under their names in `ResponseProfile`."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -199,7 +200,7 @@ class _Visit:
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.reader.watch.block = self.offset + index
 
-    def after(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+    def after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Hand over the transition of the block."""
         reader, x = self.reader, self.x
         index = self.indices[min(self.turn, len(self.indices) - 1)]
@@ -277,7 +278,7 @@ def _notes(chains: tuple[Chain, ...]) -> tuple[str, ...]:
 
 
 def _forward_stats(
-    watch: ForwardWatch, blocks: list[BlockStats], output: object, batch: Batch
+    watch: ForwardWatch, blocks: list[BlockStats], output: Any, batch: Batch
 ) -> ForwardStats:
     """Return the statistics of a pass; the batch's own loss replaces the cross-entropy."""
     if not isinstance(output, Pass):
@@ -295,13 +296,13 @@ def _forward_stats(
     return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)
 
 
-def _tokens(inputs: object) -> Tensor | None:
+def _tokens(inputs: Any) -> Tensor | None:
     """Return the tokens of a batch `[batch, length]`; None where something else goes in."""
     tokens = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
     return tokens if isinstance(tokens, Tensor) and not tokens.is_floating_point() else None
 
 
-def _logits(output: object) -> Tensor | None:
+def _logits(output: Any) -> Tensor | None:
     for name in ("logits", "prediction_logits"):
         found = getattr(output, name, None)
         if isinstance(found, Tensor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -61,7 +62,7 @@ class ChosenClass:
     """
 
     auto: type
-    config: object
+    config: Any
     task: Task
     notes: tuple[str, ...] = ()
 
@@ -120,8 +121,8 @@ class ChosenClass:
 
 def choose_class(
     target: str,
-    config: object,
-    architectures: object,
+    config: Any,
+    architectures: Any,
     task: Task | None = None,
     *,
     has_weights: bool = False,
@@ -186,7 +187,7 @@ def choose_class(
 
 
 def _by_architecture(
-    architectures: object, known: Sequence[str], tables: dict[str, dict], kind: str
+    architectures: Any, known: Sequence[str], tables: dict[str, dict], kind: str
 ) -> Task | None:
     for name in architectures if isinstance(architectures, list) else []:
         for task in known:
@@ -197,20 +198,20 @@ def _by_architecture(
     return None
 
 
-def _other_head(architectures: object) -> str | None:
+def _other_head(architectures: Any) -> str | None:
     """Return the class name of a text head that is not in `_TABLES`, or None."""
     names = architectures if isinstance(architectures, list) else []
     return next((name for name in names if str(name).endswith(_OTHER_HEADS)), None)
 
 
-def _text_tower(config: object) -> object | None:
+def _text_tower(config: Any) -> Any | None:
     """Return the text part of a configuration that also has an image or audio part."""
     others = ("vision_config", "audio_config")
     has_other = any(getattr(config, name, None) is not None for name in others)
     return getattr(config, "text_config", None) if has_other else None
 
 
-def _of_two_towers(target: str, config: object, text: object, known: Sequence[str]) -> ChosenClass:
+def _of_two_towers(target: str, config: Any, text: Any, known: Sequence[str]) -> ChosenClass:
     """Choose the text tower alone, because a model that compares two towers has no own loss."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
@@ -225,7 +226,7 @@ def _of_two_towers(target: str, config: object, text: object, known: Sequence[st
     return _chosen(getattr(transformers, _BASE[1]), text, "other", notes)
 
 
-def _is_base(architectures: object, kind: str) -> bool:
+def _is_base(architectures: Any, kind: str) -> bool:
     """Tell whether the configuration is of a model without a head, such as `BertModel`."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
@@ -238,7 +239,7 @@ def _is_base(architectures: object, kind: str) -> bool:
     )
 
 
-def _chosen(auto: type, config: object, task: Task, notes: tuple[str, ...]) -> ChosenClass:
+def _chosen(auto: type, config: Any, task: Task, notes: tuple[str, ...]) -> ChosenClass:
     if getattr(config, "architectures", None) is None:
         config.architectures = []  # transformers iterates over it where a type has two classes
     return ChosenClass(auto=auto, config=config, task=task, notes=notes)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.models.config_guard import check_sizes
@@ -80,8 +81,8 @@ def model_types() -> Mapping[str, type]:
 
 
 def known_type(
-    target: str, settings: dict[str, object], needs_code: bool
-) -> tuple[dict[str, object], list[str]]:
+    target: str, settings: dict[str, Any], needs_code: bool
+) -> tuple[dict[str, Any], list[str]]:
     """Return the settings under a model type that transformers has, at every level."""
     types = model_types()
     name = settings.get("model_type")
@@ -123,7 +124,7 @@ def known_type(
     return settings, notes
 
 
-def _whole(settings: Mapping[str, object], name: str, default: int) -> int:
+def _whole(settings: Mapping[str, Any], name: str, default: int) -> int:
     """Return a setting that must be a positive whole number.
 
     Raises:
@@ -138,8 +139,8 @@ def _whole(settings: Mapping[str, object], name: str, default: int) -> int:
 
 
 def make_config(
-    target: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None = None
-) -> object:
+    target: str, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> Any:
     """Make a transformers configuration from sanitized settings and overrides.
 
     Raises:
@@ -167,25 +168,25 @@ def make_config(
     return config
 
 
-def known_settings(config: object) -> dict[str, object]:
+def known_settings(config: Any) -> dict[str, Any]:
     """Return everything that `--set` can change about a configuration, with its value."""
     # The depth may be a property, and many classes use an undeclared head_dim.
     hidden = {"head_dim": None, "num_hidden_layers": getattr(config, "num_hidden_layers", None)}
     return hidden | config.to_dict()
 
 
-def other_names(config: object) -> Mapping[str, str]:
+def other_names(config: Any) -> Mapping[str, str]:
     """Return other names of settings, such as `hidden_size` for GPT-2's `n_embd`."""
     return getattr(type(config), "attribute_map", {})
 
 
-def dropout_notes(config: object, overrides: Mapping[str, object]) -> list[str]:
+def dropout_notes(config: Any, overrides: Mapping[str, Any]) -> list[str]:
     """Say which settings `--set dropout` changes in a type that has several or names it else."""
     names = dropouts(known_settings(config), other_names(config))
     return [f"dropout sets {', '.join(names)}."] if "dropout" in overrides and names else []
 
 
-def depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
+def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[str]:
     """Explain `--set num_hidden_layers` for a model whose encoder and decoder have own depths.
 
     Raises:
@@ -209,12 +210,12 @@ def depth_notes(target: str, config: object, overrides: Mapping[str, object]) ->
     return [f"num_hidden_layers is the encoder's depth; the decoder keeps {decoder[0]} {depth}."]
 
 
-def _from_dict(kind: type, settings: Mapping[str, object]) -> object:
+def _from_dict(kind: type, settings: Mapping[str, Any]) -> Any:
     with quiet():
         return kind.from_dict(_copy(settings))
 
 
-def overlay(settings: Mapping, changes: Mapping) -> dict[str, object]:
+def overlay(settings: Mapping, changes: Mapping) -> dict[str, Any]:
     """Merge nested changes into settings."""
     result = dict(settings)
     for key, value in changes.items():
@@ -224,13 +225,13 @@ def overlay(settings: Mapping, changes: Mapping) -> dict[str, object]:
     return result
 
 
-def _copy(value: object) -> object:
+def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _copy(v) for k, v in value.items()}
     return [_copy(v) for v in value] if isinstance(value, list) else value
 
 
-def remote_config(target: str, folder: Path) -> object:
+def remote_config(target: str, folder: Path) -> Any:
     """Load a configuration with its own code, which the user has allowed."""
     with offline():
         from transformers import AutoConfig

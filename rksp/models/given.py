@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ _WHOLE = "The model cannot run on a part of the batch, cut along dimension 0: it
 
 def module_source(
     model: nn.Module,
-    batch: object = None,
+    batch: Any = None,
     loss: Loss | None = None,
     *,
     target: str | None = None,
@@ -152,7 +153,7 @@ def factory_source(
     return made(seed)
 
 
-def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
+def given_batch(model: nn.Module, given: Any, loss: Loss | None) -> Batch:
     """Make a batch from the user's batch, on the model's device.
 
     Raises:
@@ -175,7 +176,7 @@ def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
     return batch
 
 
-def _as_tensors(given: object) -> object:
+def _as_tensors(given: Any) -> Any:
     """Return a batch of tensors: the first of a loader, and arrays of numpy as tensors."""
     if isinstance(given, DataLoader):
         with torch.random.fork_rng(devices=[]):
@@ -212,9 +213,9 @@ def _runs(model: nn.Module, batch: Batch) -> bool:
     return True
 
 
-def shown_fields(model: nn.Module, batch: Batch | None) -> dict[str, object]:
+def shown_fields(model: nn.Module, batch: Batch | None) -> dict[str, Any]:
     """Return the fields of the recipe that a module and its batch show, by name."""
-    shown: dict[str, object] = {"precision": precision_of(model), "peft": adapters_of(model)}
+    shown: dict[str, Any] = {"precision": precision_of(model), "peft": adapters_of(model)}
     if batch is not None:
         shown["batch_size"] = batch.count
         tokens = tokens_of(batch.inputs)
@@ -252,7 +253,7 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
                 p.grad = gradient
 
 
-def _unpacked(target: str, result: object) -> tuple[nn.Module, object, Loss | None]:
+def _unpacked(target: str, result: Any) -> tuple[nn.Module, Any, Loss | None]:
     parts = result if isinstance(result, tuple) else (result,)
     model, batch, loss = (*parts[:3], None, None, None)[:3]
     if isinstance(model, nn.Module) and len(parts) <= 3:
@@ -278,7 +279,7 @@ def _has_new_statistics(module: nn.Module) -> bool:
     return seen is not None and not int(seen)
 
 
-def _config(model: nn.Module) -> object | None:
+def _config(model: nn.Module) -> Any | None:
     """Return the configuration of a Hugging Face model, without importing transformers."""
     if any(kind.__name__ == "PeftModel" for kind in type(model).__mro__):
         model = model.get_base_model()
@@ -286,7 +287,7 @@ def _config(model: nn.Module) -> object | None:
     return model.config if is_hugging_face else None
 
 
-def _task(model: nn.Module, config: object | None) -> Task:
+def _task(model: nn.Module, config: Any | None) -> Task:
     if config is None:
         return "other"
     try:

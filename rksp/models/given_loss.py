@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from rksp.batch import IGNORED, Batch, Pass, tensors
 from rksp.ground.errors import InputError, RkspError
 from rksp.objective import cross_entropy
 
-Loss = Callable[[object, object], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _TOKENS = ("input_ids", "tokens", "idx")
 _HOW = (
@@ -53,7 +54,7 @@ class GivenLoss:
             loss = _by_data(main, batch) if loss is None else loss
         return Pass(output=main, loss=loss, logits=logits)
 
-    def _named(self, output: object, batch: Batch) -> Tensor:
+    def _named(self, output: Any, batch: Batch) -> Tensor:
         judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
         try:
             loss = self.loss(output, judged_by)
@@ -72,7 +73,7 @@ def is_lightning(model: nn.Module) -> bool:
     return any(kind.__name__ == "LightningModule" for kind in type(model).__mro__)
 
 
-def call(model: nn.Module, inputs: object) -> object:
+def call(model: nn.Module, inputs: Any) -> Any:
     """Call a model with a tensor, positional arguments or keyword arguments, without a cache."""
     args = tuple(inputs) if isinstance(inputs, tuple | list) else ()
     args = (inputs,) if isinstance(inputs, Tensor) else args
@@ -82,7 +83,7 @@ def call(model: nn.Module, inputs: object) -> object:
     return model(*args, **kwargs)
 
 
-def main_output(output: object) -> Tensor | None:
+def main_output(output: Any) -> Tensor | None:
     """Return the logits, or else the first floating tensor that is not a scalar."""
     found = output.get("logits") if isinstance(output, Mapping) else None
     found = getattr(output, "logits", None) if found is None else found
@@ -91,7 +92,7 @@ def main_output(output: object) -> Tensor | None:
     return next((t for t in tensors(output) if t.is_floating_point() and t.dim()), None)
 
 
-def split_batch(model: nn.Module, given: object) -> tuple[object, Tensor | None]:
+def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
     """Split a batch into the model's inputs and the target.
 
     The target of a tuple is its last entry. The target of a dict is its `labels` (or `targets`,
@@ -126,7 +127,7 @@ def split_batch(model: nn.Module, given: object) -> tuple[object, Tensor | None]
     return first, given[-1] if isinstance(given[-1], Tensor) else None
 
 
-def _own_loss(output: object) -> Tensor | None:
+def _own_loss(output: Any) -> Tensor | None:
     """Return the loss that the model returned: `.loss`, `["loss"]`, or a scalar of a tuple."""
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if found is None and isinstance(output, tuple | list):
@@ -160,7 +161,7 @@ def _by_data(output: Tensor | None, batch: Batch) -> Tensor:
     raise InputError(f"No loss is known: {shapes}; {_HOW}.")
 
 
-def tokens_of(inputs: object) -> Tensor | None:
+def tokens_of(inputs: Any) -> Tensor | None:
     """Return the token ids `[batch, length]` if the inputs are tokens."""
     if isinstance(inputs, Mapping):
         inputs = next((inputs[name] for name in _TOKENS if name in inputs), None)
@@ -184,7 +185,7 @@ def _training_step(model: nn.Module, batch: Batch) -> Pass:
         raise InputError(f"{type(model).__name__} optimizes manually in its training_step; {_HOW}.")
     seen: list[Tensor] = []
 
-    def keep(module: nn.Module, args: object, output: object) -> None:
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
         found = main_output(output)
         if found is not None:
             seen.append(found)
@@ -216,7 +217,7 @@ def _hooked(modules: tuple[nn.Module, ...], keep: Callable) -> Iterator[None]:
             hook.remove()
 
 
-def _scalar(loss: object, what: str) -> Tensor:
+def _scalar(loss: Any, what: str) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 
@@ -14,7 +15,7 @@ _DROPOUT = re.compile(r"^(?!(summary|classifier|pooler)_).*?(^|_)(dropout|pdrop)
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
-def parse_value(text: str) -> object:
+def parse_value(text: str) -> Any:
     """Parse a scalar by the rules of YAML 1.2, or a JSON list or object.
 
     Unlike in PyYAML (YAML 1.1), `1e-4` is a number and `no` is a string.
@@ -37,12 +38,12 @@ def parse_value(text: str) -> object:
 
 
 def merge(
-    settings: Mapping[str, object],
-    overrides: Mapping[str, object],
+    settings: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     *,
-    known: Mapping[str, object],
+    known: Mapping[str, Any],
     renamed: Mapping[str, str] | None = None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Apply overrides to settings; lists with an entry per layer follow a new depth.
 
     Args:
@@ -81,7 +82,7 @@ def merge(
     return result
 
 
-def is_setting(name: str, known: Mapping[str, object], renamed: Mapping[str, str]) -> bool:
+def is_setting(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     """Tell whether a dotted name is a setting of a configuration; arguments as for `merge`."""
     *parents, last = name.split(".")
     for parent in parents:
@@ -91,7 +92,7 @@ def is_setting(name: str, known: Mapping[str, object], renamed: Mapping[str, str
     return last in known or (not parents and renamed.get(last, last) in known)
 
 
-def dropouts(known: Mapping[str, object], renamed: Mapping[str, str]) -> tuple[str, ...]:
+def dropouts(known: Mapping[str, Any], renamed: Mapping[str, str]) -> tuple[str, ...]:
     """Return the settings that `dropout` means for a type that has no setting of this name."""
     if is_setting("dropout", known, renamed):
         return ()
@@ -105,8 +106,8 @@ def dropouts(known: Mapping[str, object], renamed: Mapping[str, str]) -> tuple[s
 
 
 def _spread(
-    overrides: Mapping[str, object], known: Mapping[str, object], renamed: Mapping[str, str]
-) -> dict[str, object]:
+    overrides: Mapping[str, Any], known: Mapping[str, Any], renamed: Mapping[str, str]
+) -> dict[str, Any]:
     """Replace `dropout` by what it means; a setting that is given by its own name stays."""
     if "dropout" not in overrides or not dropouts(known, renamed):
         return dict(overrides)
@@ -114,7 +115,7 @@ def _spread(
     return dict.fromkeys(dropouts(known, renamed), overrides["dropout"]) | rest
 
 
-def _follow_depth(target: dict[str, object], old: object, new: int) -> None:
+def _follow_depth(target: dict[str, Any], old: Any, new: int) -> None:
     for key, value in list(target.items()):
         if isinstance(value, list) and isinstance(old, int) and len(value) == old and new >= 1:
             target[key] = resized(value, new)
@@ -124,7 +125,7 @@ def _follow_depth(target: dict[str, object], old: object, new: int) -> None:
             target[key] = {layer: item for layer, item in value.items() if int(layer) < new}
 
 
-def is_by_layer(value: object) -> bool:
+def is_by_layer(value: Any) -> bool:
     """Tell whether a setting is a table by layer index."""
     return isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
 
@@ -142,14 +143,14 @@ def resized(per_layer: list, depth: int) -> list:
     return result
 
 
-def close(name: str, known: Mapping[str, object], renamed: Mapping[str, str]) -> str:
+def close(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> str:
     """Return the end of a sentence: the settings whose names are the nearest, if any are near."""
     names = [*_dotted(known), *renamed]
     found = nearest(name, names, same=renamed) or nearest(name.split(".")[-1], names, same=renamed)
     return found or "."
 
 
-def _dotted(settings: Mapping[str, object], prefix: str = "") -> Iterable[str]:
+def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
     for key, value in settings.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):

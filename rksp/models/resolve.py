@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,7 +41,7 @@ MAX_PARAMS = 2e9  # 8 GB in float32
 def resolve(
     target: str,
     *,
-    overrides: Mapping[str, object] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
     trust_remote_code: bool = False,
     allow_hub: bool = False,
@@ -158,10 +159,10 @@ def resolve_tiny(
 def _from_path(
     path: Path,
     target: str,
-    overrides: dict[str, object],
+    overrides: dict[str, Any],
     trust_remote_code: bool,
     task: Task | None,
-    common: dict[str, object],
+    common: dict[str, Any],
 ) -> ModelSource:
     if path.is_file():
         if path.suffix == ".safetensors":
@@ -211,10 +212,10 @@ def _from_path(
 def _from_settings(
     target: str,
     kind: str,
-    settings: dict[str, object],
-    overrides: dict[str, object],
+    settings: dict[str, Any],
+    overrides: dict[str, Any],
     task: Task | None,
-    common: dict[str, object],
+    common: dict[str, Any],
     *,
     folder: Path | None = None,
     remote: Path | None = None,
@@ -306,7 +307,7 @@ def _load(chosen: ChosenClass, folder: Path) -> nn.Module:
 
 
 def _from_factory(
-    target: str, overrides: dict[str, object], task: Task | None, common: dict[str, object]
+    target: str, overrides: dict[str, Any], task: Task | None, common: dict[str, Any]
 ) -> ModelSource:
     if overrides:
         raise InputError(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -52,7 +52,7 @@ class ModelSource:
 
     target: str
     kind: Kind
-    config: object | None
+    config: Any | None
     task: Task
     num_parameters: int | None
     max_params: float
@@ -136,14 +136,14 @@ class ModelSource:
             )
 
 
-def hash_config(config: object) -> str:
+def hash_config(config: Any) -> str:
     """Compute the SHA-256 of a configuration, without names, versions and private keys."""
     settings = config.to_dict()
     text = json.dumps(_plain(settings), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         left_out = ("transformers_version", "name_or_path", "dtype", "torch_dtype")
         return {

@@ -7,6 +7,7 @@ need sizes that agree with each other, so there is a ladder: each rung changes l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rksp.models.overrides import is_by_layer, resized
 
@@ -108,7 +109,7 @@ _LATENT: dict[str, int] = {  # multi-head latent attention
 _VOCABULARY = 512
 _ROTARY = {"rope_type": "default", "rope_theta": 10_000.0}
 # Types whose default is incomplete, or whose sizes must agree in a special way.
-_OWN: dict[str, dict[str, object]] = {
+_OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -126,7 +127,7 @@ _OWN: dict[str, dict[str, object]] = {
 _PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_ids")
 
 
-def shrunk(settings: Mapping[str, object], rung: int = 0) -> dict[str, object]:
+def shrunk(settings: Mapping[str, Any], rung: int = 0) -> dict[str, Any]:
     """Shrink the complete settings of a configuration to tiny size.
 
     Args:
@@ -155,9 +156,9 @@ def shrunk(settings: Mapping[str, object], rung: int = 0) -> dict[str, object]:
     return small
 
 
-def changed(small: Mapping[str, object], full: Mapping[str, object]) -> dict[str, object]:
+def changed(small: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that differ, with the model types, which a configuration needs."""
-    result: dict[str, object] = {}
+    result: dict[str, Any] = {}
     for key, value in small.items():
         if (
             isinstance(value, Mapping)
@@ -173,12 +174,12 @@ def changed(small: Mapping[str, object], full: Mapping[str, object]) -> dict[str
 
 
 def _shrink(
-    settings: Mapping[str, object], sizes: Mapping[str, int], depth: int, vocabulary: int | None
-) -> dict[str, object]:
+    settings: Mapping[str, Any], sizes: Mapping[str, int], depth: int, vocabulary: int | None
+) -> dict[str, Any]:
     depths = {v for k, v in settings.items() if k in _DEPTHS and isinstance(v, int)}
     if "kv_lora_rank" in settings and "num_key_value_heads" in sizes:
         sizes = {**sizes, "num_key_value_heads": 4}  # latent attention has no groups
-    result: dict[str, object] = {}
+    result: dict[str, Any] = {}
     for key, value in settings.items():
         if key in ("out_features", "out_indices", "stage_names"):  # they follow the depth
             continue

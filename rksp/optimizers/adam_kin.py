@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class AdamKin(Groupwise):
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, options)
 
-    def move(self, group: dict[str, object], params: list[Tensor]) -> None:
+    def move(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Move parameters along their mean gradients over the root of their squares."""
         rate, (beta1, beta2) = group["lr"], group["betas"]
         gradients = self.gradients(params, beta1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class Lion(Groupwise):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    def move(self, group: dict[str, object], params: list[Tensor]) -> None:
+    def move(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Move parameters against the sign of their interpolated momenta."""
         beta1, beta2 = group["betas"]
         grads = [p.grad for p in params]

@@ -5,7 +5,7 @@ As in common trainers, weight decay applies only to matrices.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rksp.ground.errors import InputError
 
@@ -69,7 +69,7 @@ def mars(model: nn.Module, recipe: Settings) -> Optimizer:
     return Mars(_decayed_groups(model, recipe), **_adam_options(recipe))
 
 
-def _adam_options(recipe: Settings) -> dict[str, object]:
+def _adam_options(recipe: Settings) -> dict[str, Any]:
     return {
         "lr": recipe.learning_rate,
         "betas": (recipe.adam_beta1, recipe.adam_beta2),
@@ -134,7 +134,7 @@ def _trainable(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _decayed_groups(model: nn.Module, recipe: Settings) -> list[dict[str, object]]:
+def _decayed_groups(model: nn.Module, recipe: Settings) -> list[dict[str, Any]]:
     """Split the parameters into matrices, which decay, and vectors, which do not."""
     params = _trainable(model)
     groups = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
 from rksp.optimizers import makers, rows
@@ -94,7 +94,7 @@ def _swept(
     return RateRange(passing=passing, failing=failing, over_adamw=over_adamw, source=source)
 
 
-def _adam_kin(name: str, alias: str, make: Maker | None, **more: object) -> OptimizerSpec:
+def _adam_kin(name: str, alias: str, make: Maker | None, **more: Any) -> OptimizerSpec:
     """Describe a relative of AdamW."""
     usual = {
         "rates": _swept(0.016, 0.032, 1.0),
@@ -115,7 +115,7 @@ def _adam_kin(name: str, alias: str, make: Maker | None, **more: object) -> Opti
     )
 
 
-def _unmade(name: str, family: Family, *aliases: str, **more: object) -> OptimizerSpec:
+def _unmade(name: str, family: Family, *aliases: str, **more: Any) -> OptimizerSpec:
     """Describe an optimizer that recipes name but rksp cannot make."""
     return OptimizerSpec(
         name=name,

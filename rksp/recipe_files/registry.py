@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.parse.document import Document, load_document
@@ -78,7 +79,7 @@ def read_recipe_file(
     *,
     trainer: str | None = None,
     devices: int | None = None,
-    given: Mapping[str, object] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> RecipeFile:
     """Read the recipe, and the model if there is one, from a trainer's configuration file.
 
@@ -105,7 +106,7 @@ def read_document(
     *,
     trainer: str | None = None,
     devices: int | None = None,
-    given: Mapping[str, object] | None = None,
+    given: Mapping[str, Any] | None = None,
     part: str | None = None,
 ) -> RecipeFile:
     """Read a recipe as `read_recipe_file` does, from a loaded document.
@@ -238,7 +239,7 @@ def _of_wandb(document: Document) -> Document:
     return dataclasses.replace(document, data=data, lines=lines)
 
 
-def _of_arguments(document: Document, arguments: Mapping[str, object]) -> Document:
+def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:
     """Convert `MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests to a command line."""
     names = {key: str(key).lstrip("-").replace("-", "_") for key in arguments}
     data = {names[key]: value for key, value in arguments.items()}

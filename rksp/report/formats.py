@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, nearest
 
@@ -176,7 +176,7 @@ def rendering(document: Document, name: str) -> str | RenderableType:
     kind = document.kind
     check_format(name, f"For a report of rksp {kind}, --format", kind)
     module, _, path = RENDERINGS[kind, name].partition(":")
-    function: object = importlib.import_module(module)
+    function: Any = importlib.import_module(module)
     for part in path.split("."):
         function = getattr(function, part)
     return function(document)

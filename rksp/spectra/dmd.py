@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -315,12 +316,12 @@ def _with_spectrum(
     )
 
 
-def _masses(moduli: np.ndarray, residuals: np.ndarray, variant: Variant) -> dict[str, object]:
+def _masses(moduli: np.ndarray, residuals: np.ndarray, variant: Variant) -> dict[str, Any]:
     low, high = variant.near_unit
     t = variant.softness
     soft = expit(t * (moduli - low)) * expit(t * (high - moduli))
     kept = moduli if variant.max_residual is None else moduli[residuals <= variant.max_residual]
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         "soft_near_unit_mass": float(soft.mean()),
         "counted_modes": len(kept),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ class RunState:
 
     step: int
     model: dict[str, Tensor]
-    optimizer: dict[Tensor, dict[str, object]]
+    optimizer: dict[Tensor, dict[str, Any]]
 
     @classmethod
     @torch.no_grad()
@@ -68,5 +69,5 @@ def _parts(optimizer: Optimizer | None) -> tuple[Optimizer, ...]:
     return () if optimizer is None else tuple(getattr(optimizer, "parts", (optimizer,)))
 
 
-def _copied(value: object) -> object:
+def _copied(value: Any) -> Any:
     return local(value).to("cpu", copy=True) if isinstance(value, Tensor) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +107,7 @@ def _factor(up: Matrix, down: Matrix | None, gain: Tensor | None) -> Tensor:
     return heads if down is None else heads @ at_least_float(down.read())
 
 
-def is_linear(module: object) -> bool:
+def is_linear(module: Any) -> bool:
     """Tell whether a module multiplies by a matrix `weight`: `nn.Linear`, or GPT-2's Conv1D."""
     weight = getattr(module, "weight", None)
     has_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2

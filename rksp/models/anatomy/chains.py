@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from rksp.ground.errors import InputError, NotCovered
 # residual streams; grid: [batch, height, width, channels]; maps: channels first, as in
 # convolutional stages; rows: [tokens, width].
 Kind = Literal["tokens", "streams", "grid", "maps", "rows"]
-_Key = tuple[object, ...]
+_Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +46,7 @@ class Chain:
         found = dict(float_tensors({"args": args, "kwargs": kwargs}))
         return found.get(self.entering, next(iter(found.values()), None))
 
-    def read_output(self, output: object) -> Tensor | None:
+    def read_output(self, output: Any) -> Tensor | None:
         """Return the state in the output of a block."""
         found = dict(float_tensors(output))
         return found.get(self.leaving, next(iter(found.values()), None))
@@ -78,7 +78,7 @@ class _Listing:
     calls: list[_Call] = field(default_factory=list)
 
 
-def float_tensors(value: object, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]]:
+def float_tensors(value: Any, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]]:
     """Yield every floating tensor in nested tuples, lists and mappings, with its key."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
@@ -91,7 +91,7 @@ def float_tensors(value: object, key: _Key = ()) -> Iterator[tuple[_Key, Tensor]
             yield from float_tensors(item, (*key, index))
 
 
-def first_tensor(value: object) -> Tensor | None:
+def first_tensor(value: Any) -> Tensor | None:
     """Return the first floating tensor in the arguments or output of a module."""
     return next((tensor for _, tensor in float_tensors(value)), None)
 
@@ -113,7 +113,7 @@ def block_paths(model: nn.Module) -> tuple[str, ...]:
 
 
 def find_chains(
-    model: nn.Module, run: Callable[[], object], *, path: str | None = None
+    model: nn.Module, run: Callable[[], Any], *, path: str | None = None
 ) -> tuple[Chain, ...]:
     """Run the model once and find the lists whose children pass their output on.
 
@@ -166,7 +166,7 @@ def find_chains(
     return tuple(chains)
 
 
-def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
+def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
     """Record what enters and leaves every child of every list, in the order of the calls."""
     places: dict[nn.Module, list[tuple[_Listing, int]]] = {}
     for listing in lists.values():
@@ -178,7 +178,7 @@ def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
     def before(module: nn.Module, args: tuple, kwargs: dict) -> None:
         pending.setdefault(module, []).append(dict(float_tensors({"args": args, "kwargs": kwargs})))
 
-    def after(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+    def after(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         entering, leaving = pending[module].pop(), dict(float_tensors(output))
         for listing, index in places[module]:
             listing.calls.append(_Call(index, entering, leaving))

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,7 +25,7 @@ from rksp.models.checkpoint import check_finite, find_weights
 class _Source:
     """Where one weight comes from: its keys on disk by pattern, and its converter."""
 
-    converter: object | None = None
+    converter: Any | None = None
     first: str = ""  # the first weight that the converter yields; it names the others after it
     keys: dict[str, list[str]] = field(default_factory=dict)
 
@@ -76,11 +77,11 @@ class CheckpointWeights:
         """Return false: weights of a checkpoint are read, not drawn."""
         return False
 
-    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
+    def jobs(self, name: str, out: Tensor) -> list[Callable[[], Any]]:
         """Return the jobs that fill a tensor with a weight."""
         return [lambda: self._fill(name, out, self._whole(name))]
 
-    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
+    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], Any]]:
         """Return the jobs that fill a tensor with some rows of a weight."""
         return [lambda: self._fill(name, out, self._part(name, start, stop).reshape(out.shape))]
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -59,14 +59,14 @@ class _Stopped(BaseException):
 class _Lane(threading.Thread):
     """One pass with its weights moved by `rate` times the update."""
 
-    def __init__(self, lanes: Lanes, rate: float, run: Callable[[float], object]) -> None:
+    def __init__(self, lanes: Lanes, rate: float, run: Callable[[float], Any]) -> None:
         super().__init__(name="rksp-lane", daemon=True)
         self.lanes, self.rate, self.run_pass = lanes, rate, run
         self.want: _Want | None = None
-        self.asked: object = None  # further arguments of the want
-        self.answer: object = None
+        self.asked: Any = None  # further arguments of the want
+        self.answer: Any = None
         self.error: BaseException | None = None
-        self.result: object = None
+        self.result: Any = None
         self.go = threading.Event()
         self.held: list[tuple[Unit, dict[str, Tensor]]] = []
         self.done: list[Unit] = []  # units that have run and still hold their weights
@@ -83,7 +83,7 @@ class _Lane(threading.Thread):
             self.want = None
             self.lanes.back.set()
 
-    def ask(self, want: _Want, asked: object = None) -> object:
+    def ask(self, want: _Want, asked: Any = None) -> Any:
         """Wait for an answer while the other lanes run."""
         self.want, self.asked = want, asked
         self.lanes.back.set()
@@ -121,7 +121,7 @@ class Lanes:
             self._places.setdefault(unit, []).append(place)
         self._next: tuple[Key, Callable[[], Tensor]] | None = None
 
-    def run(self, run: Callable[[float], object]) -> list[object]:
+    def run(self, run: Callable[[float], Any]) -> list[Any]:
         """Return the results of `run` at each rate; raise the first error of any lane."""
         lanes = [_Lane(self, rate, run) for rate in self.rates]
         with self.stream.visited_by(self):
@@ -139,7 +139,7 @@ class Lanes:
                         lane.join(0.1)
         return [lane.result for lane in lanes]
 
-    def _resume(self, lane: _Lane, answer: object) -> None:
+    def _resume(self, lane: _Lane, answer: Any) -> None:
         lane.answer = answer
         lane.want = lane.asked = None
         self.back.clear()

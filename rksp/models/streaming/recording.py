@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +102,7 @@ class _Notebook(TorchDispatchMode):
         # Results such as weight / 2, which some models copy back into the weight.
         self.derived: dict[int, tuple[Tensor, str, list[Step]]] = {}
 
-    def name_of(self, tensor: object) -> str | None:
+    def name_of(self, tensor: Any) -> str | None:
         if not isinstance(tensor, Tensor) or not tensor.is_meta:
             return None
         return self.names.get(tensor.untyped_storage()._cdata)
@@ -143,7 +144,7 @@ class _Notebook(TorchDispatchMode):
         self.derive(func, args, kwargs, result)
         return result
 
-    def derive(self, func, args: tuple, kwargs: dict, result: object) -> None:
+    def derive(self, func, args: tuple, kwargs: dict, result: Any) -> None:
         """Follow a weight multiplied, divided, increased or decreased by a number."""
         operation = func._schema.name.removeprefix("aten::")
         name = self.name_of(args[0]) if args else None

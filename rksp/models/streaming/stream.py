@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -209,7 +210,7 @@ class Stream:
 
         return self._guest.expert(slot, index, begin)
 
-    def _leave(self, unit: Unit, output: object) -> None:
+    def _leave(self, unit: Unit, output: Any) -> None:
         if self._guest is not None:
             self._guest.leave(unit)
             return
@@ -293,6 +294,6 @@ class Stream:
         self.close()
 
 
-def _bytes_of(output: object) -> int:
+def _bytes_of(output: Any) -> int:
     tensor = first_tensor(output)
     return 0 if tensor is None else tensor.numel() * tensor.element_size()

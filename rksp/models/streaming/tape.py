@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -114,7 +114,7 @@ class Tape(TorchFunctionMode):
             found = self._look_up(*args, **kwargs)
         return func(*args, **kwargs) if found is None else found
 
-    def _lent(self, weight: object) -> _Lent | None:
+    def _lent(self, weight: Any) -> _Lent | None:
         slot = self._tall.get(id(weight))
         if slot is None:
             return getattr(weight, _MARK, None)

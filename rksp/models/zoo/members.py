@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,10 +12,10 @@ from rksp.ground.errors import InputError, nearest
 from rksp.models.zoo.config import ZooConfig
 from rksp.models.zoo.transformer import ZooTransformer
 
-Shape = Mapping[str, object]
+Shape = Mapping[str, Any]
 
 # The switches that define a zoo family; the rest of a member's configuration may vary.
-ZOO_FAMILIES: dict[str, dict[str, object]] = {
+ZOO_FAMILIES: dict[str, dict[str, Any]] = {
     "zoo_pre_ln": {"norm": "pre_ln"},
     "zoo_post_ln": {"norm": "post_ln"},
     "zoo_rmsnorm": {"norm": "rmsnorm"},
@@ -30,7 +31,7 @@ ZOO_FAMILIES: dict[str, dict[str, object]] = {
 }
 
 
-def _decoder(shape: Shape) -> dict[str, object]:
+def _decoder(shape: Shape) -> dict[str, Any]:
     heads = shape["num_attention_heads"]
     return {
         "hidden_size": shape["hidden_size"],
@@ -49,7 +50,7 @@ def _decoder(shape: Shape) -> dict[str, object]:
     }
 
 
-def _gpt2(shape: Shape) -> dict[str, object]:
+def _gpt2(shape: Shape) -> dict[str, Any]:
     return {
         "n_embd": shape["hidden_size"],
         "n_layer": shape["num_hidden_layers"],
@@ -66,7 +67,7 @@ def _gpt2(shape: Shape) -> dict[str, object]:
     }
 
 
-def _opt_post(shape: Shape) -> dict[str, object]:
+def _opt_post(shape: Shape) -> dict[str, Any]:
     return {
         "hidden_size": shape["hidden_size"],
         "word_embed_proj_dim": shape["hidden_size"],
@@ -85,7 +86,7 @@ def _opt_post(shape: Shape) -> dict[str, object]:
     }
 
 
-def _mamba(shape: Shape) -> dict[str, object]:
+def _mamba(shape: Shape) -> dict[str, Any]:
     return {
         "hidden_size": shape["hidden_size"],
         "num_hidden_layers": shape["num_hidden_layers"],
@@ -99,7 +100,7 @@ def _mamba(shape: Shape) -> dict[str, object]:
     }
 
 
-def _encoder(shape: Shape) -> dict[str, object]:
+def _encoder(shape: Shape) -> dict[str, Any]:
     return {
         "hidden_size": shape["hidden_size"],
         "num_hidden_layers": shape["num_hidden_layers"],
@@ -111,7 +112,7 @@ def _encoder(shape: Shape) -> dict[str, object]:
     }
 
 
-def _bert(shape: Shape) -> dict[str, object]:
+def _bert(shape: Shape) -> dict[str, Any]:
     return _encoder(shape) | {
         "vocab_size": shape["vocab_size"],
         "max_position_embeddings": shape["max_position_embeddings"],
@@ -119,7 +120,7 @@ def _bert(shape: Shape) -> dict[str, object]:
     }
 
 
-def _roberta(shape: Shape) -> dict[str, object]:
+def _roberta(shape: Shape) -> dict[str, Any]:
     # Positions are counted from the one behind the padding token's number.
     return _bert(shape) | {
         "pad_token_id": 1,
@@ -131,7 +132,7 @@ def _roberta(shape: Shape) -> dict[str, object]:
 _SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2, "decoder_start_token_id": 2}
 
 
-def _t5(shape: Shape) -> dict[str, object]:
+def _t5(shape: Shape) -> dict[str, Any]:
     heads = shape["num_attention_heads"]
     return _SPECIAL | {
         "d_model": shape["hidden_size"],
@@ -146,7 +147,7 @@ def _t5(shape: Shape) -> dict[str, object]:
     }
 
 
-def _bart(shape: Shape) -> dict[str, object]:
+def _bart(shape: Shape) -> dict[str, Any]:
     depth, heads = shape["num_hidden_layers"], shape["num_attention_heads"]
     return _SPECIAL | {
         "d_model": shape["hidden_size"],
@@ -164,7 +165,7 @@ def _bart(shape: Shape) -> dict[str, object]:
     }
 
 
-def _vit(shape: Shape) -> dict[str, object]:
+def _vit(shape: Shape) -> dict[str, Any]:
     return _encoder(shape) | {
         "image_size": 8,
         "patch_size": 2,
@@ -173,12 +174,12 @@ def _vit(shape: Shape) -> dict[str, object]:
     }
 
 
-def _with(base: Callable[[Shape], dict[str, object]], **extra: object):
+def _with(base: Callable[[Shape], dict[str, Any]], **extra: Any):
     return lambda shape: base(shape) | extra
 
 
 # Family → (model type, head, arguments of its configuration).
-HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = {
+HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
     "gpt2": ("gpt2", "causal-lm", _gpt2),
     "llama": ("llama", "causal-lm", _decoder),
     "qwen3": ("qwen3", "causal-lm", _decoder),

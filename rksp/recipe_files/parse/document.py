@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import yaml
 
@@ -39,7 +39,7 @@ class Found:
     """One value with its dotted key, and its line if the format has lines."""
 
     key: str
-    value: object
+    value: Any
     line: int | None = None
 
 
@@ -58,11 +58,11 @@ class Document:
 
     path: Path
     syntax: str
-    data: Mapping[str, object]
+    data: Mapping[str, Any]
     lines: Mapping[str, int] = field(default_factory=dict)
     _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
     program: str = ""
-    launcher: Mapping[str, object] = field(default_factory=dict)
+    launcher: Mapping[str, Any] = field(default_factory=dict)
 
     def find(self, *keys: str) -> Found | None:
         """Return the first of these dotted keys with a value; hyphens count as underscores.
@@ -87,7 +87,7 @@ class Document:
         """Return True if all of these dotted keys exist, null or not."""
         return all(self._walk(key)[0] for key in keys)
 
-    def _walk(self, key: str) -> tuple[str, object]:
+    def _walk(self, key: str) -> tuple[str, Any]:
         value, actual = self.data, []
         for part in key.split("."):
             if isinstance(value, Unresolved):  # what stands below stands elsewhere too
@@ -101,7 +101,7 @@ class Document:
             value = value[name]
         return ".".join(actual), value
 
-    def _follow(self, value: object, depth: int, home: str) -> object:
+    def _follow(self, value: Any, depth: int, home: str) -> Any:
         """Resolve the references in a value; `${.a}` is relative to the key, as in OmegaConf."""
         if depth > _DEEPEST:
             return Unresolved("a reference to itself")
@@ -163,7 +163,7 @@ def load_document(path: Path) -> Document:
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 
-def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
+def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
     """Return the syntax of a file, its content, and the line of each dotted key.
 
     Raises:
@@ -188,7 +188,7 @@ def parse_file(path: Path) -> tuple[str, object, dict[str, int]]:
         raise InputError(f"{path} is nested too deeply for a configuration.") from error
 
 
-def parse_yaml(text: str) -> object:
+def parse_yaml(text: str) -> Any:
     """Parse YAML 1.2 text to plain data; unknown tags become `Unresolved`, nothing runs.
 
     Raises:
@@ -205,7 +205,7 @@ def parse_yaml(text: str) -> object:
         raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
 
 
-def _collect(value: object, prefix: str, found: list[str]) -> None:
+def _collect(value: Any, prefix: str, found: list[str]) -> None:
     if isinstance(value, Mapping):
         for name, inner in value.items():
             _collect(inner, f"{prefix}.{name}" if prefix else str(name), found)
@@ -213,7 +213,7 @@ def _collect(value: object, prefix: str, found: list[str]) -> None:
         found.append(prefix)
 
 
-def _plain(key: object) -> str:
+def _plain(key: Any) -> str:
     return str(key).replace("-", "_")
 
 
@@ -223,7 +223,7 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: ClassVar[dict] = {}
     nodes = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         """Compose a node and count it: PyYAML takes a millisecond for a few of them."""
         self.nodes += 1
         if self.nodes > _MOST_NODES:
@@ -260,7 +260,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 _Loader.add_multi_constructor("!", _elsewhere)
 
 
-def _yaml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -297,7 +297,7 @@ def _number_lines(
             _number_lines(path, value, key, lines, seen, depth + 1)
 
 
-def _json(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+def _json(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     try:
         return "json", json.loads(text), _lines_of_json(text)
     except json.JSONDecodeError as error:
@@ -321,14 +321,14 @@ def _lines_of_json(text: str) -> dict[str, int]:
     return lines
 
 
-def _toml(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+def _toml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     try:
         return "toml", tomllib.loads(text), {}
     except ValueError as error:  # TOML's own error, and an integer of thousands of digits
         raise InputError(f"{path}: not valid TOML, {error}.") from error
 
 
-def _python(path: Path, text: str) -> tuple[str, object, dict[str, int]]:
+def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     try:
         data, lines = read_python(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

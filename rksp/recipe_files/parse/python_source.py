@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Mapping
+from typing import Any
 
 from rksp.recipe_files.parse.values import Unresolved
 
@@ -41,10 +42,10 @@ class _Source:
     """The settings of one Python file."""
 
     def __init__(self) -> None:
-        self.data: dict[str, object] = {}
+        self.data: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
 
-    def assign(self, statement: ast.stmt, home: dict[str, object], prefix: str) -> None:
+    def assign(self, statement: ast.stmt, home: dict[str, Any], prefix: str) -> None:
         target = value = None
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target, value = statement.targets[0], statement.value
@@ -58,7 +59,7 @@ class _Source:
         """Read the configuration that a function returns, with its changes to another's."""
         if node.name.startswith("_"):  # a helper, not a configuration to be chosen
             return
-        known: dict[str, object] = {}
+        known: dict[str, Any] = {}
         configurations = self.data.get(FUNCTIONS, {})
         prefix = f"{FUNCTIONS}.{node.name}."
         for statement in node.body:
@@ -83,14 +84,14 @@ class _Source:
             home[path[-1]] = self._built(statement.value, configurations, known, prefix)
             self.lines[prefix + ".".join(path[1:])] = statement.lineno
 
-    def _built(self, node: ast.expr, configurations, known, prefix: str) -> object:
+    def _built(self, node: ast.expr, configurations, known, prefix: str) -> Any:
         """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name in configurations and not node.keywords and not node.args:
                 self._inherit(name, prefix)
                 return _copied(configurations[name])
-            found: dict[str, object] = {"_call": name}
+            found: dict[str, Any] = {"_call": name}
             for i, argument in enumerate(node.args):
                 found[f"_{i}"] = self._built(argument, configurations, known, f"{prefix}_{i}.")
             for keyword in node.keywords:
@@ -122,7 +123,7 @@ class _Source:
         taken = sum(key.partition(" ")[0] == name for key in there)
         label = f"{name} {taken + 1}" if taken else name
         prefix = f"{OPTIMIZERS}.{label}."
-        found: dict[str, object] = {}
+        found: dict[str, Any] = {}
         for keyword in node.keywords:
             value = literal(keyword.value, self.data)
             if keyword.arg is not None and not isinstance(value, Unresolved):
@@ -132,7 +133,7 @@ class _Source:
             there[label] = found
 
 
-def read_python(text: str) -> tuple[dict[str, object], dict[str, int]]:
+def read_python(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Read the settings of a source text and the line of each dotted key.
 
     Raises:
@@ -143,7 +144,7 @@ def read_python(text: str) -> tuple[dict[str, object], dict[str, int]]:
     for statement in tree.body:
         source.assign(statement, source.data, "")
         if isinstance(statement, ast.ClassDef):
-            settings: dict[str, object] = {}
+            settings: dict[str, Any] = {}
             for inner in statement.body:
                 source.assign(inner, settings, f"{statement.name}.")
             if settings:
@@ -177,7 +178,7 @@ def _callees_first(tree: ast.Module) -> list[ast.FunctionDef]:
     return list(ordered.values())
 
 
-def literal(node: ast.expr, known: Mapping[str, object]) -> object:
+def literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """Evaluate a literal, a known name or arithmetic of them; `Unresolved` otherwise."""
     if isinstance(node, ast.Constant):
         return node.value if _is_small(node.value) else Unresolved("a number too large")
@@ -202,12 +203,12 @@ def literal(node: ast.expr, known: Mapping[str, object]) -> object:
     return Unresolved(ast.unparse(node))
 
 
-def _is_small(value: object) -> bool:
+def _is_small(value: Any) -> bool:
     """Say whether a value is no number beyond those that a configuration computes with."""
     if isinstance(value, int | float):
         return abs(value) <= _LARGEST_NUMBER
     return not isinstance(value, complex)
 
 
-def _copied(value: object) -> object:
+def _copied(value: Any) -> Any:
     return {k: _copied(v) for k, v in value.items()} if isinstance(value, Mapping) else value

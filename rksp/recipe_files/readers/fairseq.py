@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import devices, put_batch
@@ -99,7 +100,7 @@ def _warmup(draft: Draft) -> int:
     return 4000 if draft.value("schedule") == "inverse_sqrt" else 0
 
 
-def _length(draft: Draft) -> object:
+def _length(draft: Draft) -> Any:
     """Return the default length; language models have 1024 tokens (fairseq/tasks)."""
     task = _task(draft)
     is_language = task is not None and task.value in ("language_modeling", "masked_lm")

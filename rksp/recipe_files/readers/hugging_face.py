@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.recipe_files.parse.document import Document, Found, load_document
@@ -40,12 +41,12 @@ _STAGES = {"dpo": "dpo", "kto": "kto", "orpo": "orpo", "simpo": "dpo", "cpo": "d
 
 def arguments(
     *,
-    rate: object = 5e-5,
+    rate: Any = 5e-5,
     falls: str = "linear",
     beta2: float = 0.999,
     decay: float = 0.0,
     micro: int = 8,
-    length: object = NOTHING,
+    length: Any = NOTHING,
     precision: str = "fp32",
 ) -> tuple[Step, ...]:
     """Build the table of `TrainingArguments`, with the defaults of a trainer that extends them."""
@@ -109,7 +110,7 @@ def _warmup(draft: Draft) -> None:
 def _shape(draft: Draft) -> None:
     """Set the fields of `lr_scheduler_kwargs` (transformers/optimization.py)."""
     inline = draft.text("lr_scheduler_kwargs")
-    settings: Mapping[str, object] = draft.mapping("lr_scheduler_kwargs")
+    settings: Mapping[str, Any] = draft.mapping("lr_scheduler_kwargs")
     if inline is not None:
         try:
             settings = json.loads(inline.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rksp.recipe_files.readers.known_models import shape_of
 from rksp.recipe_files.table.convert import clip, positive, precision, schedule
@@ -45,7 +46,7 @@ def _is_python(draft: Draft) -> bool:
     return draft.document.program.endswith(".py")
 
 
-def _either(python: object, cuda: object) -> Callable[[Draft], object]:
+def _either(python: Any, cuda: Any) -> Callable[[Draft], Any]:
     """Choose between the defaults of train_gpt2.py and those of train_gpt2.cu."""
     return lambda draft: python if _is_python(draft) else cuda
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.optimizers.table import OPTIMIZERS
@@ -235,7 +236,7 @@ def _holds(draft: Draft, key: str) -> Found | None:
     return found if found is not None and found.value.lower() == wanted else None
 
 
-def means(field: str, key: str, words: dict[str, object]) -> Callable[[Draft], None]:
+def means(field: str, key: str, words: dict[str, Any]) -> Callable[[Draft], None]:
     """Set a field from a key's value by a table of words; an unknown word sets nothing."""
 
     def step(draft: Draft) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
@@ -28,7 +29,7 @@ class Draft:
         trainer: str,
         *,
         devices: int | None = None,
-        given: Mapping[str, object] | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         self.document = document
         self.trainer = trainer
@@ -99,7 +100,7 @@ class Draft:
         is_off = found is not None and str(found.value).lower() in ("false", "0", "no")
         return found if is_off else None
 
-    def mapping(self, *keys: str) -> Mapping[str, object]:
+    def mapping(self, *keys: str) -> Mapping[str, Any]:
         """Return the settings under the first of these keys; empty if there are none."""
         found = self.get(*keys)
         if found is None or not isinstance(found.value, Mapping):
@@ -110,7 +111,7 @@ class Draft:
     def put(
         self,
         name: str,
-        value: object,
+        value: Any,
         *found: Found | None,
         text: str = "",
         after: tuple[str, ...] = (),
@@ -148,9 +149,7 @@ class Draft:
         """Copy a field with its origin from another file's draft."""
         self._set(field.name, field.value, field.origin)
 
-    def default(
-        self, name: str, value: object, text: str = "", after: tuple[str, ...] = ()
-    ) -> None:
+    def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
         """Set a field to the trainer's default if the file does not state it."""
         if name in self._fields:
             return
@@ -186,7 +185,7 @@ class Draft:
         self.assume(name, f"{found.key} is decided outside this file; give {flag_of(name)}", found)
         return True
 
-    def value(self, name: str) -> object:
+    def value(self, name: str) -> Any:
         """Return a field's present value; rksp's own default if nothing was read."""
         if name in self._fields:
             return self._fields[name].value
@@ -221,7 +220,7 @@ class Draft:
     def describe(
         self,
         name: str,
-        overrides: Mapping[str, object],
+        overrides: Mapping[str, Any],
         *notes: str,
         starts_trained: bool = False,
     ) -> None:
@@ -260,12 +259,12 @@ class Draft:
         """Return the file and the line of what was found, for messages."""
         return f"{self.document.path}:{found.line}" if found.line else str(self.document.path)
 
-    def _set(self, name: str, value: object, origin: Origin) -> None:
+    def _set(self, name: str, value: Any, origin: Origin) -> None:
         if name not in self._given:
             self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
 
 
-def _whole(name: str, value: object) -> object:
+def _whole(name: str, value: Any) -> Any:
     """Convert a whole float to an integer: 1e5 and 100000.0 mean 100000."""
     is_count = Recipe.model_fields[name].annotation in (int, int | None)
     if is_count and isinstance(value, float) and value.is_integer():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -39,12 +40,12 @@ class Numbers:
     what a reader sees is short, what a machine reads is the document's own number.
     """
 
-    def __init__(self, document: dict[str, object]) -> None:
+    def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
 
     def __call__(self, path: str, form: str = "", digits: int = 3) -> Markup:
         """Return the number at a path of the document, marked with that path."""
-        value: object = self._document
+        value: Any = self._document
         for part in path.split("/"):
             value = value[int(part)] if isinstance(value, list) else value[part]
         if value is None:
@@ -103,7 +104,7 @@ def framed(report: ScoreReport) -> str:
     )
 
 
-def page(template: str, document: dict[str, object], **content: object) -> str:
+def page(template: str, document: dict[str, Any], **content: Any) -> str:
     """Fill a template; escape everything but `Markup`, as configurations may be hostile."""
     environment = Environment(
         loader=PackageLoader("rksp.report"),
@@ -175,7 +176,7 @@ def _reasons(
     ][:12]
 
 
-def _embedded(document: dict[str, object]) -> Markup:
+def _embedded(document: dict[str, Any]) -> Markup:
     """Return JSON for a script element, with "<" escaped so that the element cannot end early."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))

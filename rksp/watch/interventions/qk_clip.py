@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,24 +70,24 @@ class QKClip(Intervention):
                 reason = f"uses {written!r} attention; build it with attn_implementation='sdpa'"
             raise NotCovered(f"QK-clip scales query and key weights, and this model {reason}.")
 
-    def arm(self, moment: Moment) -> Sequence[object]:
+    def arm(self, moment: Moment) -> Sequence[Any]:
         """Record the largest logits of the step's attention calls."""
         self._largest.clear()
         if moment.step % self.every:
             return ()
-        handles: list[object] = [AttentionTap(self._look).open()]
+        handles: list[Any] = [AttentionTap(self._look).open()]
         for layer in self._layers:
             handles.append(layer.module.register_forward_pre_hook(self._enter(layer)))
             handles.append(layer.module.register_forward_hook(self._leave))
         return handles
 
     def _enter(self, layer: AttentionLayer):
-        def hook(module: nn.Module, args: object) -> None:
+        def hook(module: nn.Module, args: Any) -> None:
             self._running = layer
 
         return hook
 
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._running = None
 
     def _look(self, call: AttentionCall) -> None:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -154,7 +155,7 @@ def _first_positions(inputs: _Inputs, positions: int) -> _Inputs:
     if state.dim() != 3 or state.shape[1] <= positions:
         return inputs
 
-    def cut(value: object) -> object:
+    def cut(value: Any) -> Any:
         if isinstance(value, Tensor):
             places = (1,) if value.shape == state.shape else range(value.dim())
             for place in places:
@@ -185,7 +186,7 @@ def _as_function(block: nn.Module, args: tuple, kwargs: dict):
     return named, kwargs[name]
 
 
-def _first_sequence(value: object, size: int) -> object:
+def _first_sequence(value: Any, size: int) -> Any:
     """Copy every tensor in nested arguments, cut to the first sequence and without caches.
 
     A cache of keys is full after the pass. A block that ran again would add to a cache that the run
@@ -203,11 +204,11 @@ def _first_sequence(value: object, size: int) -> object:
     return value
 
 
-def _belongs_to_torch(hook: object) -> bool:
+def _belongs_to_torch(hook: Any) -> bool:
     return (getattr(hook, "__module__", None) or type(hook).__module__).startswith("torch.")
 
 
-def _is_cache(value: object) -> bool:
+def _is_cache(value: Any) -> bool:
     """Return whether this is a cache of transformers, by its ancestors' names."""
     return any(kind.__name__ == "Cache" for kind in type(value).__mro__)
 

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -111,7 +112,7 @@ class SilentCorruption(Monitor):
         return before
 
     def _after(self, path: str):
-        def after(module: nn.Module, args: tuple, output: object) -> None:
+        def after(module: nn.Module, args: tuple, output: Any) -> None:
             self._gains[path] += _log_rms(output)
 
         return after
@@ -162,7 +163,7 @@ class SilentCorruption(Monitor):
         return self.reading("checksum_mismatch", step, count, layer=layer, rank=float(rank))
 
 
-def _log_rms(value: object) -> list[Tensor]:
+def _log_rms(value: Any) -> list[Tensor]:
     """Return ln RMS of the first tensor, as a list that is empty without one."""
     tensor = first_tensor(value)
     return [] if tensor is None else [0.5 * tensor.detach().float().square().mean().log()]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, write_failure
@@ -129,7 +130,7 @@ def _reading(record: dict) -> Reading:
     )
 
 
-def _number(name: str, value: object) -> object:
+def _number(name: str, value: Any) -> Any:
     return float(value) if name in ("value", "baseline") and value is not None else value
 
 
@@ -185,7 +186,7 @@ class Csv(Sink):
         self._file.close()
 
 
-def _fields(record: Reading | Alarm) -> dict[str, object]:
+def _fields(record: Reading | Alarm) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 

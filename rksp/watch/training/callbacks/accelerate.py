@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -49,7 +49,7 @@ class AccelerateWatch(LoopWatch):
         optimizer: Optimizer,
         *,
         sinks: Iterable[Sink] = (),
-        **options: object,
+        **options: Any,
     ) -> None:
         self.accelerator = accelerator
         self._losses: list[float] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -52,7 +52,7 @@ class WatchCallback(TrainerCallback):
         rules: Rules | None = None,
         sinks: Iterable[Sink] = (),
         log: bool = True,
-        **options: object,
+        **options: Any,
     ) -> None:
         self._rules, self._sinks, self._options = rules, tuple(sinks), options
         self._latest = Latest() if log else None
@@ -122,7 +122,7 @@ class WatchCallback(TrainerCallback):
         self.loop.close()
 
     def _watched(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def step(*args: object, **kwargs: object) -> Tensor:
+        def step(*args: Any, **kwargs: Any) -> Tensor:
             loss = training_step(*args, **kwargs)
             self._losses.append(float(loss))  # already a share of the step's mean
             accelerator = self._trainer.accelerator
@@ -135,7 +135,7 @@ class WatchCallback(TrainerCallback):
         return step
 
     def _penalized(self, backward: Callable[..., None]) -> Callable[..., None]:
-        def run(loss: Tensor, **kwargs: object) -> None:
+        def run(loss: Tensor, **kwargs: Any) -> None:
             penalty = self.loop.penalty()
             if penalty is not None:
                 loss = loss + penalty / self._trainer.current_gradient_accumulation_steps

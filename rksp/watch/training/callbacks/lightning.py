@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import lightning
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class WatchCallback(lightning.Callback):
         model: Callable[[lightning.LightningModule], nn.Module] | None = None,
         sinks: Iterable[Sink] = (),
         log: bool = True,
-        **options: object,
+        **options: Any,
     ) -> None:
         self._find = model or _only_child
         self._sinks, self._options = tuple(sinks), options
@@ -148,7 +149,7 @@ class WatchCallback(lightning.Callback):
     def _penalized(
         self, backward: Callable[..., None], trainer: lightning.Trainer
     ) -> Callable[..., None]:
-        def run(loss: Tensor, *args: object, **kwargs: object) -> None:
+        def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
             penalty = self.loop.penalty()
             if penalty is not None:
                 share = _scale(trainer) / trainer.accumulate_grad_batches
