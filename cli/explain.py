@@ -72,7 +72,7 @@ def _check(word: str) -> tuple[str, Rows] | None:
 
 
 def _glossary(word: str) -> tuple[str, Rows] | None:
-    from rksp.report.glossary.find import find_word
+    from rksp.report.glossary import find_word
 
     found = find_word(word)
     if found is None:
@@ -175,14 +175,14 @@ def _known() -> Iterator[str]:
     from rksp.checks.registry import CHECKS
     from rksp.ground.flags import flags_of
     from rksp.recipe import Recipe
-    from rksp.report.glossary.find import WORDS
+    from rksp.report.glossary import words
     from rksp.watch.faults.registry import FAULTS
     from rksp.watch.interventions.registry import INTERVENTIONS
     from rksp.watch.monitors.registry import MONITORS
 
     for check in CHECKS:
         yield from (check.code, check.name)
-    for word in WORDS:
+    for word in words():
         yield from (word.name, *word.spellings)
     yield from flags_of(Recipe)
     yield from EXPERIMENTS

@@ -20,7 +20,7 @@ from rksp.classifiers.fit.edge_transfer import (
     transfer_errors,
     with_transfer_errors,
 )
-from rksp.report.glossary.find import find_word
+from rksp.report.glossary import find_word
 
 
 @pytest.fixture

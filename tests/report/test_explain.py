@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.commands import left_with
 
-from rksp.report.glossary.find import WORDS, find_word
+from rksp.report.glossary import find_word, words
 from rksp.spectra.status import Status
 
 KNOWN = {
@@ -50,9 +50,9 @@ def test_a_fault_or_an_arm_is_explained_with_its_options(word, option, capsys):
 
 
 def test_every_spelling_leads_to_its_own_word():
-    names = [name for word in WORDS for name in (word.name, *word.spellings)]
+    names = [name for word in words() for name in (word.name, *word.spellings)]
     assert len({name.lower() for name in names}) == len(names)
-    for word in WORDS:
+    for word in words():
         assert all(find_word(name) is word for name in (word.name, *word.spellings))
     assert find_word("zork") is None
 

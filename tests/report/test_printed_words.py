@@ -28,7 +28,7 @@ from rksp.recipe_files.said.reported import with_origins
 from rksp.report import words
 from rksp.report.diff import compare
 from rksp.report.formats import formats_of, render, rendering
-from rksp.report.glossary.find import WORDS
+from rksp.report.glossary import words as all_words
 from rksp.report.score.measured import COLUMNS, measured
 from rksp.spectra.spectrum import VARIANTS
 from rksp.spectra.status import Status
@@ -151,7 +151,7 @@ def test_a_range_stands_beside_every_number(name):
     assert all(row.healthy for row in rows)
     for row in rows:
         assert row.healthy.replace("'", "&#39;" if name == "html" else "'") in text, row.word
-    low, high = next(word.usual for word in WORDS if word.name == "M≈1")
+    low, high = next(word.usual for word in all_words() if word.name == "M≈1")
     assert f"{low:g}–{high:g}" in text
 
 
@@ -165,7 +165,7 @@ def _cells(made: object) -> list[str]:
 
 
 LOGARITHMS = ("spectral_radius", "eigenvector_condition", "energy_gain", "update_ratio")
-USUAL = [word for word in WORDS if word.usual is not None]
+USUAL = [word for word in all_words() if word.usual is not None]
 
 
 @pytest.mark.parametrize("word", USUAL, ids=lambda word: word.name)
@@ -188,10 +188,10 @@ def _models() -> list[dict[str, float]]:
 
 
 def test_a_range_of_a_check_is_the_checks_own():
-    ranges = {word.name: word.range for word in WORDS if word.check}
+    ranges = {word.name: word.range for word in all_words() if word.check}
     by_code = {check.code: check.healthy for check in CHECKS}
     assert ranges["logit std"] == by_code["RKSP102"]
-    assert all(not word.healthy for word in WORDS if word.check or word.usual)
+    assert all(not word.healthy for word in all_words() if word.check or word.usual)
     assert not math.isnan(len(ranges))
 
 

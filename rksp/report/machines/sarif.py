@@ -9,7 +9,7 @@ from urllib.parse import quote
 from rksp.checks.registry import CHECKS
 from rksp.documents.base import Document
 from rksp.documents.finding import Finding
-from rksp.report.glossary.find import find_word
+from rksp.report.glossary import find_word
 from rksp.report.machines.listing import Listing, listing
 
 _ROOT = "SRCROOT"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rksp.documents.score import SeedReport
-from rksp.report.glossary.find import find_word
+from rksp.report.glossary import find_word
 
 RANGE_NOTE = (
     "Ranges hold before training. “Usually” is the middle 90 % of the labelled models; it is no "

@@ -1,8 +1,11 @@
-"""Define one word of the output."""
+"""Look up a word of the output by any of its spellings; glossary.toml holds the words."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 NO_RANGE = "no known range"
 
@@ -44,3 +47,28 @@ class Word:
         if self.usual is not None:
             return f"usually {self.usual[0]:,g} to {self.usual[1]:,g}"
         return self.healthy or NO_RANGE
+
+
+@cache
+def words() -> tuple[Word, ...]:
+    """Return every word, in the order of the file."""
+    text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["word"]
+    return tuple(
+        Word(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
+        for row in rows
+    )
+
+
+def find_word(wanted: str) -> Word | None:
+    """Return the word of this name or spelling; case, hyphens and underscores do not matter."""
+    return _by_key().get(_key(wanted))
+
+
+def _key(text: str) -> str:
+    return text.strip().lower().replace("_", " ").replace("-", " ")
+
+
+@cache
+def _by_key() -> dict[str, Word]:
+    return {_key(name): word for word in words() for name in (word.name, *word.spellings)}
