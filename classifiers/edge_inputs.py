@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from rksp.ground.model import definite
 from rksp.optimizers.table import OPTIMIZERS as _TABLE
 from rksp.optimizers.table import optimizer_spec
 
@@ -102,9 +103,9 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "post_norm": float(inputs.norm == "post"),
         "no_norm": float(inputs.norm == "none"),
         "no_norm_depth": math.log10(inputs.depth / _DEPTH) if inputs.norm == "none" else 0.0,
-        "short_memory": max(0.0, _SHORT_MEMORY - first) * lasting if looks_ahead else 0.0,
+        "short_memory": max(0.0, _SHORT_MEMORY - definite(first)) * lasting if looks_ahead else 0.0,
         "long_memory": max(0.0, first - _LONG_MEMORY) if first is not None else 0.0,
-        "memory_excess": max(0.0, first - second) if first is not None else 0.0,
+        "memory_excess": max(0.0, first - definite(second)) if first is not None else 0.0,
     }
     return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
 

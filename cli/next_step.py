@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rksp.cli.commands import CommandTable
 from rksp.cli.rendering import command_line
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.optimizers.table import optimizer_spec
 
@@ -53,11 +54,11 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
 def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
     """Return the rate to start with if the recipe has none or one that is at risk."""
     risk, rate = seed.risk, report.recipe.learning_rate
-    if risk.verdict == "cannot tell" or risk.start_here is None:
+    if definite(risk).verdict == "cannot tell" or definite(risk).start_here is None:
         return None
-    start = short(risk.start_here, 2)
+    start = short(definite(definite(risk).start_here), 2)
     is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
-    return start if is_lower and (rate is None or risk.verdict == "risk") else None
+    return start if is_lower and (rate is None or definite(risk).verdict == "risk") else None
 
 
 def _again(context: typer.Context, changed: Mapping[str, str | None]) -> str:
@@ -78,7 +79,7 @@ def _trial(context: typer.Context, report: ScoreReport) -> str:
         return ""
     confirm = table.commands["confirm"]
     changed: dict[str, object] = {"evidence": None}
-    limit = next(p.default for p in confirm.params if p.name == "max_params")
+    limit: Any = next(p.default for p in confirm.params if p.name == "max_params")
     if size > limit and not target.is_pretrained and target.kind in _SHRINKS:
         changed |= {"shrink": True, "overrides": None, "max_params": None}
     elif size > _MOST_TRAINED:

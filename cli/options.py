@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from rksp.ground.errors import InputError
 from rksp.ground.flags import Flag, checked, flags_of
+from rksp.ground.model import definite
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -93,7 +94,7 @@ def with_options(command: _Command) -> _Command:
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.items():
         if name in groups:
-            parameters += groups[name].parameters()
+            parameters += definite(groups[name]).parameters()
         else:
             parameters.append(
                 parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -104,7 +105,7 @@ def with_options(command: _Command) -> _Command:
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         context = values["context"] if "context" in own else values.pop("context")
-        models = {name: group.read(values, context) for name, group in groups.items()}
+        models = {name: definite(group).read(values, context) for name, group in groups.items()}
         return command(**values, **models)
 
     run.__signature__ = inspect.Signature(parameters)

@@ -12,6 +12,7 @@ from rksp.cli.options import Given, flag_names
 from rksp.cli.process import reading
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
+from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 
@@ -122,7 +123,7 @@ def _from_file(
         print(f"rksp: {one_line(note)}", file=sys.stderr)
     model = read.target
     is_same = model is not None and (file is None or model.name == target)
-    starts_trained = is_same and model.starts_trained
+    starts_trained = is_same and definite(model).starts_trained
     if file is not None:
         return RequestedRun(
             target=target,

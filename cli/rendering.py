@@ -16,6 +16,7 @@ import typer
 from rksp.cli.process import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
+from rksp.ground.model import definite
 from rksp.ground.text import one_line, printable, safe_strings, short
 from rksp.report.formats import (
     FORMATS,
@@ -219,7 +220,7 @@ def conclude(document: Document, *, exit_zero: bool) -> int:
     """Print on stderr what failed, and return the exit code; `exit_zero` turns 1 into 0."""
     code = 0 if exit_zero and document.exit_code == 1 else document.exit_code
     if document.exit_code:
-        print(f"rksp: exit {code}: {'; '.join(document.gate.reasons)}", file=sys.stderr)
+        print(f"rksp: exit {code}: {'; '.join(definite(document.gate).reasons)}", file=sys.stderr)
     return code
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rksp.batch import IGNORED, Batch, Pass
+from rksp.ground.model import definite
 
 
 def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -29,7 +30,9 @@ def run_pass(model: nn.Module, batch: Batch) -> Pass:
     if batch.objective is not None:
         return batch.objective(model, batch)
     logits, aux = logits_of(model, batch)
-    return Pass(output=logits, loss=cross_entropy(logits, batch.labels), aux=aux, logits=logits)
+    return Pass(
+        output=logits, loss=cross_entropy(logits, definite(batch.labels)), aux=aux, logits=logits
+    )
 
 
 def task_loss(model: nn.Module, batch: Batch) -> Tensor:

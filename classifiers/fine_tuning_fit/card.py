@@ -30,6 +30,7 @@ from rksp.classifiers.fine_tuning_fit.scores import (
     trained_score,
 )
 from rksp.ground.files import digest
+from rksp.ground.model import definite
 
 # What was compared with the shipped terms: changed spreads, in words.
 TRIED: dict[str, dict[str, float]] = {
@@ -100,7 +101,7 @@ def _rules(chosen: str) -> dict[str, Rule]:
         rules[f"{rate:.0e}"] = lambda x: math.log10(rate)
     if chosen == "LoRA, QLoRA":
         rules["2e-04"] = lambda x: math.log10(2e-4)
-        rules["public formula"] = lambda x: math.log10(public_formula(x.ladder))
+        rules["public formula"] = lambda x: math.log10(definite(public_formula(x.ladder)))
     return rules
 
 

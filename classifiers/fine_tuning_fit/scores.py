@@ -15,6 +15,7 @@ from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning_fit.ladder import FineTuningLadder
 from rksp.classifiers.fine_tuning_fit.left_out import LeftOut
 from rksp.classifiers.fit.metrics import auroc, ece
+from rksp.ground.model import definite
 
 NEAR = 0.01  # share of the best result by which a rate may fall short
 _AT_RISK = 0.5
@@ -84,7 +85,7 @@ def rate_score(predicted: Sequence[LeftOut], rule: Rule) -> RateScore:
     by_name = defaultdict(list)
     for one in predicted:
         by_name[one.name].append(one.ladder.shortfall(rule(one)) <= NEAR)
-    inner = [abs(rule(x) - x.ladder.chosen) for x in predicted if not x.ladder.at_border]
+    inner = [abs(rule(x) - definite(x.ladder.chosen)) for x in predicted if not x.ladder.at_border]
     return RateScore(
         near=_mean([hit for hits in by_name.values() for hit in hits]),
         macro=_mean([_mean(hits) for hits in by_name.values()]),

@@ -25,6 +25,7 @@ from rksp.classifiers.fit.edge_scores import (
 )
 from rksp.classifiers.fit.edge_transfer import transfer_errors
 from rksp.classifiers.fit.metrics import auroc, difference, ece
+from rksp.ground.model import definite
 
 
 def edge_markdown(
@@ -91,7 +92,7 @@ def _sources(
         for title, guess in (rule_guesses(rest) | learner_guesses(rest)).items():
             edges, bests = rules.setdefault(title, ([], []))
             edges.append(float(np.median([abs(guess(x)[0] - x.edge) for x in mine if x.has_edge])))
-            bests.append(float(np.median([abs(guess(x)[1] - x.best) for x in mine])))
+            bests.append(float(np.median([abs(guess(x)[1] - definite(x.best)) for x in mine])))
     lines += [_errors(title, *found) for title, found in rules.items()]
     return "\n".join(lines)
 

@@ -11,6 +11,7 @@ import numpy as np
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import DO_NOT_EXCEED, EdgeModel, Horizon, horizon_share
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from rksp.ground.model import definite
 
 _TAIL = 1.6448536269514722  # standard deviations from the median to the 5 % quantile
 _SURE = 1e-3  # a run that fails, or passes, with a chance below it has lapsed
@@ -43,7 +44,7 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
             reached, long = math.log10(x.inputs.peak_share), horizon_share(x.inputs.steps)
             best[is_lab].append(
                 Miss(
-                    error=read.log_best + reached - x.best,
+                    error=read.log_best + reached - definite(x.best),
                     half=0.0,
                     long=long,
                     weight=1 / len(whole),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rksp.features import Tier
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -78,7 +79,7 @@ class Evidence:
 
     def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
         """Return the response to the recipe's first update; recipes that agree on it share it."""
-        if self.tier < Tier.RESPONSE or not self.probe.batch.is_judged:
+        if self.tier < Tier.RESPONSE or not definite(self.probe).batch.is_judged:
             return None
         if optimizer_spec(recipe.optimizer).make is None:
             return None  # rksp can check this recipe, but not take its steps

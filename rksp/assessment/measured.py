@@ -8,6 +8,7 @@ from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
+from rksp.ground.model import definite
 from rksp.measure.forward import LOGITS_NOT_FINITE
 from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.models.anatomy.equivalent import equivalent_shape
@@ -21,8 +22,8 @@ _SAME_SIZE = 1.002
 def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
     """Return the inputs of the edge model for a measured model and a recipe."""
     seen = evidence.profile
-    width, depth = seen.width, sum(length for _, length in seen.chains)
-    if not seen.chains:
+    width, depth = definite(seen).width, sum(length for _, length in definite(seen).chains)
+    if not definite(seen).chains:
         width, depth = equivalent_shape(evidence.model)
     return edge_inputs(
         recipe,
@@ -35,7 +36,7 @@ def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
 
 def _vocabulary(evidence: Evidence) -> int:
     """Return the number of tokens that the model distinguishes."""
-    loss = evidence.profile.forward.uniform_loss
+    loss = definite(evidence.profile).forward.uniform_loss
     if evidence.source.task.endswith("classification"):
         return CLASSIFIER_VOCABULARY
     return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
@@ -43,9 +44,9 @@ def _vocabulary(evidence: Evidence) -> int:
 
 def _norm(evidence: Evidence) -> Norm:
     """Tell where the blocks normalize: post-norm blocks all leave states of the same size."""
-    if not evidence.facts.block_norms:
+    if not definite(evidence.facts).block_norms:
         return "none"
-    sizes = [block.rms_out for block in evidence.profile.forward.blocks]
+    sizes = [block.rms_out for block in definite(evidence.profile).forward.blocks]
     is_post = len(sizes) > 1 and min(sizes) > 0 and max(sizes) < min(sizes) * _SAME_SIZE
     return "post" if is_post else "pre"
 

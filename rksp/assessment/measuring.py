@@ -14,6 +14,7 @@ from rksp.checks.facts import read_facts
 from rksp.datasets.probe import Probe, make_probe
 from rksp.features import Tier
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.measure.response import ResponseProfile
 from rksp.measure.streamed_response import respond
 from rksp.models.given import given_probe
@@ -82,7 +83,9 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
         model=model,
         probe=probe,
         profile=seen,
-        facts=read_facts(model, seen.chains, seen.width, stream and stream.supply.scales),
+        facts=read_facts(
+            model, seen.chains, seen.width, None if stream is None else stream.supply.scales
+        ),
         stream=stream,
         weights=weights,
         seconds=seconds,
@@ -97,7 +100,7 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
         step: From `rksp.assessment.evidence.first_step`.
         progress: See `Progress`.
     """
-    same, fresh = _halves(evidence.probe.batch)
+    same, fresh = _halves(definite(evidence.probe).batch)
     with _timed(evidence.seconds, "response", progress):
         return respond(evidence.model, evidence.stream, same, fresh, step, progress)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rksp.assessment.evidence import gather
 from rksp.features import extract
+from rksp.ground.model import definite
 from rksp.models.source import ModelSource
 from rksp.models.streaming.meter import Progress
 from rksp.options import MeasureOptions
@@ -31,6 +32,8 @@ def measured_pair(
         named = lambda done, total, label: progress(done, total, f"{source.target}: {label}")
         evidence = gather(source, options, progress=named)
         response = evidence.response(recipe, named)
-        return extract(evidence.profile.forward, evidence.profile.spectra, response).values
+        return extract(
+            definite(evidence.profile).forward, definite(evidence.profile).spectra, response
+        ).values
 
     return features(*small), features(*large)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
+from rksp.ground.model import definite
 
 _SPREAD, _SATURATED_SPREAD = 4.0, 8.0
 _CLIPPED_LOGIT = 100.0  # τ of Kimi K2's QK-clip
@@ -73,15 +74,15 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
     has_attention = evidence.facts is None or evidence.facts.attentions > 0
     if edge is None or size is None or size < _LARGE or not has_attention:
         return
-    if rate > _OF_EDGE * edge and not evidence.bounds_attention:
+    if definite(rate) > _OF_EDGE * edge and not evidence.bounds_attention:
         yield Observation(
             level=Level.WARNING,
             message=(
                 f"Nothing bounds the attention logits of this model ({size / 1e9:,.4g}B active "
-                f"parameters). Its learning rate is {rate / edge:.2g} of the one at which public "
-                "runs of this size failed."
+                f"parameters). Its learning rate is {definite(rate) / edge:.2g} of the one at "
+                "which public runs of this size failed."
             ),
-            value=rate / edge,
+            value=definite(rate) / edge,
             fix="Normalize queries and keys per head (the qwen3 or olmo2 model type)",
             rate=_OF_EDGE * edge,
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rksp.ground.model import definite
 from rksp.models.anatomy.norms import is_qk_norm
 
 if TYPE_CHECKING:  # a list of checks must not load torch
@@ -119,7 +120,7 @@ def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if getattr(weight, "ndim", 0) == 2 and "Embedding" not in type(module).__name__:
-            rows, columns = weight.shape
+            rows, columns = definite(weight).shape
             is_transposed = type(module).__name__ == _TRANSPOSED
             yield (weight, rows, columns) if is_transposed else (weight, columns, rows)
 

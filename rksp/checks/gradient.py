@@ -9,6 +9,7 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import Level
+from rksp.ground.model import definite
 
 _NORM, _WILD_NORM = 100.0, 1000.0
 _FP16_MAX = 65504.0
@@ -24,7 +25,7 @@ def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     response, forward = evidence.response, evidence.forward
     from rksp.measure.response import GRADIENT_NOT_FINITE  # loads torch
 
-    if response.reason != GRADIENT_NOT_FINITE:
+    if definite(response).reason != GRADIENT_NOT_FINITE:
         return
     loss = forward.loss if forward is not None else None
     if loss is None:

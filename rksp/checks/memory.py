@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
+from rksp.ground.model import definite
 
 _SLOW, _SLOWEST = 0.98, 0.995
 _QUICK, _QUICK_IN = 0.85, ("nadamw", "cautious", "soap")
@@ -83,7 +84,7 @@ def _decay(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.ERROR,
             message=f"Weight decay removes {shrink:.0%} of every weight at each step.",
             value=shrink,
-            fix=f"Lower weight decay to {0.001 / rate:.1g} or less (0.1 is usual).",
+            fix=f"Lower weight decay to {0.001 / definite(rate):.1g} or less (0.1 is usual).",
         )
     elif decay > largest:
         yield Observation(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
+from rksp.ground.model import definite
 
 _EXCESS = 2.0  # nats above ln V, what Gaussian logits of standard deviation 2 cost
 _SPREAD, _WILD_SPREAD = 2.0, 8.0
@@ -74,7 +75,7 @@ def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
 
 def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     ratio, size = evidence.rate_over_published, evidence.active_parameters
-    if ratio is None or ratio <= _FAST or size < _LARGE or evidence.recipe.z_loss:
+    if ratio is None or ratio <= _FAST or definite(size) < _LARGE or evidence.recipe.z_loss:
         return
     if evidence.setting("final_logit_softcapping") is not None:
         return
@@ -82,8 +83,8 @@ def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.WARNING,
         message=(
-            f"The learning rate is {ratio:.3g} times GPT-3's for {size / 1e9:.3g}B active "
-            f"parameters, and the z-loss {said}."
+            f"The learning rate is {ratio:.3g} times GPT-3's for {definite(size) / 1e9:.3g}B "
+            f"active parameters, and the z-loss {said}."
         ),
         value=ratio,
     )

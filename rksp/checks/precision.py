@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
+from rksp.ground.model import definite
 
 _FP16_MAX = 65504.0
 _FP16_ROOM = 8.0  # activations grow during training; the first step needs some room
@@ -34,7 +35,7 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
     if largest is None or not evidence.in_fp16:
         return
     if largest > _FP16_MAX / _FP16_ROOM:
-        name = evidence.forward.activation_name
+        name = definite(evidence.forward).activation_name
         yield Observation(
             level=Level.ERROR if largest > _FP16_MAX else Level.WARNING,
             message=(
@@ -42,14 +43,14 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
                 f"{_FP16_MAX:.0f}."
             ),
             value=largest,
-            layer=name,
+            layer=definite(name),
         )
 
 
 def _fp8_range(evidence: CheckEvidence) -> Iterator[Observation]:
     largest = _largest(evidence)
     if largest is not None and largest > _FP8_MAX:
-        name = evidence.forward.activation_name
+        name = definite(evidence.forward).activation_name
         yield Observation(
             level=Level.WARNING if evidence.recipe.precision == "fp8" else Level.NOTE,
             message=(
@@ -57,7 +58,7 @@ def _fp8_range(evidence: CheckEvidence) -> Iterator[Observation]:
                 f"{_FP8_MAX:g} (E4M3)."
             ),
             value=largest,
-            layer=name,
+            layer=definite(name),
         )
 
 

@@ -10,6 +10,7 @@ from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.published import published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.documents.verdict import exceeds
+from rksp.ground.model import definite
 from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.optimizers.table import optimizer_spec
@@ -52,13 +53,13 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     if ratio is None or edge is None:
         return
     limit = edge / 2 * (_BOUNDED if evidence.bounds_attention else 1.0)
-    if rate > limit:
+    if definite(rate) > limit:
         yield Observation(
             level=Level.WARNING,
             message=(
                 (
-                    f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, which is half "
-                    f"of the one at which public runs of {count(size)} active parameters began "
+                    f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, which is half "
+                    f"of the one at which public runs of {count(definite(size))} active parameters began "
                     f"to fail"
                 )
                 + (
@@ -71,12 +72,12 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             rate=limit,
         )
     elif ratio > _HIGH_RATIO:
-        usual = published_rate(size)
+        usual = published_rate(definite(size))
         yield Observation(
             level=Level.NOTE,
             message=(
                 f"The learning rate is {ratio:.3g} times the {usual:.2g} of GPT-3's recipe for "
-                f"{count(size)} active parameters."
+                f"{count(definite(size))} active parameters."
             ),
             value=ratio,
             rate=_HIGH_RATIO * usual,
@@ -134,7 +135,7 @@ def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
                 "scaled by the square root of the batch."
             ),
             value=scaled,
-            rate=evidence.recipe.learning_rate * _BATCH_RATIO / scaled,
+            rate=definite(evidence.recipe.learning_rate) * _BATCH_RATIO / scaled,
         )
 
 

@@ -135,9 +135,9 @@ def recipe_findings(
         config=config,
         task=task,
         is_pretrained=is_pretrained,
-        start_here=answer and answer.start_here,
-        do_not_exceed=answer and answer.do_not_exceed,
-        likely_edge=answer and answer.likely_edge,
+        start_here=None if answer is None else answer.start_here,
+        do_not_exceed=None if answer is None else answer.do_not_exceed,
+        likely_edge=None if answer is None else answer.likely_edge,
     )
     return RecipeCheck(findings=run_checks(evidence), not_run=not_run(evidence))
 

@@ -8,6 +8,7 @@ from rksp.checks.balance import balance_is_off
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
+from rksp.ground.model import definite
 
 _SPREAD, _WILD_SPREAD = 3.0, 8.0
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05
@@ -50,7 +51,7 @@ def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
     if not routers or not experts:
         return
     worst = max(routers, key=lambda r: r.dead_experts)
-    share = worst.dead_experts / experts
+    share = definite(worst.dead_experts) / experts
     if share > _DEAD_SHARE:
         yield Observation(
             level=Level.WARNING,

@@ -10,6 +10,7 @@ from scipy.stats import fisher_exact
 from rksp.confirm.arms import BASELINE, parse_arm
 from rksp.confirm.onset import LOSS
 from rksp.documents.confirm import ArmReport, MonitorReport, PredictionReport, TrialReport
+from rksp.ground.model import definite
 from rksp.outcome import Outcome, OutcomePolicy
 
 _MARGIN = OutcomePolicy().margin  # nats of final loss that count
@@ -33,7 +34,7 @@ def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
         for other in ended
         if other.seed == t.seed
         and rates[other.arm] < rates[t.arm]
-        and t.final_loss > other.final_loss + _MARGIN
+        and definite(t.final_loss) > definite(other.final_loss) + _MARGIN
     }
 
 
@@ -149,7 +150,7 @@ def _on_monitors(baseline: ArmReport) -> str:
     first = max(early, key=lambda m: (2 * m.runs > baseline.failed, m.lead))
     loss = next((m.lead for m in early if m.monitor == LOSS), None)
     beside = "" if loss in (None, first.lead) else f"; the loss monitor by {loss:g}"
-    order = "before" if first.lead > 0 else "after"
+    order = "before" if definite(first.lead) > 0 else "after"
     distance = f"{abs(first.lead):g} steps {order}" if first.lead else "at the step at which"
     return f"{first.monitor} saw it first, {distance} the loss showed the failure{beside}."
 
@@ -175,7 +176,7 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
 
 
 def _ending(arm: ArmReport, baseline: ArmReport) -> str:
-    more = arm.final_loss - baseline.final_loss
+    more = definite(arm.final_loss) - definite(baseline.final_loss)
     if abs(more) <= _MARGIN:
         return "ended as the baseline did"
     return f"ended {abs(more):.2f} nats {'above' if more > 0 else 'below'} the baseline"

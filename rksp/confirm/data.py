@@ -13,6 +13,7 @@ from rksp.batch import IGNORED, Batch
 from rksp.datasets.probe import make_probe
 from rksp.datasets.tasks import label_entropy
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.models.source import ModelSource
 from rksp.recipe import Recipe
 
@@ -67,7 +68,7 @@ def training_batches(
 
 def trivial_loss(batches: Sequence[Batch]) -> float:
     """Return the loss, in nats, of always predicting the frequencies of the batches' labels."""
-    labels = torch.cat([batch.labels.flatten() for batch in batches])
+    labels = torch.cat([definite(batch.labels).flatten() for batch in batches])
     return label_entropy(labels[labels != IGNORED])
 
 

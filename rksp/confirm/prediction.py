@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rksp.assessment.pipeline import Evaluation
 from rksp.documents.confirm import PredictionReport
+from rksp.ground.model import definite
 
 
 def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> PredictionReport:
@@ -16,33 +17,34 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
         {e.risk_missing for e in evaluations if e.risk_missing}
         | {reason for risk in risks if risk for reason in risk.reasons}
     )
-    is_missing = None in risks
-    if is_missing or any(risk.probability_failed is None for risk in risks):
+    told = [risk for risk in risks if risk is not None and risk.probability_failed is not None]
+    if len(told) < len(risks):
         return PredictionReport(
             probability_failed=None,
             low=None,
             high=None,
-            verdict="not assessed" if is_missing else "cannot tell",
+            verdict="not assessed" if None in risks else "cannot tell",
             reasons=reasons,
             start_here=None,
             do_not_exceed=None,
             threshold=threshold,
         )
-    probability = statistics.fmean(risk.probability_failed for risk in risks)
-    is_sure = all(risk.verdict in ("ok", "risk") for risk in risks)
+    probability = statistics.fmean(definite(risk.probability_failed) for risk in told)
+    is_sure = all(risk.verdict in ("ok", "risk") for risk in told)
     verdict = "risk" if probability >= threshold else "ok" if is_sure else "caution"
     return PredictionReport(
         probability_failed=probability,
-        low=statistics.fmean(risk.probability_failed_low for risk in risks),
-        high=statistics.fmean(risk.probability_failed_high for risk in risks),
+        low=statistics.fmean(definite(risk.probability_failed_low) for risk in told),
+        high=statistics.fmean(definite(risk.probability_failed_high) for risk in told),
         verdict="cannot tell" if reasons else verdict,
         reasons=reasons,
-        start_here=_least([risk.start_here for risk in risks]),
-        do_not_exceed=_least([risk.do_not_exceed for risk in risks]),
+        start_here=_least([risk.start_here for risk in told]),
+        do_not_exceed=_least([risk.do_not_exceed for risk in told]),
         threshold=threshold,
     )
 
 
 def _least(rates: Sequence[float | None]) -> float | None:
     """Return the lowest rate over the seeds, or None if a seed has none."""
-    return None if None in rates else min(rates)
+    given = [rate for rate in rates if rate is not None]
+    return min(given) if len(given) == len(rates) else None

@@ -15,6 +15,7 @@ from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.profiles import profile_curves
 from rksp.documents.confirm import TrialReport
+from rksp.ground.model import definite
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
@@ -47,7 +48,7 @@ def train_arm(
     Raises:
         InputError: A line cannot be used, or it finds nothing in this model.
     """
-    rated = recipe.model_copy(update={"learning_rate": recipe.learning_rate * arm.rate})
+    rated = recipe.model_copy(update={"learning_rate": definite(recipe.learning_rate) * arm.rate})
     watch = Watch(make_monitors(monitors) if monitors else [], alarm_rules(recipe), sinks)
     return run(
         model.train(),

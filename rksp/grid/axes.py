@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import parse_yaml
 
@@ -295,14 +296,18 @@ def sweep_axis(name: str, definition: Mapping[str, Any]) -> Axis:
         plain = "uniform"
     elif kind in ("log_uniform", "q_log_uniform", "inv_log_uniform"):
         plain = "log_uniform"
-        low, high = (math.exp(v) if _is_number(v) and v < 700 else None for v in (low, high))
+        low, high = (
+            math.exp(v) if _is_number(v) and v < definite(700) else None for v in (low, high)
+        )
     elif kind in ("log_uniform_values", "q_log_uniform_values", "inv_log_uniform_values"):
         plain = "log_uniform"
     else:
         raise InputError(f"Sweep parameter {name}: rksp does not know distribution {kind!r}.")
     if not all(map(_is_number, (low, high, step or 1))):
         raise InputError(f"Sweep parameter {name} has neither values nor a range from min to max.")
-    if ("normal" not in plain and low > high) or (plain == "log_uniform" and low <= 0):
+    if ("normal" not in plain and definite(low) > high) or (
+        plain == "log_uniform" and low <= definite(0)
+    ):
         raise InputError(f"Sweep parameter {name}: there is no {kind} from {low:g} to {high:g}.")
     return Range(kind=plain, low=low, high=high, step=step, whole=kind == "int_uniform")
 

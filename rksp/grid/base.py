@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rksp.grid.axes import canonical
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Unresolved
 from rksp.recipe_files.registry import read_document
@@ -56,7 +57,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     data = base.document.data if base.document is not None else None
     for name, value in point.items():
         kind, key = canonical(name)
-        if data is not None and base.document.has(name):
+        if data is not None and definite(base.document).has(name):
             data = _placed(data, name, value)
         elif kind == "target":
             target = str(value)
@@ -70,9 +71,11 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         fields["max_grad_norm"] = None
     if data is not None:
         document = dataclasses.replace(base.document, data=data)
-        plain = read_document(document, devices=base.devices, trainer=base.trainer)
+        plain = read_document(definite(document), devices=base.devices, trainer=base.trainer)
         fields = _in_steps(fields, plain.field("max_steps").value)
-        read = read_document(document, devices=base.devices, trainer=base.trainer, given=fields)
+        read = read_document(
+            definite(document), devices=base.devices, trainer=base.trainer, given=fields
+        )
         if target is None and read.target is not None:
             target, overrides = read.target.name, dict(read.target.overrides) | overrides
         if target is None:

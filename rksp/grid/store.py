@@ -30,6 +30,7 @@ from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import check_writable
+from rksp.ground.model import definite
 from rksp.ground.text import safe_strings
 
 SCHEMA = "rksp-grid-1"
@@ -197,7 +198,7 @@ class GridStore:
             "target": target,
             "overrides": json.loads(overrides),
             "seed": seed,
-            "options": json.loads(self._meta("options")),
+            "options": json.loads(definite(self._meta("options"))),
             "cells": [(row[0], json.loads(row[4])) for row in rows],
         }
 

@@ -11,6 +11,7 @@ from rksp.assessment.evidence import gather
 from rksp.classifiers.fit.edge_ladder import LAB, EdgeLadder
 from rksp.datasets.probe import make_probe
 from rksp.features import extract
+from rksp.ground.model import definite
 from rksp.lab.collection import read_collection
 from rksp.lab.plan import LadderSpec
 from rksp.models.given import module_source
@@ -42,4 +43,6 @@ def _measure(spec: LadderSpec) -> Mapping[str, float]:
     batch = make_probe(net.config).inputs["input_ids"] if is_zoo else None
     evidence = gather(module_source(net, batch))
     response = evidence.response(spec.recipe, lambda done, total, label: None)
-    return extract(evidence.profile.forward, evidence.profile.spectra, response).values
+    return extract(
+        definite(evidence.profile).forward, definite(evidence.profile).spectra, response
+    ).values

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rksp.datasets.tasks import TASKS
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import definite
 from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
 
@@ -135,7 +136,7 @@ class Plan(BaseModel):
             width, depth = spec.shape["hidden_size"], spec.shape["num_hidden_layers"]
             recipe = spec.recipe
             tokens = recipe.batch_size * recipe.sequence_length * recipe.max_steps
-            if _COST.get(family, 1.0) * 12 * depth * width**2 * tokens <= budget:
+            if _COST.get(family, 1.0) * 12 * depth * definite(width) ** 2 * tokens <= budget:
                 return spec
         raise InputError(
             f"The plan {self.name!r} has no run of {family} within the budget {budget:.2g}; raise "

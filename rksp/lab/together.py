@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from rksp.ground.model import definite
 from rksp.lab.batched import train_replicas
 from rksp.lab.ladder import LadderRun, Pair, Timed, ladder_batches, run_ladders, train_alone
 from rksp.lab.plan import LadderSpec
@@ -62,7 +63,7 @@ def train_together(pairs: Sequence[Pair], *, device: torch.device | str) -> list
         part = pairs[start : start + MAX_REPLICAS]
         began = time.perf_counter()
         curves = train_replicas(
-            zoo_config(part[0][0].family, part[0][0].shape),
+            definite(zoo_config(part[0][0].family, part[0][0].shape)),
             [spec.recipe.model_copy(update={"learning_rate": rate}) for spec, rate in part],
             seeds=[spec.seed for spec, _ in part],
             batches=[batches[spec.id] for spec, _ in part],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rksp.ground.model import definite
 from rksp.measure.attention_stats import AttentionStats, attention_stats
 from rksp.models.anatomy.attention_calls import AttentionCall, watching_attention
 from rksp.models.anatomy.chains import first_tensor
@@ -228,7 +229,9 @@ class ForwardWatch:
         """
         missing: dict[str, str] = {}
         output = _output_stats(logits, labels, missing)
-        copied = None if output["loss"] is None else _copied(logits, labels, tokens)
+        copied = (
+            None if output["loss"] is None else _copied(definite(logits), definite(labels), tokens)
+        )
         if not self.statistics:
             missing |= dict.fromkeys(("attention", "routers", "aligned_response"), "not requested")
         else:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rksp.batch import Batch
+from rksp.ground.model import definite
 from rksp.measure.first_update import clipping, kinds_of, step_of
 from rksp.models.streaming.scales import square_sum
 from rksp.objective import run_pass
@@ -100,12 +101,12 @@ def measure_response(
         del first
         present = [p for p in params if p.grad is not None]
         count = sum(p.numel() for p in present)
-        norm = math.sqrt(sum(square_sum(p.grad) for p in present))
+        norm = math.sqrt(sum(square_sum(definite(p.grad)) for p in present))
         if not math.isfinite(norm):
             return unmeasured(GRADIENT_NOT_FINITE, 1.5)
         if norm == 0:
             return unmeasured("the gradient is zero", 1.5)
-        grad_max = max(float(p.grad.abs().max()) for p in present)
+        grad_max = max(float(definite(p.grad).abs().max()) for p in present)
         direction, descent = first_direction(model, recipe, norm, present)
         update_rms = math.sqrt(sum(map(square_sum, direction)) / count)
         with torch.no_grad():
@@ -189,8 +190,8 @@ def first_direction(
     direction, descent = [], 0.0
     for p in params:
         gradient, p.grad = p.grad, None
-        update = step_of(kinds[names[id(p)]], gradient * clip, p.detach())
-        descent -= float(gradient.mul_(update).sum())
+        update = step_of(kinds[names[id(p)]], definite(gradient) * clip, p.detach())
+        descent -= float(definite(gradient).mul_(update).sum())
         direction.append(update)
     return direction, descent
 

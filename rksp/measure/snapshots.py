@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rksp.batch import Batch, Pass, tensors
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
 from rksp.measure.forward import (
     LOGITS_NOT_FINITE,
     BlockStats,
@@ -356,5 +357,5 @@ def _as_found(model: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for module, name, buffer, value in buffers:
                     module._buffers[name] = buffer
-                    if buffer is not None and not torch.equal(buffer, value):
-                        buffer.copy_(value)
+                    if buffer is not None and not torch.equal(buffer, definite(value)):
+                        buffer.copy_(definite(value))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rksp.batch import Batch
 from rksp.ground.allocator import freed_memory_returned
 from rksp.ground.errors import NotCovered
+from rksp.ground.model import definite
 from rksp.measure.first_update import FirstUpdate
 from rksp.measure.response import (
     GRADIENT_NOT_FINITE,
@@ -141,7 +142,7 @@ def plan_of(stream: Stream, same: Batch) -> ResponsePlan:
     """
     config = getattr(stream.model, "config", None)
     classes = getattr(config, "vocab_size", None) or 0
-    plan = plan_response(stream, same.count, same.labels.numel(), classes)
+    plan = plan_response(stream, same.count, definite(same.labels).numel(), classes)
     limit = free_memory() if stream.max_memory is None else stream.max_memory
     if plan.peak > limit:
         raise NotCovered(
@@ -155,7 +156,7 @@ def _gradients(stream: Stream, same: Batch, meter: Meter) -> Gradients:
     """Compute the gradients, on one batch, of the loss that training minimizes."""
     with taping(stream, meter.add) as tape:
         logits, aux = logits_of(stream.model, same)
-        loss = cross_entropy(logits, same.labels)
+        loss = cross_entropy(logits, definite(same.labels))
         (loss if aux is None else loss + aux).backward()
     return tape.gradients
 
@@ -278,9 +279,9 @@ class _Sweeps:
         """Return the loss on the fresh batch at a rate."""
         if rate not in self._on_both:
             logits, _ = logits_of(self.stream.model, self.fresh)
-            return float(cross_entropy(logits.float(), self.fresh.labels))
+            return float(cross_entropy(logits.float(), definite(self.fresh.labels)))
         logits = logits_of(self.stream.model, self.both)[0].float()
-        loss = float(cross_entropy(logits[len(logits) // 2 :], self.fresh.labels))
+        loss = float(cross_entropy(logits[len(logits) // 2 :], definite(self.fresh.labels)))
         if self._output is None:  # the first lane is the unmoved model and ends first
             self._output, self.base = logits, loss
         else:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
+from rksp.ground.model import definite
 from rksp.models.hub import hub_folder, is_hub_id
 
 _READ = ("config.json", "tokenizer.json")  # of a folder, beside its weights
@@ -112,4 +113,4 @@ def _file_of_module(name: str) -> Path | None:
         if not places:
             break
     is_whole = found is not None and found.name == name and found.has_location
-    return Path(found.origin) if is_whole and found.origin else None
+    return Path(definite(definite(found).origin)) if is_whole and definite(found).origin else None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rksp.ground.model import definite
 from rksp.optimizers.groupwise import Groupwise
 
 _LEAST_KEPT = 1e-3  # least share of kept entries that an update is divided by
@@ -69,7 +70,7 @@ class Cautious(AdamKin):
     def keep(self, updates: list[Tensor], params: list[Tensor]) -> None:
         """Remove the entries that point up the slope."""
         for update, p in zip(updates, params, strict=True):
-            kept = (update * p.grad > 0).to(update.dtype)
+            kept = (update * definite(p.grad) > 0).to(update.dtype)
             update.mul_(kept).div_(kept.mean().clamp(min=_LEAST_KEPT))
 
 
@@ -89,9 +90,9 @@ class Mars(AdamKin):
         found = []
         for p in params:
             last = self.state[p].get("last")
-            corrected = p.grad.clone()
+            corrected = definite(p.grad).clone()
             if last is not None:
                 corrected.add_(p.grad - last, alpha=self.scaling * beta1 / (1 - beta1))
-            self.state[p]["last"] = p.grad.clone()
+            self.state[p]["last"] = definite(p.grad).clone()
             found.append(corrected.div_(corrected.norm().clamp(min=1)))
         return found

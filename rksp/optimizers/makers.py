@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,7 +83,9 @@ def sgd(model: nn.Module, recipe: Settings) -> Optimizer:
     import torch
 
     groups = _decayed_groups(model, recipe)
-    return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, fused=True)
+    return torch.optim.SGD(
+        groups, lr=definite(recipe.learning_rate), momentum=recipe.momentum, fused=True
+    )
 
 
 def lion(model: nn.Module, recipe: Settings) -> Optimizer:
@@ -90,14 +93,14 @@ def lion(model: nn.Module, recipe: Settings) -> Optimizer:
     from rksp.optimizers.lion import Lion
 
     betas = (recipe.adam_beta1, recipe.adam_beta2)
-    return Lion(_decayed_groups(model, recipe), lr=recipe.learning_rate, betas=betas)
+    return Lion(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), betas=betas)
 
 
 def adafactor(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build torch's Adafactor."""
     import torch
 
-    return torch.optim.Adafactor(_decayed_groups(model, recipe), lr=recipe.learning_rate)
+    return torch.optim.Adafactor(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate))
 
 
 def muon(model: nn.Module, recipe: Settings) -> Optimizer:
@@ -124,9 +127,12 @@ def muon(model: nn.Module, recipe: Settings) -> Optimizer:
     rest = [p for p in params if id(p) not in taken]
     rate, betas = recipe.learning_rate, (recipe.adam_beta1, recipe.adam_beta2)
     muon = torch.optim.Muon(
-        matrices, lr=rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+        matrices,
+        lr=definite(rate),
+        weight_decay=recipe.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
     )
-    adamw = torch.optim.AdamW(rest, lr=rate, betas=betas, weight_decay=0.0, fused=True)
+    adamw = torch.optim.AdamW(rest, lr=definite(rate), betas=betas, weight_decay=0.0, fused=True)
     return JointOptimizer(muon, adamw)
 
 

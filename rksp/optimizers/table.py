@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+Labelled = Literal["lab", "public", "none"]
 Family = Literal["adaptive", "plain", "sign-like", "orthogonal", "layerwise"]
 Maker = Callable[["nn.Module", Settings], "Optimizer"]
 _SWEEP = "the Marin optimizer sweep at 130M (arXiv 2509.02046)"
@@ -79,7 +80,7 @@ class OptimizerSpec:
     by_rows: RowRule | None = None
     rates: RateRange = RateRange()
     needs_warmup: bool = False
-    labelled: Literal["lab", "public", "none"] = "none"
+    labelled: Labelled = "none"
     counts_as: str = ""
     is_adam_kin: bool = False
     has_memories: bool = False
@@ -96,7 +97,7 @@ def _swept(
 
 def _adam_kin(name: str, alias: str, make: Maker | None, **more: Any) -> OptimizerSpec:
     """Describe a relative of AdamW."""
-    usual = {
+    usual: dict[str, Any] = {
         "rates": _swept(0.016, 0.032, 1.0),
         "first_step": ("adam_epsilon", "max_grad_norm", "weight_decay"),
         "labelled": "public",
@@ -115,17 +116,20 @@ def _adam_kin(name: str, alias: str, make: Maker | None, **more: Any) -> Optimiz
     )
 
 
-def _unmade(name: str, family: Family, *aliases: str, **more: Any) -> OptimizerSpec:
+def _unmade(
+    name: str, family: Family, *aliases: str, labelled: Labelled = "public", **more: Any
+) -> OptimizerSpec:
     """Describe an optimizer that recipes name but rksp cannot make."""
     return OptimizerSpec(
         name=name,
         family=family,
         aliases=tuple((alias, "") for alias in (name, *aliases)),
-        **{"labelled": "public"} | more,
+        labelled=labelled,
+        **more,
     )
 
 
-_WARMED = {"has_memories": True, "is_warmed": True}
+_WARMED: dict[str, Any] = {"has_memories": True, "is_warmed": True}
 # The columns of the fitted model of the edge stand in this order.
 OPTIMIZERS: tuple[OptimizerSpec, ...] = (
     OptimizerSpec(

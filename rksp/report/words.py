@@ -15,6 +15,7 @@ from rksp.documents.score import (
     SeedReport,
 )
 from rksp.documents.verdict import decisive_finding, exceeds, worst
+from rksp.ground.model import definite
 from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.recipe_files.said import table_text
@@ -66,8 +67,11 @@ def answer(report: ScoreReport, risk: RiskAssessment) -> str:
 
 def odds(risk: RiskAssessment) -> str:
     """Return P(failed) with its interval: `P(failed) 10% [2%, 22%]`, or `P(failed) <1%`."""
-    shown = percent(risk.probability_failed)
-    low, high = percent(risk.probability_failed_low), percent(risk.probability_failed_high)
+    shown = percent(definite(risk.probability_failed))
+    low, high = (
+        percent(definite(risk.probability_failed_low)),
+        percent(risk.probability_failed_high),
+    )
     return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
 
 
@@ -94,7 +98,7 @@ def rates(risk: RiskAssessment) -> str:
         return "no learning rate trains this model"
     return (
         f"start here {rate(risk.start_here)} (expected excess {risk.start_excess:.2f} nats, "
-        f"P(failed) {percent(risk.start_failed)}); likely edge {rate(risk.likely_edge)}; "
+        f"P(failed) {percent(definite(risk.start_failed))}); likely edge {rate(risk.likely_edge)}; "
         f"do not exceed {rate(risk.do_not_exceed)}"
     )
 
@@ -122,7 +126,7 @@ def cost(report: ScoreReport, risk: RiskAssessment) -> str:
         )
     ):
         return ""
-    lost = risk.expected_excess - risk.start_excess
+    lost = definite(risk.expected_excess) - definite(risk.start_excess)
     return f"{lost:.2f} nats more than at S" if lost >= _COSTLY else ""
 
 
@@ -146,14 +150,18 @@ def margin(report: ScoreReport, risk: RiskAssessment) -> str:
             f"P(failed) is below the bar, but the learning rate is {own / ceiling:.1f} times the "
             "one not to exceed."
         )
-    highest = percent(risk.probability_failed_high)
+    highest = percent(definite(risk.probability_failed_high))
     return f"P(failed) is below the bar, but may be as high as {highest}."
 
 
 def has_reasons(report: ScoreReport, risk: RiskAssessment | None) -> bool:
     """Return True if there is something to say about what moves the edge."""
     is_answered = risk is not None and not can_not_tell(risk)
-    return is_answered and bool(risk.contributions) and report.recipe.learning_rate is not None
+    return (
+        is_answered
+        and bool(definite(risk).contributions)
+        and report.recipe.learning_rate is not None
+    )
 
 
 def decisive(report: ScoreReport, seed: SeedReport) -> str:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import lapack
 
+from rksp.ground.model import definite
+
 GROWTH_POWERS = (1, 2, 4, 8, 12)  # four products instead of eleven reach the twelfth power
 _DENSE_NORM = 96  # below this an SVD is as fast as Lanczos
 _GROWTH_TOLERANCE = 1e-3
@@ -196,13 +198,17 @@ def growth_norms(
     norms: list[float | None] = []
     powers = {1: operator}
     has_basis = system is not None and system.right is not None
-    is_cheap = has_basis and system.condition < _TRUSTED_BASIS and len(operator) > _DENSE_NORM
+    is_cheap = (
+        has_basis
+        and definite(system).condition < definite(definite(_TRUSTED_BASIS))
+        and len(operator) > _DENSE_NORM
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         for power in GROWTH_POWERS:
             if power == 1:
                 norm = sigma_max
             elif is_cheap:
-                norm = _power_norm(system, power)
+                norm = _power_norm(definite(system), power)
             else:
                 part = max(p for p in powers if power - p in powers)
                 powers[power] = powers[part] @ powers[power - part]
@@ -225,7 +231,7 @@ def _power_norm(system: EigenSystem, power: int) -> float:
         return right @ (stretch * inner + turn * inner[pair])
 
     def backward(vector: np.ndarray) -> np.ndarray:
-        inner = right.T @ vector
+        inner = definite(right).T @ vector
         return left.T @ (stretch * inner + (turn * inner)[pair])
 
     start = np.cos(np.arange(len(pair)) ** 2)

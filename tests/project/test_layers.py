@@ -17,7 +17,7 @@ LAYERS = (
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
 GROUND = (
-    "errors", "text", "processes", "allocator", "files", "factory", "sizes", "flags",
+    "errors", "text", "model", "processes", "allocator", "files", "factory", "sizes", "flags",
     "option_lines",
 )  # fmt: skip
 

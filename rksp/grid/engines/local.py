@@ -15,6 +15,7 @@ import threading
 from rksp.grid.engines.base import End
 from rksp.grid.evaluate import EVALUATOR
 from rksp.grid.events import CellGroup, Event
+from rksp.ground.model import definite
 from rksp.ground.processes import SAFE_PATH
 
 
@@ -68,14 +69,14 @@ class _Worker:
         self.reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout:
+        for line in definite(self.process.stdout):
             self.lines.put(line)
 
     def send(self, group: CellGroup) -> None:
         """Write a group to the process."""
         with contextlib.suppress(BrokenPipeError):  # it died; the job will notice
-            self.process.stdin.write(json.dumps(group) + "\n")
-            self.process.stdin.flush()
+            definite(self.process.stdin).write(json.dumps(group) + "\n")
+            definite(self.process.stdin).flush()
 
     def last_words(self) -> str:
         """Return the last line of its stderr."""
@@ -91,8 +92,8 @@ class _Worker:
         self.process.wait()
         self.reader.join(timeout=5)
         with contextlib.suppress(BrokenPipeError):  # what it never read is still in the buffer
-            self.process.stdin.close()
-        self.process.stdout.close()
+            definite(self.process.stdin).close()
+        definite(self.process.stdout).close()
         self.errors.close()
 
 

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from rksp.grid.sweepers.gate import RiskGate
+from rksp.ground.model import definite
 
 Task = Callable[[Mapping[str, object]], object]
 
@@ -48,7 +49,9 @@ def skip_by_risk(
             if not look.prune:
                 return task(config)
             logging.getLogger("rksp").warning(
-                "skipped: P(failed) is %.0f%%. %s", 100 * look.probability_failed, look.reason
+                "skipped: P(failed) is %.0f%%. %s",
+                100 * definite(look.probability_failed),
+                look.reason,
             )
             return loss
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rksp.ground.model import definite
 from rksp.lab.fine_tuning.base_model import has_learned
 from rksp.lab.fine_tuning.run import FineTunedLadder
 from rksp.lab.fine_tuning.summary import LadderSummary, summarize
@@ -149,9 +150,13 @@ def _forgetting(found: Sequence[LadderSummary]) -> str:
     for method in sorted({s.ladder.spec.method for s in found}):
         chosen = [s for s in found if s.ladder.spec.method == method]
         both = [s for s in chosen if s.first_forgetting is not None]
-        before = [s for s in both if s.first_failed is None or s.first_forgetting < s.first_failed]
+        before = [
+            s
+            for s in both
+            if s.first_failed is None or definite(s.first_forgetting) < s.first_failed
+        ]
         gaps = [
-            np.log10(s.first_failed / s.first_forgetting)
+            np.log10(s.first_failed / definite(s.first_forgetting))
             for s in both
             if s.first_failed is not None
         ]
@@ -221,4 +226,4 @@ def _width(summary: LadderSummary) -> str:
 
 def _ratio(summary: LadderSummary) -> float:
     recipe = summary.ladder.spec.recipe
-    return recipe.lora_alpha / recipe.lora_rank
+    return definite(recipe.lora_alpha) / definite(recipe.lora_rank)

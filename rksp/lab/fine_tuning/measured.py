@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rksp.batch import Batch
+from rksp.ground.model import definite
 from rksp.lab.fine_tuning.model import OldAbility
 from rksp.lab.fine_tuning.spec import FineTuningSpec
 from rksp.measure.response import evaluating, first_direction, measure_response, moving
@@ -56,7 +57,7 @@ def _drift(
     with evaluating(model, params):
         run_pass(model, same).total.backward()
         present = [p for p in params if p.grad is not None]
-        norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in present))
+        norm = math.sqrt(sum(float(definite(p.grad).double().square().sum()) for p in present))
         if not 0 < norm < math.inf:
             return drifts
         direction, _ = first_direction(model, recipe, norm, present)
@@ -75,6 +76,6 @@ def _log_probabilities(model: nn.Module, batch: Batch) -> Tensor:
     was_training = model.training
     model.eval()
     try:
-        return run_pass(model, batch).output.float().log_softmax(-1).flatten(0, -2)
+        return definite(run_pass(model, batch).output).float().log_softmax(-1).flatten(0, -2)
     finally:
         model.train(was_training)

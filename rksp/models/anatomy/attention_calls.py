@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from rksp.ground.model import definite
 from rksp.models.anatomy.weight_view import at_least_float
 
 _HIDDEN = -1e4  # an additive mask at or below this hides a key
@@ -62,13 +63,13 @@ class AttentionCall:
     @property
     def factor(self) -> float:
         """The scale as a number."""
-        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return definite(self.query).shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def kept(self, sequences: int) -> AttentionCall:
         """Return the call on its first sequences, batched, without its graph and values."""
         if self.logits is not None:
             return AttentionCall(logits=self.logits.detach()[:sequences])
-        query, key = self.query.detach(), self.key.detach()
+        query, key = definite(self.query).detach(), definite(self.key).detach()
         is_batched = query.dim() == 4
         mask = self.mask if self.mask is None or self.mask.dim() < 4 else self.mask[:sequences]
         return replace(
@@ -96,7 +97,7 @@ def visible_logits(call: AttentionCall, rows: Tensor | None = None) -> tuple[Ten
         logits = at_least_float(call.logits if rows is None else call.logits[..., rows, :])
         visible = logits > _HIDDEN
         return logits.masked_fill(~visible, -torch.inf), visible
-    query, key = at_least_float(call.query), at_least_float(call.key)
+    query, key = at_least_float(definite(call.query)), at_least_float(call.key)
     groups = query.shape[-3] // key.shape[-3]
     key = key if groups == 1 else key.repeat_interleave(groups, dim=-3)
     length, keys = query.shape[-2], key.shape[-2]
@@ -218,14 +219,14 @@ class _Tapped:
 def fused_attention(call: AttentionCall) -> Tensor:
     """Run torch's scaled dot-product attention for a call; no tap sees it."""
     return _FUSED(
-        call.query,
-        call.key,
-        call.value,
+        definite(call.query),
+        definite(call.key),
+        definite(call.value),
         call.mask,
         call.dropout,
         call.is_causal,
         scale=call.scale,
-        enable_gqa=call.key.shape[-3] != call.query.shape[-3],
+        enable_gqa=definite(call.key).shape[-3] != definite(call.query).shape[-3],
     )
 
 

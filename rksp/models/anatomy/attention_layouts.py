@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from rksp.models.anatomy.norms import qk_norm
 from rksp.models.anatomy.weight_view import Matrix, at_least_float, gathered
+
+_QueryKeyValue = tuple[Matrix, Matrix, Matrix]
 
 _SEPARATE = (
     ("q_proj", "k_proj", "v_proj"),
@@ -107,7 +109,7 @@ def _factor(up: Matrix, down: Matrix | None, gain: Tensor | None) -> Tensor:
     return heads if down is None else heads @ at_least_float(down.read())
 
 
-def is_linear(module: Any) -> bool:
+def is_linear(module: Any) -> TypeGuard[nn.Linear]:
     """Tell whether a module multiplies by a matrix `weight`: `nn.Linear`, or GPT-2's Conv1D."""
     weight = getattr(module, "weight", None)
     has_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
@@ -116,7 +118,7 @@ def is_linear(module: Any) -> bool:
 
 def whole_matrix(
     name: str,
-    module: nn.Module,
+    module: Any,
     *,
     part: str = "",
     rows: tuple[int, int] | None = None,
@@ -164,9 +166,9 @@ def attention_layer(model: nn.Module, path: str, module: nn.Module) -> Attention
     )
 
 
-def _separate(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | None:
+def _separate(path: str, module: Any) -> _QueryKeyValue | None:
     for names in _SEPARATE:
-        linears = [getattr(module, name, None) for name in names]
+        linears: list[Any] = [getattr(module, name, None) for name in names]
         if not all(map(is_linear, linears)):
             continue
         q, k, v = (whole_matrix(_join(path, n), m) for n, m in zip(names, linears, strict=True))
@@ -178,7 +180,7 @@ def _separate(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | N
         gate = q.shape[0] // (heads * dim)  # 2 if a head's outputs end in a gate (Qwen3-Next)
         if heads % kv_heads or v.shape[0] % kv_heads or gate not in (1, 2):
             return None
-        per_head = {"groups": heads, "rows": (0, dim)} if gate == 2 else {}
+        per_head: dict[str, Any] = {"groups": heads, "rows": (0, dim)} if gate == 2 else {}
         return (
             whole_matrix(q.name, linears[0], heads=heads, **per_head),
             whole_matrix(k.name, linears[1], heads=kv_heads),
@@ -187,7 +189,7 @@ def _separate(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | N
     return None
 
 
-def _fused(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | None:
+def _fused(path: str, module: nn.Module) -> _QueryKeyValue | None:
     if is_linear(linear := getattr(module, "query_key_value", None)):
         return _query_key_value(_join(path, "query_key_value"), module, linear)
     for name in _BLOCKS:
@@ -196,14 +198,12 @@ def _fused(path: str, module: nn.Module) -> tuple[Matrix, Matrix, Matrix] | None
     return None
 
 
-def _in_blocks(
-    name: str, module: nn.Module, linear: nn.Module
-) -> tuple[Matrix, Matrix, Matrix] | None:
+def _in_blocks(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValue | None:
     heads = _number(module, _HEADS)
     outputs = whole_matrix(name, linear).shape[0]
     multi_query = bool(getattr(module, "multi_query", False))
     kv_heads = 1 if multi_query else _number(module, _KEY_HEADS) or heads
-    if not heads or heads % kv_heads or outputs % (heads + 2 * kv_heads):
+    if not heads or not kv_heads or heads % kv_heads or outputs % (heads + 2 * kv_heads):
         return None
     dim = outputs // (heads + 2 * kv_heads)
     if not multi_query and type(module).__name__.startswith("GPTBigCode"):
@@ -216,16 +216,14 @@ def _in_blocks(
     )
 
 
-def _query_key_value(
-    name: str, module: nn.Module, linear: nn.Module
-) -> tuple[Matrix, Matrix, Matrix] | None:
+def _query_key_value(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValue | None:
     heads, kind = _number(module, _HEADS), type(module).__name__
     outputs = linear.weight.shape[0]
     if not heads:
         return None
     if kind.startswith("Falcon"):
         if getattr(module, "new_decoder_architecture", False):
-            return _per_group(name, linear, heads, module.num_kv_heads)
+            return _per_group(name, linear, heads, int(module.num_kv_heads))
         if getattr(module, "multi_query", False):
             return _per_group(name, linear, heads, 1)
     elif not kind.startswith(_PER_HEAD):
@@ -233,7 +231,7 @@ def _query_key_value(
     return _per_head(name, linear, heads, outputs // (3 * heads))
 
 
-def _per_head(name: str, linear: nn.Module, heads: int, dim: int) -> tuple[Matrix, Matrix, Matrix]:
+def _per_head(name: str, linear: nn.Linear, heads: int, dim: int) -> _QueryKeyValue:
     """Split outputs in the order: query, key and value of a head, then those of the next head."""
     return tuple(
         whole_matrix(
@@ -243,9 +241,7 @@ def _per_head(name: str, linear: nn.Module, heads: int, dim: int) -> tuple[Matri
     )
 
 
-def _per_group(
-    name: str, linear: nn.Module, heads: int, kv_heads: int
-) -> tuple[Matrix, Matrix, Matrix]:
+def _per_group(name: str, linear: nn.Linear, heads: int, kv_heads: int) -> _QueryKeyValue:
     """Split outputs by group: its queries, its key, its value (Falcon, Megatron)."""
     each = heads // kv_heads
     dim = linear.weight.shape[0] // (kv_heads * (each + 2))
@@ -259,19 +255,21 @@ def _per_group(
     )
 
 
-def _latent(path: str, module: nn.Module) -> AttentionLayer | None:
+def _latent(path: str, module: Any) -> AttentionLayer | None:
     """Split DeepSeek's multi-head latent attention (V2, section 2.1): low-rank queries and keys."""
     nope, rope = getattr(module, "qk_nope_head_dim", None), getattr(module, "qk_rope_head_dim", 0)
     wide, rank = getattr(module, "v_head_dim", None), getattr(module, "kv_lora_rank", None)
     heads = _number(module, _HEADS)
     low = is_linear(getattr(module, "q_b_proj", None))
     query, query_name = (module.q_b_proj, "q_b_proj") if low else (module.q_proj, "q_proj")
-    if None in (nope, wide, rank, heads) or not is_linear(module.kv_a_proj_with_mqa):
+    if nope is None or wide is None or rank is None or heads is None:
+        return None
+    if not is_linear(module.kv_a_proj_with_mqa):
         return None
     name, kv = _join(path, query_name), _join(path, "kv_b_proj")
     down = _join(path, "kv_a_proj_with_mqa")
-    per_head = {"groups": heads, "heads": heads}
-    rotary = {"part": "rotary", "rows": (nope, nope + rope)}
+    per_head: dict[str, Any] = {"groups": heads, "heads": heads}
+    rotary: dict[str, Any] = {"part": "rotary", "rows": (nope, nope + rope)}
     return AttentionLayer(
         path=path,
         module=module,
@@ -289,7 +287,7 @@ def _latent(path: str, module: nn.Module) -> AttentionLayer | None:
         ),
         key_down=whole_matrix(down, module.kv_a_proj_with_mqa, part="key", rows=(0, rank)),
         key_rotary=whole_matrix(
-            down, module.kv_a_proj_with_mqa, part="rotary", rows=(rank, rank + rope)
+            down, module.kv_a_proj_with_mqa, part="rotary", rows=(rank, definite(rank) + rope)
         )
         if rope
         else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rksp.ground.model import definite
 from rksp.models.anatomy.weight_view import at_least_float, gathered
 
 _ROUTER_NAMES = ("gate", "router", "wg")  # but not `gate_proj` of a gated feed-forward layer
@@ -68,9 +69,9 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
                     block=block,
                     weight=holder.weight,
                     bias=getattr(holder, "bias", None),
-                    top_k=min(_top_k(child, block), experts),
-                    is_sigmoid=_is_sigmoid(child, block),
-                    correction=_correction(child, block),
+                    top_k=min(_top_k(definite(child), block), experts),
+                    is_sigmoid=_is_sigmoid(definite(child), block),
+                    correction=_correction(definite(child), block),
                 )
                 break
 

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.models.checkpoint import check_finite, find_weights
 
 
@@ -122,8 +123,10 @@ class CheckpointWeights:
         converter = copy.deepcopy(source.converter)
         for pattern, parts in tensors.items():
             for part in parts:
-                converter.add_tensor(source.first, pattern, pattern, part)
-        found = converter.convert(source.first, model=self._model, config=self._model.config)
+                definite(converter).add_tensor(source.first, pattern, pattern, part)
+        found = definite(converter).convert(
+            source.first, model=self._model, config=self._model.config
+        )
         value = found[name]
         return value[0] if isinstance(value, list) else value
 

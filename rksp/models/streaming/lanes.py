@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from rksp.ground.model import definite
 from rksp.models.streaming.gradients import Key, chunks
 from rksp.models.streaming.guest import Begin
 from rksp.models.streaming.products import SplitProducts, run_all
@@ -129,8 +130,8 @@ class Lanes:
                 for lane in lanes:
                     self._resume(lane, None)
                 while waiting := [lane for lane in lanes if lane.want is not None]:
-                    first = min(waiting, key=lambda lane: lane.want.rank).want
-                    self._serve(first, [lane for lane in waiting if lane.want == first])
+                    first = min(waiting, key=lambda lane: definite(lane.want).rank).want
+                    self._serve(definite(first), [lane for lane in waiting if lane.want == first])
             finally:
                 for lane in lanes:
                     while lane.is_alive():
@@ -189,9 +190,9 @@ class Lanes:
         if want.unit is not None:
             self._serve_unit(want.unit, lanes)
         elif want.index >= 0:
-            self._serve_expert(want.slot, want.index, lanes)
+            self._serve_expert(definite(want.slot), want.index, lanes)
         else:
-            self._serve_rows(want.slot, lanes)
+            self._serve_rows(definite(want.slot), lanes)
 
     def _serve_unit(self, unit: Unit, lanes: list[_Lane]) -> None:
         weights = self.stream.supply.fetch(unit)

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future
 import torch
 from torch import Tensor, nn
 
+from rksp.ground.model import definite
 from rksp.models.streaming.buffers import Buffers
 
 Jobs = Callable[[str, Tensor], list[Callable[[], object]]]
@@ -69,7 +70,7 @@ class Loading:
         if self._copies is not None:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_stream(self._copies)
-            for tensor in self._there.values():
+            for tensor in definite(self._there).values():
                 tensor.record_stream(computing)
         return self._there | self._drawn_there()
 

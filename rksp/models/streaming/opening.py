@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import ModelSource
 from rksp.models.streaming.checkpoint_stream import CheckpointWeights
@@ -104,12 +105,12 @@ def open_stream(
     seed = source.seed if seed is None else seed
     try:
         if source.is_pretrained:
-            model, _ = make_skeleton(source.construct_empty, seed)
+            model, _ = make_skeleton(definite(source.construct_empty), seed)
             share_weights(model)
-            weights = CheckpointWeights(source.folder, model)
+            weights = CheckpointWeights(definite(source.folder), model)
             weights.fill_buffers(model)
         else:
-            model, recipes = record_model(source.construct_empty, seed)
+            model, recipes = record_model(definite(source.construct_empty), seed)
             weights = InitialWeights(
                 recipes,
                 seed,

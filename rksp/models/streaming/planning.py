@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from rksp.ground.model import definite
 from rksp.models.streaming.memory import (
     OVERHEAD,
     MemoryPlan,
@@ -87,7 +88,7 @@ class ResponsePlan:
         if self.seconds is not None:
             time = (
                 f", about {self.seconds / 60:.1f} minutes, "
-                f"{self.processor_seconds / 60:.1f} of processor time"
+                f"{definite(self.processor_seconds) / 60:.1f} of processor time"
             )
         return f"response: {readable(self.peak)}{time}"
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rksp.ground.errors import NotCovered
+from rksp.ground.model import definite
 from rksp.models.refusals import refusals
 from rksp.models.streaming.seeds import PIECE, seed_of
 from rksp.models.streaming.skeleton import make_skeleton, share_weights
@@ -125,7 +126,7 @@ class _Notebook(TorchDispatchMode):
         step = Step(operation=operation, args=held, kwargs=kwargs, view=view)
         if is_whole and operation in _OVERWRITING:
             self.steps[name].clear()  # it overwrites all earlier steps
-            self.unclear.pop(name, None)
+            self.unclear.pop(definite(name), None)
         self.steps[name].append(step)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

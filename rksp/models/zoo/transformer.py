@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rksp.ground.model import definite
 from rksp.models.zoo.config import ZooConfig
 from rksp.models.zoo.feed_forward import KANLayer, MixtureOfExperts, feed_forward
 
@@ -130,7 +131,7 @@ class ZooTransformer(nn.Module):
             if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
                 _draw(module, config)
                 if getattr(module, "bias", None) is not None:
-                    module.bias.zero_()
+                    definite(module.bias).zero_()
             if isinstance(module, KANLayer):  # splines start near zero (Liu et al., 2024, §2.2)
                 module.spline.weight.mul_(0.1)
         gains = {"deepnorm": (8 * depth) ** -0.25, "subln_gains": math.sqrt(math.log(2 * depth))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rksp.ground.model import definite
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
     betas,
@@ -49,7 +50,7 @@ def _shape(draft: Draft) -> None:
         draft.default("min_lr_ratio", 1e-4)
     if not kind.startswith("warmup"):
         return
-    draft.default("warmup_steps", 1000, f"of {draft.text('scheduler.type').value}")
+    draft.default("warmup_steps", 1000, f"of {definite(draft.text('scheduler.type')).value}")
     shape = draft.text(f"{_SCHEDULER}.warmup_type")
     if shape is None or shape.value == "log":
         draft.note("The warm-up rises by the logarithm of the step; rksp reads a straight line.")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, Found, load_document
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
@@ -204,7 +205,7 @@ def _precision(draft: Draft) -> None:
             draft.put("precision", name, found)
         return
     if low and not draft.knows("precision"):
-        short = precision_of(weights.value)
+        short = precision_of(definite(weights).value)
         draft.put("precision", short if kept or adapters else f"{short}-pure", weights)
 
 
@@ -329,7 +330,9 @@ def model(draft: Draft) -> None:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)
     elif kind is not None:
-        shape = {name: draft.get(name).value for name in _SHAPE if draft.get(name) is not None}
+        shape = {
+            name: definite(draft.get(name)).value for name in _SHAPE if draft.get(name) is not None
+        }
         draft.describe(kind.value, shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.convert import clip, optimizer, put_precision, put_warmup, schedule
 from rksp.recipe_files.table.draft import Draft
@@ -34,7 +35,7 @@ def _batch(draft: Draft) -> None:
     found = draft.get("trainer.train_batch_size")
     if found is None or not isinstance(found.value, list):
         if found is not None:
-            draft.put("batch_size", draft.number(found.key).value, found)
+            draft.put("batch_size", definite(draft.number(found.key)).value, found)
         draft.default("batch_size", 512)
         return
     phases = [part for part in found.value if isinstance(part, dict) and "value" in part]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rksp.ground.model import definite
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import betas, number, optimizer, precision, schedule
 from rksp.recipe_files.table.draft import Draft
@@ -28,7 +29,7 @@ def _decay(draft: Draft) -> None:
     found, name = draft.number("optimizer.weight_decay"), draft.text("optimizer.name")
     rate = draft.value("learning_rate")
     is_decoupled = name is not None and "decoupled" in name.value
-    if found is None and is_decoupled and "adam" not in name.value:
+    if found is None and is_decoupled and "adam" not in definite(name).value:
         draft.default("weight_decay", 0.0)  # of DecoupledSGDW and of the Lions of llm-foundry
     elif found is None:
         draft.default(

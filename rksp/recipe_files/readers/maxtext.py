@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rksp.ground.model import definite
 from rksp.recipe_files.readers.known_models import shape_of
 from rksp.recipe_files.table.batch import put_batch
 from rksp.recipe_files.table.convert import clip, optimizer, positive, schedule
@@ -90,7 +91,7 @@ def _model(draft: Draft) -> None:
     tied = draft.true("logits_via_embedding")
     draft.describe(
         "llama",
-        {key: int(found.value) for key, found in sizes.items()}
+        {key: int(definite(found).value) for key, found in sizes.items()}
         | {
             "vocab_size": int(vocabulary.value) if vocabulary is not None else None,
             "max_position_embeddings": int(length.value) if length is not None else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import clip, lowest_rate, optimizer, schedule, switches
@@ -157,7 +158,7 @@ def _model(draft: Draft) -> None:
     std = draft.number("init_method_std", "language_model.init_method_std")
     untied = draft.true("untie_embeddings_and_output_weights")
     if draft.number("decoupled_lr") is not None:
-        rate = draft.number("decoupled_lr").value
+        rate = definite(draft.number("decoupled_lr")).value
         draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
     note = (
         "Megatron divides the output projections' std by √(2 × layers); "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch, devices
 from rksp.recipe_files.table.convert import (
@@ -109,7 +110,9 @@ def _model(draft: Draft) -> None:
     note = "NeMo divides the output projections' deviation by √(2 × layers)"
     is_llama = norm is not None and "rms" in norm.value.lower()
     if activation is not None and "glu" not in activation.value and is_llama:
-        draft.no_target(f"{norm.value} with {activation.value} has no equivalent; name a TARGET.")
+        draft.no_target(
+            f"{definite(norm).value} with {activation.value} has no equivalent; name a TARGET."
+        )
     elif is_llama:
         pairs = draft.number("model.num_query_groups")
         draft.describe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rksp.ground.model import definite
 from rksp.recipe_files.table.convert import betas, clip, optimizer, precision, schedule
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import put_steps
@@ -79,7 +80,9 @@ def _model(draft: Draft) -> None:
     else:
         draft.no_target(f"its combination of norms ({norm}) has no equivalent in transformers.")
         return
-    inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * int(width.value)
+    inner = settings.get("mlp_hidden_size") or settings.get("mlp_ratio", 4) * int(
+        definite(width).value
+    )
     notes = ["OLMo truncates initial weights at three deviations; transformers does not."]
     std = draft.number("model.init_std")
     if settings.get("init_fn") not in (None, "normal"):
@@ -89,16 +92,16 @@ def _model(draft: Draft) -> None:
     draft.describe(
         kind,
         {
-            "hidden_size": int(width.value),
-            "num_attention_heads": int(heads.value),
-            "num_key_value_heads": settings.get("n_kv_heads") or int(heads.value),
-            "num_hidden_layers": int(layers.value),
+            "hidden_size": int(definite(width).value),
+            "num_attention_heads": int(definite(heads).value),
+            "num_key_value_heads": settings.get("n_kv_heads") or int(definite(heads).value),
+            "num_hidden_layers": int(definite(layers).value),
             "intermediate_size": int(inner) // 2,  # SwiGLU's two halves are counted together there
             "max_position_embeddings": settings.get("max_sequence_length"),
             "vocab_size": settings.get("embedding_size") or settings.get("vocab_size"),
             "tie_word_embeddings": settings.get("weight_tying", True),
             "initializer_range": float(std.value) if std is not None else 0.02,
-            "rms_norm_eps": float(epsilon.value) if has_epsilon else None,
+            "rms_norm_eps": float(definite(epsilon).value) if has_epsilon else None,
         },
         *notes,
     )

@@ -7,6 +7,7 @@ several; one is chosen by `FILE.py::NAME`.
 from __future__ import annotations
 
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.readers.known_models import hub_id_of, shape_of
@@ -95,7 +96,7 @@ def _model(draft: Draft) -> None:
     known = shape_of(f"{family}_{flavor.value}" if name is not None and flavor else family)
     weights = hub_id_of(assets.value) if assets is not None else None
     if family.startswith("sft_") and weights is not None:
-        draft.describe(weights, {}, f"It finetunes the weights in {assets.value}.")
+        draft.describe(weights, {}, f"It finetunes the weights in {definite(assets).value}.")
         return
     if known is not None:
         draft.describe(*known, "torchtitan cuts initial weights off at three deviations.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.readers.known_models import hub_id_of
 from rksp.recipe_files.table.batch import batch
@@ -37,7 +38,7 @@ def _ppo_steps(draft: Draft) -> None:
     found = [draft.number(key) for key in ("num_steps", "batch_size", "ppo_batch_size")]
     if None in found:
         return
-    count, size, micro = (max(1, int(one.value)) for one in found)
+    count, size, micro = (max(1, int(definite(one).value)) for one in found)
     passes = draft.number("ppo_epochs")
     rounds = int(passes.value) if passes is not None else 1
     steps = max(1, (count // size) * rounds * (size // micro))
@@ -100,7 +101,8 @@ def _model(draft: Draft) -> None:
     name = hub_id_of(folder.value) if folder is not None else None
     found = draft.text("model._component_")
     if name is not None:
-        note = f"checkpoint_dir: {folder.value} is read as the Hub's {name}, with its weights."
+        read = definite(folder).value
+        note = f"checkpoint_dir: {read} is read as the Hub's {name}, with its weights."
         draft.describe(name, {}, note)
     elif found is not None:
         draft.no_target(f"{found.value} builds its own model; name the same model as TARGET.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
+from rksp.ground.model import definite
 from rksp.recipe_files.said.origin import Origin
 
 _COMMENT = re.compile(r"#\s*rksp:\s*ignore\s+(RKSP\d{3}(?:[\s,]+RKSP\d{3})*)")
@@ -59,7 +60,7 @@ def apply_comments(
         if not name or at is None:
             found.kept.append(finding)
             continue
-        place = f"{file.as_posix()}:{at}"
+        place = f"{definite(file).as_posix()}:{at}"
         if finding.level is Level.ERROR:
             found.kept.append(finding)
             found.refused.append((finding, place))

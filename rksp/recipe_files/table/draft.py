@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.values import Unresolved, read_number
@@ -182,7 +183,9 @@ class Draft:
         )
         if name in self._fields or not is_open:
             return False
-        self.assume(name, f"{found.key} is decided outside this file; give {flag_of(name)}", found)
+        self.assume(
+            name, f"{definite(found).key} is decided outside this file; give {flag_of(name)}", found
+        )
         return True
 
     def value(self, name: str) -> Any:

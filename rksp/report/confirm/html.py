@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from rksp.confirm.profiles import PROFILED, Curve
+from rksp.ground.model import definite
 from rksp.report import svg
 from rksp.report.score import figures
 from rksp.report.score.html import page
@@ -35,7 +36,9 @@ def render(report: ConfirmReport) -> str:
     ]
     gauge = None
     if guess.probability_failed is not None:
-        gauge = figures.gauge(guess.probability_failed, guess.low, guess.high, guess.threshold)
+        gauge = figures.gauge(
+            guess.probability_failed, definite(guess.low), definite(guess.high), guess.threshold
+        )
     return page(
         "confirm.html.j2",
         json.loads(report.to_json()),
@@ -83,7 +86,9 @@ def loss_curves(
         shown = [loss for step, loss in trial.loss if step <= (trial.onset or -1) and loss]
         if shown:
             title = f"{trial.arm}, seed {trial.seed}: failing from step {trial.onset}"
-            parts.append(svg.circle(across(trial.onset), up(shown[-1]), 5, f"onset {css}", title))
+            parts.append(
+                svg.circle(across(definite(trial.onset)), up(shown[-1]), 5, f"onset {css}", title)
+            )
     label = "Loss of every run by step"
     return svg.drawing(width, bottom + 44, label, *parts)
 

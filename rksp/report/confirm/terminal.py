@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rksp.documents.confirm import ArmReport, ConfirmReport, MonitorReport
+from rksp.ground.model import definite
 from rksp.ground.text import short
 
 _MOST_MONITORS = 8
@@ -19,7 +20,7 @@ def render(report: ConfirmReport) -> Group:
     title = Text.assemble(
         (target.name, "bold"),
         f", {trained.max_steps} of {report.asked.max_steps} steps",
-        f" at {short(trained.learning_rate, 6)}",
+        f" at {short(definite(trained.learning_rate), 6)}",
         f"  {report.verdict.upper()}",
         style=_STYLES[report.verdict],
     )

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rksp.documents.score import RiskAssessment, ScoreReport
+from rksp.ground.model import definite
 from rksp.ground.sizes import count
 from rksp.ground.text import short
 from rksp.recipe_files.said.table_text import shown
@@ -148,7 +149,7 @@ def _gauge(risk: RiskAssessment | None) -> Markup | None:
     if risk is None or risk.probability_failed is None or words.can_not_tell(risk):
         return None
     low, high = risk.probability_failed_low, risk.probability_failed_high
-    return figures.gauge(risk.probability_failed, low, high, risk.threshold)
+    return figures.gauge(risk.probability_failed, definite(low), definite(high), risk.threshold)
 
 
 def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str, Markup]]:
@@ -168,10 +169,10 @@ def _reasons(
     """Return index, meaning, decades and relative bar length of each reason that matters."""
     if not words.has_reasons(report, risk):
         return []
-    longest = max((abs(c.decades) for c in risk.contributions), default=0.0)
+    longest = max((abs(c.decades) for c in definite(risk).contributions), default=0.0)
     return [
         (index, c.meaning, c.decades, abs(c.decades) / longest)
-        for index, c in enumerate(risk.contributions)
+        for index, c in enumerate(definite(risk).contributions)
         if abs(c.decades) >= 0.05
     ][:12]
 

@@ -13,6 +13,7 @@ from rksp.documents.score import (
     ScoreReport,
     SeedReport,
 )
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.report import words
 from rksp.report.issues import deciding, place
@@ -39,7 +40,7 @@ def render(report: ScoreReport) -> str:
     if report.baseline:
         parts.append(comparison(report.baseline))
     if words.has_reasons(report, seed.risk):
-        parts.append(_folded("Reasons", _contributions(seed.risk)))
+        parts.append(_folded("Reasons", _contributions(definite(seed.risk))))
     if seed.spectra.layers:
         parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
     if report.recipe_origins:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rksp.batch import IGNORED, Batch
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
 from rksp.watch.faults.base import Fault
 
 Kind = Literal["labels", "repeated"]
@@ -52,14 +53,14 @@ def _permuted(batch: Batch, generator: torch.Generator) -> Batch:
     counts = batch.labels != IGNORED
     held = batch.labels[counts]
     order = torch.randperm(len(held), generator=generator).to(held.device)
-    labels = batch.labels.clone()
+    labels = definite(batch.labels).clone()
     labels[counts] = held[order]
     return replace(batch, labels=labels)
 
 
 def _repeated(batch: Batch, generator: torch.Generator) -> Batch:
     token = batch.inputs.flatten()[0]
-    labels = batch.labels.where(batch.labels == IGNORED, token)
+    labels = definite(batch.labels).where(batch.labels == IGNORED, token)
     return replace(batch, inputs=token.expand_as(batch.inputs).clone(), labels=labels)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
 from rksp.models.anatomy.groups import local
 from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
@@ -93,7 +94,7 @@ class MatmulCorruption(Fault):
             def strike(module: nn.Module, args: tuple, output: object) -> object:
                 return with_first_tensor(output, self._flipped)
 
-            return [self._layer.register_forward_hook(strike)]
+            return [definite(self._layer).register_forward_hook(strike)]
 
         def enter(module: nn.Module, args: tuple) -> tuple | None:
             if not (torch.is_grad_enabled() and args[0].requires_grad):
@@ -102,11 +103,11 @@ class MatmulCorruption(Fault):
             x.register_hook(self._flipped)
             return (x, *args[1:])
 
-        return [self._layer.register_forward_pre_hook(enter)]
+        return [definite(self._layer).register_forward_pre_hook(enter)]
 
     def after_backward(self, moment: Moment) -> None:
         """Corrupt the gradient of the layer's weight."""
-        gradient = self._layer.weight.grad
+        gradient = definite(self._layer).weight.grad
         if self.product == "weight_gradient" and self._is_on(moment.step) and gradient is not None:
             held = local(gradient)
             held.copy_(self._flipped(held))

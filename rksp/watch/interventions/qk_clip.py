@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
 from rksp.models.anatomy.attention_calls import AttentionCall, AttentionTap, visible_logits
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
@@ -92,7 +93,11 @@ class QKClip(Intervention):
 
     def _look(self, call: AttentionCall) -> None:
         layer = self._running
-        if layer is None or call.query.dim() != 4 or call.query.shape[1] != layer.heads:
+        if (
+            layer is None
+            or definite(call.query).dim() != 4
+            or definite(call.query).shape[1] != layer.heads
+        ):
             return
         start = time.perf_counter()
         found = largest_logits(call)
@@ -141,6 +146,6 @@ class QKClip(Intervention):
 @torch.no_grad()
 def largest_logits(call: AttentionCall) -> Tensor:
     """Return the largest visible logit of each head over batch and positions, `[heads]` float32."""
-    positions = torch.arange(call.query.shape[-2], device=call.query.device)
+    positions = torch.arange(definite(call.query).shape[-2], device=definite(call.query).device)
     parts = (visible_logits(call, rows)[0] for rows in positions.split(_QUERIES))
     return torch.stack([part.amax((0, 2, 3)) for part in parts]).amax(0)

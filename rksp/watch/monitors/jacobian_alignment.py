@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rksp.ground.model import definite
 from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
@@ -152,14 +153,14 @@ def _depends_on_later(block: nn.Module, whole: _Inputs, first: _Inputs) -> bool:
 def _first_positions(inputs: _Inputs, positions: int) -> _Inputs:
     """Cut the first tensor's second dimension, and all dimensions of that length elsewhere."""
     state = first_tensor(inputs)
-    if state.dim() != 3 or state.shape[1] <= positions:
+    if definite(state).dim() != 3 or definite(state).shape[1] <= positions:
         return inputs
 
     def cut(value: Any) -> Any:
         if isinstance(value, Tensor):
-            places = (1,) if value.shape == state.shape else range(value.dim())
+            places = (1,) if value.shape == definite(state).shape else range(value.dim())
             for place in places:
-                if value.shape[place] == state.shape[1]:
+                if value.shape[place] == definite(state).shape[1]:
                     value = value.narrow(place, 0, positions)
             return value
         if isinstance(value, dict):

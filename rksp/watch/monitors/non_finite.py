@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rksp.ground.model import definite
 from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.models.anatomy.groups import gradient_norms
 from rksp.moment import Moment, Phase
@@ -109,7 +110,7 @@ class NonFinite(Monitor):
         """Sum the pending outputs, unless the result computed from them is finite."""
         pending, self._pending = self._pending, []
         is_asked = result is not None and not result.is_cuda
-        if not (is_asked and math.isfinite(float(_totals([result.detach()])[0]))):
+        if not (is_asked and math.isfinite(float(_totals([definite(result).detach()])[0]))):
             self._names += [name for name, _ in pending]
             self._sums += _totals([tensor for _, tensor in pending])
 

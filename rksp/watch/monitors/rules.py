@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from rksp.ground.model import definite
 from rksp.watch.monitors.alarm import Alarm, Severity
 from rksp.watch.monitors.base import Reading
 from rksp.watch.monitors.baseline import Baseline, fit_baseline
@@ -248,10 +249,12 @@ class _Series:
             return
         x = rule.transformed(reading.value)
         ahead = self.count - self.fitted_to
-        z = baseline.z(x, rule.direction, ahead)
+        z = baseline.z(x, definite(rule.direction), ahead)
         side = "up" if x > baseline.end else "down"
         reference = rule.restored(
-            baseline.reference(side if rule.direction == "both" else rule.direction, ahead)
+            baseline.reference(
+                definite(side if rule.direction == "both" else rule.direction), ahead
+            )
         )
         self.run = self.run + 1 if z >= baseline.run_z else 0
         if self.run:
@@ -269,9 +272,13 @@ class _Series:
                 baseline=reference,
                 severity=severity,
             )
-        leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, rule.direction)
+        leap = (
+            0.0 if self.last is None else baseline.jump_of(x, self.last, definite(rule.direction))
+        )
         # A return from a low sample is not an alarm: it must also be far from the expected value.
-        far = max(z / rules.run_z, baseline.leaps(x, rule.direction, ahead) / baseline.jump_z)
+        far = max(
+            z / rules.run_z, baseline.leaps(x, definite(rule.direction), ahead) / baseline.jump_z
+        )
         if leap >= baseline.jump_z and far >= 1:
             yield _Verdict(
                 reading=reading,

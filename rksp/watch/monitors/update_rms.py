@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import NotCovered
+from rksp.ground.model import definite
 from rksp.models.anatomy.groups import local, parameter_groups
 from rksp.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
@@ -60,7 +61,7 @@ class UpdateRMS(Monitor):
             NotCovered: The optimizer keeps no second moment.
         """
         settings = _adam_settings(moment.optimizer)
-        state = moment.optimizer.state
+        state = definite(moment.optimizer).state
         for part in getattr(moment.optimizer, "parts", ()):
             state = {**state, **part.state}
         owners, tensors = [], []
@@ -98,7 +99,7 @@ class UpdateRMS(Monitor):
 
         `alive` is the share of coordinates that had a gradient, and `near` that of those near ε.
         """
-        g = [self._sample(p.grad) for p, _, _ in tensors]
+        g = [self._sample(definite(p.grad)) for p, _, _ in tensors]
         sizes = torch.tensor([len(part) for part in g])
         owner = torch.repeat_interleave(torch.arange(len(g)), sizes).to(g[0].device)
         g = torch.cat(g)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from rksp.ground.model import definite
 from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
@@ -77,7 +78,7 @@ class Beside(Companion):
         self._started = time.perf_counter()
         self.was_rolled_back = False
         if self.checkpoints is not None:
-            self.checkpoints.keep(moment.step, moment.model, moment.optimizer)
+            self.checkpoints.keep(moment.step, moment.model, definite(moment.optimizer))
         for part in (*self.faults, *self.interventions):
             self._handles += part.arm(moment)
         self.watch.begin_step(moment.step)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from rksp.batch import Batch
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.moment import Moment, Repeat
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
@@ -214,8 +215,8 @@ def _total(norms: Sequence[Tensor]) -> float:
 
 
 def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
-    if norm > recipe.max_grad_norm:
-        scale = recipe.max_grad_norm / (norm + 1e-6)
+    if norm > definite(recipe.max_grad_norm):
+        scale = definite(recipe.max_grad_norm) / (norm + 1e-6)
         torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
 
 

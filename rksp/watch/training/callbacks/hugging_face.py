@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
@@ -95,23 +96,23 @@ class WatchCallback(TrainerCallback):
     ) -> None:
         """Start a step."""
         self._losses = []
-        self.loop.begin_step(state.global_step)
+        definite(self.loop).begin_step(state.global_step)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
         """Read the weights unless the step was skipped; stop the run if an alarm asks for it."""
-        was_skipped = self._trainer.accelerator.optimizer_step_was_skipped
-        if self.loop.was_dropped or not was_skipped:
-            self.loop.after_update()
-        control.should_training_stop |= self.loop.should_stop
+        was_skipped = definite(self._trainer).accelerator.optimizer_step_was_skipped
+        if definite(self.loop).was_dropped or not was_skipped:
+            definite(self.loop).after_update()
+        control.should_training_stop |= definite(self.loop).should_stop
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
         """Log the latest values at a logging step."""
         if control.should_log and self._latest and self._latest.values:
-            self._trainer.log(dict(self._latest.values))
+            definite(self._trainer).log(dict(self._latest.values))
             control.should_log = True  # the call above cleared it before the Trainer's own log
 
     def on_train_end(
@@ -119,26 +120,26 @@ class WatchCallback(TrainerCallback):
     ) -> None:
         """Restore the Trainer's methods and close the loop."""
         self._replaced.restore()
-        self.loop.close()
+        definite(self.loop).close()
 
     def _watched(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def step(*args: Any, **kwargs: Any) -> Tensor:
             loss = training_step(*args, **kwargs)
             self._losses.append(float(loss))  # already a share of the step's mean
-            accelerator = self._trainer.accelerator
+            accelerator = definite(self._trainer).accelerator
             if accelerator.sync_gradients:
-                self.loop.after_backward(sum(self._losses), scale=loss_scale(accelerator))
+                definite(self.loop).after_backward(sum(self._losses), scale=loss_scale(accelerator))
             else:
-                self.loop.end_micro_batch()
+                definite(self.loop).end_micro_batch()
             return loss
 
         return step
 
     def _penalized(self, backward: Callable[..., None]) -> Callable[..., None]:
         def run(loss: Tensor, **kwargs: Any) -> None:
-            penalty = self.loop.penalty()
+            penalty = definite(self.loop).penalty()
             if penalty is not None:
-                loss = loss + penalty / self._trainer.current_gradient_accumulation_steps
+                loss = loss + penalty / definite(self._trainer).current_gradient_accumulation_steps
             backward(loss, **kwargs)
 
         return run

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.sinks import Sink
 from rksp.watch.monitors.watch import Watch
@@ -90,9 +91,9 @@ class WatchCallback(lightning.Callback):
         self, trainer: lightning.Trainer, module: lightning.LightningModule, batch, batch_idx: int
     ) -> None:
         """Start a step at its first micro-batch."""
-        if self.loop.step != trainer.global_step:
+        if definite(self.loop).step != trainer.global_step:
             self._losses, self._is_updated = [], False
-            self.loop.begin_step(trainer.global_step)
+            definite(self.loop).begin_step(trainer.global_step)
 
     def on_before_backward(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, loss: Tensor
@@ -104,7 +105,7 @@ class WatchCallback(lightning.Callback):
         self, trainer: lightning.Trainer, module: lightning.LightningModule
     ) -> None:
         """End the micro-batch's backward pass."""
-        self.loop.end_micro_batch()
+        definite(self.loop).end_micro_batch()
 
     def on_before_optimizer_step(
         self,
@@ -113,7 +114,7 @@ class WatchCallback(lightning.Callback):
         optimizer: Optimizer,
     ) -> None:
         """Read the gradients and let interventions change them."""
-        self.loop.after_backward(sum(self._losses))
+        definite(self.loop).after_backward(sum(self._losses))
         self._is_updated = True
 
     def on_train_batch_end(
@@ -127,16 +128,16 @@ class WatchCallback(lightning.Callback):
         """Read the weights after an update and log; stop the run if an alarm asks for it."""
         if not self._is_updated:
             return
-        self.loop.after_update()
+        definite(self.loop).after_update()
         self._is_updated = False
-        trainer.should_stop |= self.loop.should_stop
+        trainer.should_stop |= definite(self.loop).should_stop
         if self._latest and self._latest.values:
             module.log_dict(self._latest.values, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Restore the module's `backward` and close the loop."""
         self._replaced.restore()
-        self.loop.close()
+        definite(self.loop).close()
 
     def on_exception(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, error: BaseException
@@ -150,7 +151,7 @@ class WatchCallback(lightning.Callback):
         self, backward: Callable[..., None], trainer: lightning.Trainer
     ) -> Callable[..., None]:
         def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            penalty = self.loop.penalty()
+            penalty = definite(self.loop).penalty()
             if penalty is not None:
                 share = _scale(trainer) / trainer.accumulate_grad_batches
                 loss = loss + share * penalty

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.moment import Moment
 from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.interventions.registry import make_intervention
@@ -222,7 +223,7 @@ def chosen_interventions(lines: Sequence[str | Intervention]) -> list[Interventi
 def innermost(optimizer: Optimizer | None) -> Optimizer | None:
     """Return the optimizer inside the wrappers of a trainer."""
     while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
+        optimizer = definite(optimizer).optimizer
     return optimizer
 
 
