@@ -71,7 +71,8 @@ def test_ray_tune_stops_before_a_worker_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.chdir(tmp_path)  # where the example keeps its results
     ran: dict[str, object] = {"__name__": "example"}
-    ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False)
+    # A cluster of its own: other tests may run one at the same time.
+    ray.init(address="local", num_cpus=1, log_to_driver=False, include_dashboard=False)
     try:
         exec(example("sweepers.ray_tune"), ran)
     finally:
