@@ -46,7 +46,8 @@ def philox(counters: Tensor, seed: int, *, high: int = 0) -> tuple[Tensor, Tenso
     # On one core numpy's unsigned arithmetic took 29 ns a block, and torch's int64 took 75.
     words = counters.contiguous().numpy().view(np.uint64)
     a, b, c, d = _rounds(words, np.zeros_like(words), seed, high)
-    return tuple(torch.from_numpy(word.view(np.int64)) for word in (a, b, c, d))
+    as_tensor = lambda word: torch.from_numpy(word.view(np.int64))
+    return as_tensor(a), as_tensor(b), as_tensor(c), as_tensor(d)
 
 
 def _rounds(counters, zero, seed: int, high: int):

@@ -16,6 +16,7 @@ from torch import nn
 
 from rksp.batch import Batch
 from rksp.datasets.domain_tasks import make_domain_task
+from rksp.datasets.domains import Part
 from rksp.datasets.tasks import Task
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write, digest, read_text
@@ -50,7 +51,7 @@ class BaseSpec(BaseModel):
         content["recipe"] = self.recipe.model_dump(mode="json", exclude_defaults=True)
         return digest(json.dumps(content, sort_keys=True))
 
-    def old_task(self, part: str) -> Task:
+    def old_task(self, part: Part) -> Task:
         """Return one part of the task that the model learned."""
         return make_domain_task(self.task, part=part, **self.task_options)
 

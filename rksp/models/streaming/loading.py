@@ -72,7 +72,7 @@ class Loading:
             computing.wait_stream(self._copies)
             for tensor in definite(self._there).values():
                 tensor.record_stream(computing)
-        return self._there | self._drawn_there()
+        return definite(self._there) | self._drawn_there()
 
     def _drawn_there(self) -> dict[str, Tensor]:
         drawn = {}

@@ -109,7 +109,7 @@ class _Notebook(TorchDispatchMode):
         return self.names.get(tensor.untyped_storage()._cdata)
 
     def note(self, tensor: Tensor, operation: str, args: tuple, kwargs: dict) -> None:
-        name = self.name_of(tensor)
+        name = definite(self.name_of(tensor))
         values = (*args, *kwargs.values())
         is_whole = tensor.shape == self.shapes[name] and tensor.is_contiguous()
         if any(isinstance(value, Tensor) and value.is_meta for value in values):
@@ -121,12 +121,12 @@ class _Notebook(TorchDispatchMode):
             return
         view = None
         if not is_whole:
-            view = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+            view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
         held = tuple(v.clone() if isinstance(v, Tensor) else v for v in args)
         step = Step(operation=operation, args=held, kwargs=kwargs, view=view)
         if is_whole and operation in _OVERWRITING:
             self.steps[name].clear()  # it overwrites all earlier steps
-            self.unclear.pop(definite(name), None)
+            self.unclear.pop(name, None)
         self.steps[name].append(step)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -88,7 +89,7 @@ class InitialWeights:
             return [lambda: self._counted(recipe, flat, start)]
         stop = start + flat.numel()
         numbers = range(start // PIECE, -(-stop // PIECE))
-        return [lambda number=n: self._piece(recipe, flat, start, number) for n in numbers]
+        return [partial(self._piece, recipe, flat, start, n) for n in numbers]
 
     @torch.no_grad()
     def _piece(self, recipe: Recipe, flat: Tensor, start: int, number: int) -> None:

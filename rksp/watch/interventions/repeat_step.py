@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.models.anatomy.groups import local
 from rksp.moment import Moment, Repeat
 from rksp.watch.interventions.base import Intervention
@@ -58,7 +59,7 @@ class RepeatStep(Intervention):
     def before_update(self, moment: Moment) -> None:
         """Repeat the step if its gradient norm is suspicious."""
         params = [p for p in moment.model.parameters() if p.grad is not None]
-        norm = float(_norm([p.grad for p in params]))
+        norm = float(_norm([definite(p.grad) for p in params]))
         is_known = len(self._norms) >= MIN_SAMPLES
         if moment.repeat is None or not is_known or norm <= self._bar():
             self._norms.append(norm)

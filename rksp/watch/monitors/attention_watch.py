@@ -121,6 +121,9 @@ def _may_attend(model: nn.Module) -> bool:
 class LogitMonitor(AttentionWatcher):
     """A monitor of attention logits, at up to 64 queries of the first two sequences."""
 
+    _calls: list[tuple[str, AttentionCall]]
+    _measured: dict[str, Mapping[str, Tensor]]
+
     def look(self, layer: str, call: AttentionCall) -> None:
         """Keep the call until the pass has ended."""
         self._calls.append((layer, call.kept(_SEQUENCES)))
@@ -160,8 +163,8 @@ class LogitMonitor(AttentionWatcher):
 
     def _clear(self) -> None:
         super()._clear()
-        self._calls: list[tuple[str, AttentionCall]] = []
-        self._measured: dict[str, Mapping[str, Tensor]] = {}
+        self._calls = []
+        self._measured = {}
 
 
 def _late_rows(call: AttentionCall) -> Tensor:

@@ -65,8 +65,8 @@ def leading_triplet(function: Function, state: Tensor, *, rounds: int) -> Triple
         basis = torch.cat([basis, fresh], -1)
         images = new if images is None else torch.cat([images, new], -1)
         if not bool(torch.isfinite(images).all()):
-            sigma = float("nan")
-            return Triplet(sigma=sigma, u=new, v=fresh, gap=sigma, residual=sigma, rounds=number)
+            none = float("nan")
+            return Triplet(sigma=none, u=new, v=fresh, gap=none, residual=none, rounds=number)
         sigma, left, right = _ritz(basis, images)
         first = float(sigma[0])
         gap = float(sigma[1]) / first if first and len(sigma) > 1 else 0.0
