@@ -10,7 +10,7 @@ devices differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -246,7 +246,7 @@ def _normals(words: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
     return torch.stack(pairs, dim=-1)
 
 
-def _uniforms(words: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+def _uniforms(words: Iterable[Tensor]) -> Tensor:
     return torch.stack([_unit(word) for word in words], dim=-1)
 
 

@@ -58,8 +58,8 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.WARNING,
             message=(
                 (
-                    f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, which "
-                    f"is half of the one at which public runs of {count(definite(size))} active "
+                    f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, "
+                    f"which is half of the one at which public runs of {count(definite(size))} active "
                     f"parameters began to fail"
                 )
                 + (

@@ -71,9 +71,9 @@ def run_plan(
     specs = plan.expand()
     stored = [spec.id in known or spec.id in results for spec in specs]
     missing = [spec for spec, found in zip(specs, stored, strict=True) if not found]
-    alone: Sequence[Any] = missing
+    alone: Sequence[Any] = missing  # ladders of either design
     if device != "cpu" and not isinstance(plan, FineTuningPlan):
-        alone = _run_together(missing, folder, device, total=len(specs), progress=progress)
+        alone = _run_together(alone, folder, device, total=len(specs), progress=progress)
     work_through(_run, alone, folder, total=len(specs), workers=workers, progress=progress)
     return Tally(planned=len(specs), already_stored=sum(stored), newly_run=len(missing))
 

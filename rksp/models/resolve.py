@@ -31,7 +31,7 @@ from rksp.models.configuration import (
 from rksp.models.given import factory_source
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.refusals import refusals, refused
-from rksp.models.source import ModelSource, Task, hash_config
+from rksp.models.source import Kind, ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 
 _MOST_BUFFERS = 2e9  # bytes
@@ -213,7 +213,7 @@ def _from_path(
 
 def _from_settings(
     target: str,
-    kind: str,
+    kind: Kind,
     settings: dict[str, Any],
     overrides: dict[str, Any],
     task: Task | None,

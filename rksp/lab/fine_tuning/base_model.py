@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -104,7 +105,7 @@ class BaseModels:
         self.folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=self.folder, prefix=".partial-") as partial:
             with quiet():
-                model.save_pretrained(partial)
+                cast(Any, model).save_pretrained(partial)
             document = {"spec": spec.model_dump(mode="json"), "report": report.model_dump()}
             atomic_write(Path(partial) / _REPORT, json.dumps(document))
             home.mkdir(exist_ok=True)

@@ -36,7 +36,7 @@ def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
     """Return the norm of this rank's part of every gradient, float64, computed once per moment."""
     if _NORMS not in moment.shared:
         grads = [p.grad for p in moment.model.parameters() if p.grad is not None]
-        norms = torch.stack(_norms(grads)).double() if grads else torch.zeros(0)
+        norms = torch.stack(list(_norms(grads))).double() if grads else torch.zeros(0)
         for index in (~norms.isfinite()).nonzero().flatten().tolist():
             norms[index] = local(grads[index]).double().norm()  # a square may overflow float32
         moment.shared[_NORMS] = dict(zip(grads, norms.unbind(), strict=True))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -285,7 +285,7 @@ def _note_all(
             # Not `torch.manual_seed`: it goes on to every other device, which takes 6 ms.
             torch.default_generator.manual_seed(seed_of(seed, paths[module]))
             try:
-                owner._init_weights(module)
+                cast(Any, owner)._init_weights(module)
             except refusals() as error:
                 raise NotCovered(
                     f"{type(model).__name__} initializes {paths[module] or 'itself'} in a way that "

@@ -223,9 +223,9 @@ def build_whole(
         value = fill(weights, name, parameter, pool)
         filled[id(parameter)] = nn.Parameter(value, requires_grad=parameter.requires_grad)
     for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = filled[id(parameter)]
+        for name, held in module._parameters.items():
+            if held is not None:
+                module._parameters[name] = filled[id(held)]
     fill_buffers(model, weights)
     return model
 

@@ -165,7 +165,8 @@ def _branch_outputs(block: Block) -> list[nn.Linear]:
     """Return the matrices that write to the residual stream."""
     ffn: Any = block.feed_forward
     if isinstance(ffn, MixtureOfExperts):
-        return [block.attention.out, *(expert.down for expert in ffn.experts)]
+        experts: Any = ffn.experts
+        return [block.attention.out, *(expert.down for expert in experts)]
     if isinstance(ffn.down, KANLayer):
         return [block.attention.out, ffn.down.base, ffn.down.spline]
     return [block.attention.out, ffn.down]

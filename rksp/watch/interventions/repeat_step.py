@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -65,7 +66,7 @@ class RepeatStep(Intervention):
             self._norms.append(norm)
             return
         start = time.perf_counter()
-        first = [p.grad for p in params]
+        first = [definite(p.grad) for p in params]
         second = moment.repeat()
         distance, rank = _distance(first, second), -1
         what = "repeated a hard step"
@@ -76,7 +77,10 @@ class RepeatStep(Intervention):
             what = "took the repeated gradient" if is_transient else "dropped the step"
             for p, gradient in zip(params, second.gradients, strict=True):
                 p.grad = gradient if is_transient else None
-        detail = {"ratio": norm / statistics.median(self._norms), "distance": distance}
+        detail: dict[str, Any] = {
+            "ratio": norm / statistics.median(self._norms),
+            "distance": distance,
+        }
         record(self, moment, what, since=start, **detail, rank=float(rank))
 
     def _bar(self) -> float:

@@ -62,7 +62,8 @@ class AttentionWatcher(Monitor):
         return None
 
     def _clear(self) -> None:
-        self._layer, self._open, self._is_done, self._calls_seen = "", None, False, 0
+        self._layer, self._is_done, self._calls_seen = "", False, 0
+        self._open: ExitStack | None = None
 
     def worst_head(self, quantity: str, step: int, layer: str, by_head: Tensor) -> Reading:
         """Return the reading of a layer from its heads' values `[heads]`; larger ones are worse."""

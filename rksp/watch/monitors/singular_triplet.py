@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def leading_triplet(function: Function, state: Tensor, *, rounds: int) -> Triple
     generator = torch.Generator().manual_seed(_SEED)
     block = min(_BLOCK, state.numel())
     fresh = torch.randn(state.numel(), block, generator=generator, dtype=torch.float64).to(state)
-    _, pull = torch.func.vjp(function, state)
+    pull: Any = torch.func.vjp(function, state)[1]
     basis = state.new_zeros(state.numel(), 0)
     images = None
     for number in range(1, rounds + 1):
