@@ -84,7 +84,7 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     more the longer the run, or outlasts the second.
     """
     spec = optimizer_spec(inputs.optimizer)
-    warmup = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
+    warmup: float = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
     warmup = min(warmup, inputs.steps / 2)
     first = second = None
     if spec.has_memories:

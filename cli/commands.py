@@ -91,10 +91,11 @@ class BriefCommand(typer.core.TyperCommand):
 
     brief: tuple[str, ...] = ()
 
-    def format_help(self, context: typer.Context, formatter: Any) -> None:
+    def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help; parameters that are left out of it are only hidden while it is made."""
         shown = (*self.brief, "help", "help_all")
-        left_out = [p for p in self.params if self.brief and p.name not in shown and not p.hidden]
+        parameters: list[Any] = self.params
+        left_out = [p for p in parameters if self.brief and p.name not in shown and not p.hidden]
         for parameter in left_out:
             parameter.hidden = True
         super().format_help(context, formatter)
@@ -121,7 +122,7 @@ class DeferredCommand(typer.core.TyperCommand):
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
         )
         single.command(self.name, cls=BriefCommand)(found)
-        command = typer.main.get_command(single)
+        command: Any = typer.main.get_command(single)
         command.brief = getattr(found, "brief", ())
         return command
 

@@ -89,7 +89,7 @@ class ViewOptions(_Options):
     ] = "0.5"
     exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
     output_format: Annotated[
-        Literal[tuple(formats_of("grid"))],
+        Literal[tuple(formats_of("grid"))],  # type: ignore[valid-type]  # a table
         Flag("--format", "Format of the output on stdout."),
     ] = "text"
     top: Annotated[int | None, Flag("--top", "Print only this many cells.", unit="cells")] = Field(

@@ -62,9 +62,9 @@ def run(
         # The workers ignore the signal and would train their ladders to the end: minutes.
         for child in multiprocessing.active_children():
             child.terminate()
-        stored = sum(1 for _ in output.glob("*.json")) if output.is_dir() else 0
+        count = sum(1 for _ in output.glob("*.json")) if output.is_dir() else 0
         typer.echo(
-            f"Interrupted with {stored} ladders stored in {output}; "
+            f"Interrupted with {count} ladders stored in {output}; "
             "run the same command to continue.",
             err=True,
         )

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import BaseModel
@@ -118,7 +118,7 @@ def brief(*names: str) -> Callable[[_Command], _Command]:
 
     def show_all(context: typer.Context, is_asked: bool) -> None:
         if is_asked:
-            context.command.brief = ()
+            cast(Any, context.command).brief = ()
             print(context.get_help())
             raise typer.Exit
 

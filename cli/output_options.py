@@ -79,7 +79,7 @@ class ScoreOutput(_Options):
     """Options of the output of `rksp score`."""
 
     output_format: Annotated[
-        Literal[tuple(formats_of("score"))],
+        Literal[tuple(formats_of("score"))],  # type: ignore[valid-type]  # a table
         Flag("--format", "Format of the output on stdout."),
     ] = "text"
     verbose: Annotated[
@@ -106,7 +106,8 @@ class ConfirmOutput(_Options):
     """Options of the output of `rksp confirm`."""
 
     output_format: Annotated[
-        Literal[tuple(formats_of("confirm"))], Flag("--format", "Format of the output on stdout.")
+        Literal[tuple(formats_of("confirm"))],  # type: ignore[valid-type]  # a table
+        Flag("--format", "Format of the output on stdout."),
     ] = "text"
     output: Annotated[
         list[str],

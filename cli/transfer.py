@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -65,7 +65,11 @@ def transfer(
         errors["rksp"] = configured
     doubts = sorted({text for x in inputs for text in beyond(edges.predict(x), x)})
     if output_format == "json":
-        document = {"small_rate": rate, "rate": found.rate, "edge_shift": found.edge_shift}
+        document: dict[str, Any] = {
+            "small_rate": rate,
+            "rate": found.rate,
+            "edge_shift": found.edge_shift,
+        }
         document |= {"rules": found.rules, "errors": errors, "reasons": doubts}
         document["measured"] = list(found.used)
         json.dump(document, sys.stdout, indent=1, sort_keys=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ def cifar10_images(folder: str, *, sha256: str | None = None) -> tuple[Tensor, T
             "give the folder of CIFAR-10's binary version."
         )
     images = records[:, 1:].reshape(-1, 3, 32, 32).float()
-    channels = {"dim": (0, 2, 3), "keepdim": True}
+    channels: dict[str, Any] = {"dim": (0, 2, 3), "keepdim": True}
     mean, deviation = images.mean(**channels), images.std(**channels)
     return (images - mean) / deviation.clamp(min=1e-6), labels
 

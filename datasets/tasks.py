@@ -132,7 +132,7 @@ def _crops(generator: torch.Generator, batch: int, *, tokens: Tensor, length: in
 
 
 def _masked(generator: torch.Generator, batch: int, *, tokens: Tensor, length: int) -> Batch:
-    rows = _crops(generator, batch, tokens=tokens, length=length).inputs
+    rows: Any = _crops(generator, batch, tokens=tokens, length=length).inputs
     hidden = torch.rand(rows.shape, generator=generator) < 0.15
     hidden[:, 0] |= ~hidden.any(-1)  # at least one answer per sequence
     return Batch(

@@ -10,7 +10,7 @@ devices differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -46,7 +46,8 @@ def philox(counters: Tensor, seed: int, *, high: int = 0) -> tuple[Tensor, Tenso
     # On one core numpy's unsigned arithmetic took 29 ns a block, and torch's int64 took 75.
     words = counters.contiguous().numpy().view(np.uint64)
     a, b, c, d = _rounds(words, np.zeros_like(words), seed, high)
-    return tuple(torch.from_numpy(word.view(np.int64)) for word in (a, b, c, d))
+    as_tensor = lambda word: torch.from_numpy(word.view(np.int64))
+    return as_tensor(a), as_tensor(b), as_tensor(c), as_tensor(d)
 
 
 def _rounds(counters, zero, seed: int, high: int):
@@ -245,7 +246,7 @@ def _normals(words: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
     return torch.stack(pairs, dim=-1)
 
 
-def _uniforms(words: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+def _uniforms(words: Iterable[Tensor]) -> Tensor:
     return torch.stack([_unit(word) for word in words], dim=-1)
 
 

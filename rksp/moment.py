@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -57,4 +58,4 @@ class Moment:
     loss: float | None = None
     learning_rate: float | None = None
     repeat: Callable[[], Repeat] | None = field(default=None, repr=False, compare=False)
-    shared: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+    shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rksp.ground.flags import Flag, checked
 from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class
 
-Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]
+if TYPE_CHECKING:
+    Optimizer = str  # a checker of types cannot read the table
+else:
+    Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]
 Schedule = Literal[
     "constant", "linear", "cosine", "wsd", "inverse_sqrt", "polynomial", "exponential", "step"
 ]

@@ -93,8 +93,8 @@ def score(
         evaluation, probe = evaluate(
             source, recipe, options, alternatives=alternatives(recipe, origins)
         )
-    shown = "nothing" if probe is None else probe.description
-    report = score_report(source, recipe, [evaluation], shown)
+    seen = "nothing" if probe is None else probe.description
+    report = score_report(source, recipe, [evaluation], seen)
     return Result(with_origins(report, origins))
 
 

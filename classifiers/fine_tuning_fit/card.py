@@ -184,10 +184,10 @@ def trained_predictions(rows: Sequence[Row]) -> dict[str, list[LeftOut]]:
         found["recipes, their source left out"] += _predicted(rest, mine)
     cards: list[LeftOut] = []
     for half in (0, 1):
-        mine = [row for row in rows if is_trained_card(row) and _half(row) == half]
-        names = {row["id"] for row in mine}
+        held = [row for row in rows if is_trained_card(row) and _half(row) == half]
+        names = {row["id"] for row in held}
         rest = public_ladders([row for row in rows if row["id"] not in names])
-        cards += _predicted(rest, [chosen_rate(row) for row in mine])
+        cards += _predicted(rest, [chosen_rate(row) for row in held])
     known = [x for x in cards if x.ladder.inputs.family and x.ladder.inputs.parameters]
     found["cards, half of the checkpoints left out"] = cards
     found["of these, with a known family and size"] = known

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rksp.classifiers.fine_tuning.estimate import Lapse
 from rksp.classifiers.fine_tuning.inputs import terms
@@ -139,7 +140,8 @@ def _posterior(
         shows={},
         card={},
     )
-    seen, spreads = [], {}
+    seen: list[Any] = []
+    spreads: dict[str, Any] = {}
     for ladder in ladders:
         for response, (low, high) in _brackets(ladder):
             counted = prior.counted(ladder.inputs, response)

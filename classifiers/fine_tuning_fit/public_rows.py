@@ -219,7 +219,7 @@ def _passed(family: str, rows: Sequence[Row]) -> list[FineTuningLadder]:
     """
     rates = sorted(math.log10(row["rate"]) for row in rows)
     highest = rates[(len(rates) - 1) * 19 // 20]
-    alike = Counter()
+    alike: Counter[Any] = Counter()
     for row in rows:
         size = _size(row["arch"])
         size = None if size is None else round(math.log10(size), 1)

@@ -127,7 +127,7 @@ def edge_score(predicted: Sequence[LeftOut]) -> EdgeScore:
     misses = [x.estimate.edge.location - sum(x.ladder.edge) / 2 for x in known]
     ceilings = [math.log10(x.estimate.do_not_exceed()) for x in known]
     return EdgeScore(
-        error=_median(np.abs(misses)),
+        error=_median(np.abs(misses).tolist()),
         bias=_median(misses),
         spread=_median([x.estimate.edge.spread for x in known]),
         below=_mean([c < x.ladder.edge[1] for c, x in zip(ceilings, known, strict=True)]),
@@ -180,7 +180,7 @@ def trained_score(predicted: Sequence[LeftOut]) -> TrainedScore:
     """Judge rates that trained; above ok is what `rksp score` calls caution or risk."""
     risk, above = [], []
     for x in predicted:
-        rate = 10**x.ladder.chosen
+        rate = 10 ** definite(x.ladder.chosen)
         risk.append(x.estimate.failed(rate) >= _AT_RISK)
         doubtful = x.estimate.interval(rate)[1] >= _AT_RISK
         above.append(risk[-1] or doubtful or rate > x.estimate.do_not_exceed())
@@ -212,14 +212,15 @@ def gain(
     rng = np.random.default_rng(0)
     found = {}
     for response in ("best", "edge"):
-        by_name = defaultdict(float)
+        by_name: defaultdict[str, float] = defaultdict(float)
         for new, old in zip(with_it[key], without[key], strict=True):
             scores = (log_score(x.estimate, x.ladder).get(response, 0.0) for x in (new, old))
             after, before = scores
             by_name[new.name] += after - before
         sums = np.array(list(by_name.values()))
         drawn = [sums[rng.integers(0, len(sums), len(sums))].sum() for _ in range(1000)]
-        found[response] = (float(sums.sum()), *map(float, np.percentile(drawn, [2.5, 97.5])))
+        low, high = np.percentile(drawn, [2.5, 97.5])
+        found[response] = (float(sums.sum()), float(low), float(high))
     return found
 
 

@@ -110,7 +110,12 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
         "| source | ladders | start here: median | 90 % | fails | above do not exceed |",
         "|---|---|---|---|---|---|",
     ]
-    pooled, covered, judged, probabilities, failed, weights, number = ([] for _ in range(7))
+    pooled: list[float] = []
+    covered, judged = [], []
+    probabilities: list[float] = []
+    failed: list[bool] = []
+    weights: list[float] = []
+    number: list[int] = []
     for name, found in by_source.items():
         mine = _adam(found)
         lost = [float(p.ladder.excess_at(p.start)) for p in mine]
@@ -135,10 +140,13 @@ def _rates(by_source: dict[str, list[Prediction]]) -> str:
         f"{np.mean(covered):.0%} |"
     )
     lines.append(f"| all with a norm, which rksp judges | | | | | {np.mean(judged):.0%} |")
-    y, p = np.array(failed), np.array(probabilities)
-    alike = _weighted_ece(y, p, np.array(weights))
-    usual, most = _ece_of_exact(p, np.array(number), np.array(weights))
-    lines += ["", f"P(failed) there: AUROC {auroc(y, p):.3f}, ECE {ece(y, p):.3f} over runs, "]
+    y, odds = np.array(failed), np.array(probabilities)
+    alike = _weighted_ece(y, odds, np.array(weights))
+    usual, most = _ece_of_exact(odds, np.array(number), np.array(weights))
+    lines += [
+        "",
+        f"P(failed) there: AUROC {auroc(y, odds):.3f}, ECE {ece(y, odds):.3f} over runs, ",
+    ]
     lines[-1] += (
         f"{alike:.3f} with sources counted alike. So few ladders would give {usual:.3f} in the "
         f"mean if every chance were exact, and more than {most:.3f} in one of twenty cases."
@@ -200,7 +208,8 @@ def _lab(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     lab = [x for x in ladders if x.source == LAB]
     usual = lambda p: _usual_best(p.ladder, lab)
     lines.append(f"| median best rate of the optimizer | | | | {_worth(found, usual)} |")
-    gain = difference(y, *margins, names)
+    ours, theirs = margins
+    gain = difference(y, ours, theirs, names)
     lines += ["", f"{covered:.1%} of their edges lie above *do not exceed*. Measuring adds "]
     lines[-1] += f"{gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of AUROC."
     return "\n".join(lines)

@@ -72,7 +72,7 @@ class EdgeLadder:
 
 
 def bracket(
-    rates: Sequence[float], losses: np.ndarray, diverged: np.ndarray
+    rates: Sequence[float] | np.ndarray, losses: np.ndarray, diverged: np.ndarray
 ) -> tuple[float, float, int, np.ndarray]:
     """Find the edge of a ladder from its final losses.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, config_features
 from rksp.classifiers.fit.edge_fit import ladder_weights
 from rksp.classifiers.fit.edge_ladder import EdgeLadder
+from rksp.ground.model import definite
 
 _NAMES = tuple(column.name for column in CONFIG_COLUMNS)
 Guess = Callable[[EdgeLadder], tuple[float, float]]
@@ -17,14 +19,20 @@ Guess = Callable[[EdgeLadder], tuple[float, float]]
 
 def learner_guesses(rest: Sequence[EdgeLadder]) -> dict[str, Guess]:
     """Gradient boosting and a Gaussian process, fitted on the middles of closed ladders."""
-    found = {}
+    found: dict[str, Guess] = {}
     for title, make in (("gradient boosting", _boosting), ("Gaussian process", _process)):
         whole = [x for x in rest if x.best is not None]
         edged = [x for x in whole if x.has_edge]
         edge = _fitted(make, edged, [x.edge for x in edged])
-        best = _fitted(make, whole, [x.best for x in whole])
-        found[title] = lambda x, edge=edge, best=best: (edge(x), best(x))
+        best = _fitted(make, whole, [definite(x.best) for x in whole])
+        found[title] = partial(_both, edge, best)
     return found
+
+
+def _both(
+    edge: Callable[[EdgeLadder], float], best: Callable[[EdgeLadder], float], ladder: EdgeLadder
+) -> tuple[float, float]:
+    return edge(ladder), best(ladder)
 
 
 def _fitted(

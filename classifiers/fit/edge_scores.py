@@ -14,6 +14,7 @@ from rksp.classifiers.fit.edge_fit import FULL, Design, fit_edge_model
 from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.fit.metrics import auroc
+from rksp.ground.model import definite
 
 FOLDS = 8
 FACTORS = ("warmup", "beta1", "beta2", "train_batch_size")  # settings that single runs change
@@ -197,9 +198,9 @@ def rule_guesses(rest: Sequence[EdgeLadder]) -> dict[str, Guess]:
         return float(np.mean([np.median(v) for v in by_source if v]))
 
     edged = [x for x in ladders if x.has_edge]
-    one = (middle(lambda x: x.edge, edged), middle(lambda x: x.best, ladders))
+    one = (middle(lambda x: x.edge, edged), middle(lambda x: definite(x.best), ladders))
     edge_law = _power_law(edged, lambda x: x.edge)
-    best_law = _power_law(ladders, lambda x: x.best)
+    best_law = _power_law(ladders, lambda x: definite(x.best))
     return {
         "one rate for all": lambda x: one,
         "size × batch power law": lambda x: (edge_law(x.inputs), best_law(x.inputs)),

@@ -41,19 +41,19 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
         edges = [x for x in whole if x.has_edge]
         for x in whole:
             read, is_lab = seen.predict(x.inputs, x.measured), x.source == LAB
-            reached, long = math.log10(x.inputs.peak_share), horizon_share(x.inputs.steps)
+            reached, share = math.log10(x.inputs.peak_share), horizon_share(x.inputs.steps)
             best[is_lab].append(
                 Miss(
                     error=read.log_best + reached - definite(x.best),
                     half=0.0,
-                    long=long,
+                    long=share,
                     weight=1 / len(whole),
                 )
             )
             if x.has_edge:
                 error, half = read.log_edge + reached - x.edge, (x.high - x.low) / 2
-                share = 1 / len(edges)
-                edge[is_lab].append(Miss(error=error, half=half, long=long, weight=share))
+                weight = 1 / len(edges)
+                edge[is_lab].append(Miss(error=error, half=half, long=share, weight=weight))
     short, long = model.short, model.long
     if edge[True]:
         spread = _conformal(edge[True], None)
@@ -154,6 +154,6 @@ def _robust(misses: Sequence[Miss]) -> float:
     return rounded(1.4826 * ordered[middle][0])
 
 
-def rounded(value: float) -> float:
+def rounded(value: float | np.ndarray) -> float:
     """Return a number of the artifact, to five decimals."""
     return round(float(value), _DECIMALS) + 0.0

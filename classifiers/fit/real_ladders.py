@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import EdgeInputs
+from rksp.classifiers.edge_inputs import EdgeInputs, Norm
 from rksp.classifiers.fit.edge_ladder import (
     MARGIN,
     OPENLM,
@@ -288,6 +288,6 @@ def _least(recipe: Mapping[str, Any]) -> float:
     return min(1.0, recipe["min_lr"] / recipe.get("learning_rate", 2e-3))
 
 
-def _norm(arch: Mapping[str, Any]) -> str:
+def _norm(arch: Mapping[str, Any]) -> Norm:
     words = str(arch["norm"]).split()
-    return words[0] if words == ["none"] else "post" if "post" in words else "pre"
+    return "none" if words == ["none"] else "post" if "post" in words else "pre"

@@ -24,7 +24,7 @@ def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
     seen = evidence.profile
     width, depth = definite(seen).width, sum(length for _, length in definite(seen).chains)
     if not definite(seen).chains:
-        width, depth = equivalent_shape(evidence.model)
+        width, depth = equivalent_shape(definite(evidence.model))
     return edge_inputs(
         recipe,
         width=width,

@@ -102,7 +102,7 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
     """
     same, fresh = _halves(definite(evidence.probe).batch)
     with _timed(evidence.seconds, "response", progress):
-        return respond(evidence.model, evidence.stream, same, fresh, step, progress)
+        return respond(definite(evidence.model), evidence.stream, same, fresh, step, progress)
 
 
 def _probe(source: ModelSource, options: MeasureOptions) -> Probe:

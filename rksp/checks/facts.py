@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rksp.ground.model import definite
 from rksp.models.anatomy.norms import is_qk_norm
 
 if TYPE_CHECKING:  # a list of checks must not load torch
@@ -118,9 +117,9 @@ def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str
 def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:
     """Yield each matrix with the number of its inputs and outputs."""
     for module in block.modules():
-        weight = getattr(module, "weight", None)
+        weight: Any = getattr(module, "weight", None)
         if getattr(weight, "ndim", 0) == 2 and "Embedding" not in type(module).__name__:
-            rows, columns = definite(weight).shape
+            rows, columns = weight.shape
             is_transposed = type(module).__name__ == _TRANSPOSED
             yield (weight, rows, columns) if is_transposed else (weight, columns, rows)
 
@@ -147,7 +146,8 @@ class _Sizes:
     def median(self, weights: Sequence[nn.Parameter]) -> float | None:
         """Return the median RMS of weights; None if any is unknown, or there are none."""
         sizes = [self._one(weight) for weight in weights]
-        return None if not sizes or None in sizes else statistics.median(sizes)
+        given = [size for size in sizes if size is not None]
+        return statistics.median(given) if given and len(given) == len(sizes) else None
 
     def _one(self, weight: nn.Parameter) -> float | None:
         from rksp.models.streaming.scales import root_mean_square  # loads torch

@@ -58,9 +58,9 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.WARNING,
             message=(
                 (
-                    f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, which is half "
-                    f"of the one at which public runs of {count(definite(size))} active parameters began "
-                    f"to fail"
+                    f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, "
+                    f"which is half of the one at which public runs of {count(definite(size))} active "
+                    f"parameters began to fail"
                 )
                 + (
                     " (times 3, because attention is bounded)."

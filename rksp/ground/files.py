@@ -17,7 +17,7 @@ from rksp.ground.errors import Incomplete, InputError, RkspError
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]  # a module or nothing
 
 _LOCK = ".lock"
 _PARTIAL = ".partial"

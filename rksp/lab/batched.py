@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -190,7 +191,7 @@ def _stacked(
 ) -> tuple[Tensor, Tensor, int | None]:
     """Return inputs and labels `[steps, (replicas,) batch, …]` and the replica axis of a step."""
     shared = isinstance(batches[0], Batch)
-    columns = [batches] if shared else list(batches)
+    columns: list[Any] = [batches] if shared else list(batches)
     if len(columns) != (1 if shared else replicas) or any(len(c) < steps for c in columns):
         raise InputError(
             f"{replicas} replicas of {steps} steps need {steps} shared batches or {replicas} "

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -168,7 +169,9 @@ def _edge_table(
 
 
 def _learned_table(ladders: Sequence[LadderRun], policy: OutcomePolicy) -> str:
-    total, learned, unknown = Counter(), Counter(), Counter()
+    total: Counter[str] = Counter()
+    learned: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
     for ladder in ladders:
         task, trivial = ladder.spec.task, trivial_loss(ladder.spec)
         best = min(policy.final_loss(curves) for curves in ladder.curves)
@@ -190,12 +193,13 @@ def _learned_table(ladders: Sequence[LadderRun], policy: OutcomePolicy) -> str:
 def _ranges(ladders: Sequence[LadderRun]) -> str:
     specs = [ladder.spec for ladder in ladders]
     recipes = [spec.recipe for spec in specs]
+    shapes: list[dict[str, Any]] = [dict(spec.shape) for spec in specs]
     lines = [
         ["learning rate", span(rate for ladder in ladders for rate in ladder.rates)],
-        ["width", span(spec.shape["hidden_size"] for spec in specs)],
-        ["depth", span(spec.shape["num_hidden_layers"] for spec in specs)],
-        ["init std", span(spec.shape.get("init_std", 0.02) for spec in specs)],
-        ["init scheme", _census(spec.shape.get("init_scheme", "normal") for spec in specs)],
+        ["width", span(shape["hidden_size"] for shape in shapes)],
+        ["depth", span(shape["num_hidden_layers"] for shape in shapes)],
+        ["init std", span(shape.get("init_std", 0.02) for shape in shapes)],
+        ["init scheme", _census(shape.get("init_scheme", "normal") for shape in shapes)],
         ["steps", span(recipe.max_steps for recipe in recipes)],
         ["warm-up share", span(recipe.warmup_steps / recipe.max_steps for recipe in recipes)],
         ["schedule", _census(recipe.schedule for recipe in recipes)],
@@ -236,7 +240,8 @@ def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | LadderGrid]) ->
 
 
 def _limits(ladders: Sequence[LadderRun]) -> str:
-    widest = max(ladder.spec.shape["hidden_size"] for ladder in ladders)
+    shapes: list[dict[str, Any]] = [dict(ladder.spec.shape) for ladder in ladders]
+    widest = max(shape["hidden_size"] for shape in shapes)
     longest = max(ladder.spec.recipe.max_steps for ladder in ladders)
     tokens = max(
         ladder.spec.recipe.batch_size * ladder.spec.recipe.sequence_length for ladder in ladders

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def deployed_features(
 def _measure(spec: LadderSpec) -> Mapping[str, float]:
     net = build_member(spec.family, spec.shape, seed=spec.seed).eval()
     is_zoo = not hasattr(net.config, "model_type")  # rksp brings no batch for these
-    batch = make_probe(net.config).inputs["input_ids"] if is_zoo else None
+    batch = cast(Any, make_probe(net.config).inputs)["input_ids"] if is_zoo else None
     evidence = gather(module_source(net, batch))
     response = evidence.response(spec.recipe, lambda done, total, label: None)
     return extract(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import EdgeInputs
+from rksp.classifiers.edge_inputs import EdgeInputs, Norm
 from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, EdgeLadder, log_rates
 from rksp.classifiers.fit.real_ladders import read_measured, read_real_ladders
 from rksp.lab.collection import read_collection, trivial_loss
@@ -113,11 +113,12 @@ def _ladder(
 def lab_inputs(spec: LadderSpec) -> EdgeInputs:
     """Return a lab ladder's configuration."""
     recipe = spec.recipe
-    norm = "post" if spec.family in _POST_NORM else "pre"
+    norm: Norm = "post" if spec.family in _POST_NORM else "pre"
+    shape: Mapping[str, Any] = spec.shape
     return EdgeInputs(
-        width=spec.shape["hidden_size"],
-        depth=spec.shape["num_hidden_layers"],
-        vocabulary=spec.shape["vocab_size"],
+        width=shape["hidden_size"],
+        depth=shape["num_hidden_layers"],
+        vocabulary=shape["vocab_size"],
         sequence_length=recipe.sequence_length,
         batch_tokens=recipe.batch_size * recipe.sequence_length,
         steps=recipe.max_steps,

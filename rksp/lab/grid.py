@@ -51,7 +51,7 @@ class LadderGrid(BaseModel):
 
 
 # The key that only plans of one design have.
-_DESIGNS = {"grid": LadderGrid, "pretrained": FineTuningPlan}
+_DESIGNS: dict[str, Any] = {"grid": LadderGrid, "pretrained": FineTuningPlan}
 
 
 def read_ladder_plan(path: Path) -> Plan | LadderGrid | FineTuningPlan:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 from rksp.batch import Batch
 from rksp.datasets.tasks import Task, make_task
 from rksp.features import Features, extract
-from rksp.ground.model import definite
 from rksp.lab.plan import LadderSpec
 from rksp.measure.response import measure_response
 from rksp.measure.snapshots import collect
@@ -33,6 +33,6 @@ def measure_ladder(spec: LadderSpec) -> Features:
 
 def _probe(task: Task, spec: LadderSpec, seed: int) -> Batch:
     """Draw a batch with `_STATES_PER_WIDTH` states per dimension, and at least 256 states."""
-    states = max(256, math.ceil(_STATES_PER_WIDTH * definite(spec.shape["hidden_size"])))
+    states = max(256, math.ceil(_STATES_PER_WIDTH * cast(int, spec.shape["hidden_size"])))
     count = math.ceil(states / task.sequence_length)
     return task.batches(1, count, seed=seed)[0]

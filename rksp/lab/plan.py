@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rksp.datasets.tasks import TASKS
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.model import definite
 from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
 
@@ -133,10 +133,11 @@ class Plan(BaseModel):
         budget = float(rng.choice(self.budgets))
         for _ in range(_DRAWS):
             spec = self._candidate(rng, family, index)
-            width, depth = spec.shape["hidden_size"], spec.shape["num_hidden_layers"]
+            shape: Mapping[str, Any] = spec.shape
+            width, depth = shape["hidden_size"], shape["num_hidden_layers"]
             recipe = spec.recipe
             tokens = recipe.batch_size * recipe.sequence_length * recipe.max_steps
-            if _COST.get(family, 1.0) * 12 * depth * definite(width) ** 2 * tokens <= budget:
+            if _COST.get(family, 1.0) * 12 * depth * width**2 * tokens <= budget:
                 return spec
         raise InputError(
             f"The plan {self.name!r} has no run of {family} within the budget {budget:.2g}; raise "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -129,7 +129,7 @@ def _row_rule(optimizer: type[torch.optim.Optimizer]) -> RowRule | None:
 
 
 def _step(
-    kind: type[torch.optim.Optimizer],
+    kind: Callable[..., torch.optim.Optimizer],
     options: Mapping[str, Any],
     weight: Tensor,
     gradient: Tensor,

@@ -281,7 +281,7 @@ def _middles(low: float, high: float, levels: int) -> list[float]:
 
 def unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
     """Return a profile that holds only the reason."""
-    fields = dict.fromkeys(ResponseProfile.__dataclass_fields__)
+    fields: dict[str, Any] = dict.fromkeys(ResponseProfile.__dataclass_fields__)
     return ResponseProfile(
         **fields | {"points": (), "forward_passes": forward_passes, "reason": reason}
     )

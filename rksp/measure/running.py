@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rksp.batch import Batch, Pass
 from rksp.ground.errors import InputError, RkspError
+from rksp.ground.model import definite
 
 # Errors that a model may raise when its configuration and the probe do not match.
 _CANNOT_RUN = (
@@ -76,13 +77,13 @@ def _lacking(model: nn.Module, given: Mapping[str, object]) -> list[str]:
     ]
     main = getattr(model, "main_input_name", None)  # of a model of transformers
     is_main = isinstance(main, str) and main in parameters and main not in given
-    return lacking or ([main] if is_main else [])
+    return lacking or ([str(main)] if is_main else [])
 
 
 def _judged(model: nn.Module, batch: Batch, failures: Sequence[BaseException]) -> Pass:
     """Run a batch that brings its own loss."""
     try:
-        return batch.objective(model, batch)
+        return definite(batch.objective)(model, batch)
     except Exception as error:  # code of the user, which may raise anything
         if isinstance(error, RkspError) or any(error is failure for failure in failures):
             raise

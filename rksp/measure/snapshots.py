@@ -189,11 +189,13 @@ class _Visit:
     ) -> None:
         self.reader, self.chain, self.offset, self.mask = reader, chain, offset, mask
         self.indices, self.turn = indices, 0
-        self.x = self.rows = self.sequence = None
+        self.x: Tensor | None = None
+        self.rows: Tensor | None = None
+        self.sequence: Tensor | None = None
 
     def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Copy the states entering the block."""
-        tensor = self.chain.read_input(args, kwargs)
+        tensor = definite(self.chain.read_input(args, kwargs))
         self.rows, self.sequence = _choose(
             self.chain, tensor, self.mask, self.reader.num_states, self.reader.count
         )
@@ -203,10 +205,10 @@ class _Visit:
 
     def after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Hand over the transition of the block."""
-        reader, x = self.reader, self.x
+        reader, x = self.reader, definite(self.x)
         index = self.indices[min(self.turn, len(self.indices) - 1)]
         self.turn, self.x = self.turn + 1, None
-        y, sequence = self._pick(self.chain.read_output(output)), self.sequence
+        y, sequence = self._pick(definite(self.chain.read_output(output))), definite(self.sequence)
         reader.states, reader.width = x.shape
         name = self.chain.names[index]
         reader.blocks.append(block_stats(name, x, y))

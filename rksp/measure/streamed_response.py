@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +114,7 @@ def measure_streamed_response(
             return unmeasured("the gradient is zero", 1.5)
         update = FirstUpdate(model, gradients, recipe, norm)
         _check_whole(stream, update)
-        sums = _sums(stream, update)
+        sums: dict[str, Any] = _sums(stream, update)
         sweeps = _Sweeps(stream, update, same, fresh, meter)
         found = search(sweeps.look, sums["update_rms"], ahead=AHEAD)
     meter.finish()
@@ -219,7 +220,9 @@ def _sums_with_values(
     name, index = key
     slot = next(slot for slot in stream.slots if slot.name == name)
     if slot in stream.tall:
-        parts = Rows(slot.empty, stream.supply.read(slot)).parts()
+        parts: Iterable[tuple[int, int, Tensor]] = Rows(
+            slot.empty, stream.supply.read(slot)
+        ).parts()
     else:
         wait = (
             stream.supply.begin(slot)
@@ -292,11 +295,14 @@ class _Sweeps:
 
 def _joined(same: Batch, fresh: Batch) -> Batch:
     """Join both batches into one."""
-    if isinstance(same.inputs, Tensor):
-        inputs = torch.cat([same.inputs, fresh.inputs])
+    first: Any = same.inputs
+    second: Any = fresh.inputs
+    inputs: Any
+    if isinstance(first, Tensor):
+        inputs = torch.cat([first, second])
     else:
         inputs = {
-            key: torch.cat([value, fresh.inputs[key]]) if isinstance(value, Tensor) else value
-            for key, value in same.inputs.items()
+            key: torch.cat([value, second[key]]) if isinstance(value, Tensor) else value
+            for key, value in first.items()
         }
-    return Batch(inputs=inputs, labels=torch.cat([same.labels, fresh.labels]))
+    return Batch(inputs=inputs, labels=torch.cat([definite(same.labels), definite(fresh.labels)]))

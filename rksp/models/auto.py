@@ -61,7 +61,7 @@ class ChosenClass:
         notes: What the user should know about the choice, a sentence each.
     """
 
-    auto: type
+    auto: Any
     config: Any
     task: Task
     notes: tuple[str, ...] = ()
@@ -147,8 +147,9 @@ def choose_class(
 
     kind = config.model_type
     tables = {name: getattr(modeling_auto, table, {}) for name, (table, _, _) in _TABLES.items()}
-    known = [name for name in _TABLES if kind in tables[name]]
+    known: list[Any] = [name for name in _TABLES if kind in tables[name]]
     notes: tuple[str, ...] = ()
+    chosen: Task | None
     if task is not None and task != "other":
         if task not in known:
             raise InputError(
@@ -187,7 +188,7 @@ def choose_class(
 
 
 def _by_architecture(
-    architectures: Any, known: Sequence[str], tables: dict[str, dict], kind: str
+    architectures: Any, known: Sequence[Task], tables: dict[str, dict], kind: str
 ) -> Task | None:
     for name in architectures if isinstance(architectures, list) else []:
         for task in known:

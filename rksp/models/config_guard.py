@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
@@ -117,7 +118,7 @@ def acts(name: str) -> bool:
 def _clean(settings: Mapping, prefix: str, dropped: list[str], depth: int) -> dict:
     if depth > _DEEPEST:
         raise InputError(f"The configuration nests deeper than {_DEEPEST} levels at {prefix}.")
-    clean = {}
+    clean: dict[str, Any] = {}
     for key, value in settings.items():
         if acts(key):
             dropped.append(prefix + key)

@@ -73,7 +73,7 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def model_types() -> Mapping[str, type]:
+def model_types() -> Mapping[str, str]:
     """Return the configuration classes that transformers has, by model type."""
     with offline():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -210,7 +210,7 @@ def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[
     return [f"num_hidden_layers is the encoder's depth; the decoder keeps {decoder[0]} {depth}."]
 
 
-def _from_dict(kind: type, settings: Mapping[str, Any]) -> Any:
+def _from_dict(kind: Any, settings: Mapping[str, Any]) -> Any:
     with quiet():
         return kind.from_dict(_copy(settings))
 
@@ -220,8 +220,9 @@ def overlay(settings: Mapping, changes: Mapping) -> dict[str, Any]:
     result = dict(settings)
     for key, value in changes.items():
         inner = result.get(key)
-        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
-        result[key] = overlay(inner, value) if both else value
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            value = overlay(inner, value)
+        result[key] = value
     return result
 
 

@@ -18,6 +18,7 @@ from rksp.batch import Batch, mapped
 from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory
+from rksp.ground.model import definite
 from rksp.models.auto import choose_class
 from rksp.models.given_loss import GivenLoss, Loss, split_batch, tokens_of
 from rksp.models.module_facts import (
@@ -207,7 +208,7 @@ def _can_be_cut(model: nn.Module, batch: Batch) -> bool:
 
 def _runs(model: nn.Module, batch: Batch) -> bool:
     try:
-        batch.objective(model, batch)
+        definite(batch.objective)(model, batch)
     except Exception:  # code of the user, which may raise anything; measuring says what
         return False
     return True
@@ -279,7 +280,7 @@ def _has_new_statistics(module: nn.Module) -> bool:
     return seen is not None and not int(seen)
 
 
-def _config(model: nn.Module) -> Any | None:
+def _config(model: Any) -> Any | None:
     """Return the configuration of a Hugging Face model, without importing transformers."""
     if any(kind.__name__ == "PeftModel" for kind in type(model).__mro__):
         model = model.get_base_model()

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from rksp.batch import IGNORED, Batch, Pass, tensors
 from rksp.ground.errors import InputError, RkspError
+from rksp.ground.model import definite
 from rksp.objective import cross_entropy
 
 Loss = Callable[[Any, Any], Tensor]
@@ -50,14 +51,14 @@ class GivenLoss:
         if self.loss is not None:
             loss = self._named(output, batch)
         else:
-            loss = _own_loss(output)
-            loss = _by_data(main, batch) if loss is None else loss
+            own = _own_loss(output)
+            loss = _by_data(main, batch) if own is None else own
         return Pass(output=main, loss=loss, logits=logits)
 
     def _named(self, output: Any, batch: Batch) -> Tensor:
         judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
         try:
-            loss = self.loss(output, judged_by)
+            loss = definite(self.loss)(output, judged_by)
         except RkspError:
             raise
         except Exception as error:  # code of the user, which may raise anything
@@ -179,7 +180,7 @@ def _is_over_classes(output: Tensor | None, batch: Batch) -> bool:
     return output.shape[:-1] == target.shape
 
 
-def _training_step(model: nn.Module, batch: Batch) -> Pass:
+def _training_step(model: Any, batch: Batch) -> Pass:
     """Run a Lightning module's own step; its output is what its last submodule returned."""
     if not getattr(model, "automatic_optimization", True):
         raise InputError(f"{type(model).__name__} optimizes manually in its training_step; {_HOW}.")

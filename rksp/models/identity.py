@@ -17,7 +17,6 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
-from rksp.ground.model import definite
 from rksp.models.hub import hub_folder, is_hub_id
 
 _READ = ("config.json", "tokenizer.json")  # of a folder, beside its weights
@@ -105,12 +104,13 @@ def _hub_folder(target: str, allow_hub: bool) -> Path | None:
 
 def _file_of_module(name: str) -> Path | None:
     """Return the file of a module as `load_factory` would import it, without importing it."""
-    places: Iterable[str] | None = [*sys.path, str(Path.cwd())]
+    places: list[str] | None = [*sys.path, str(Path.cwd())]
     found = None
     for count in range(1, name.count(".") + 2):
         found = PathFinder.find_spec(".".join(name.split(".")[:count]), places)
-        places = found and found.submodule_search_locations
+        places = None if found is None else found.submodule_search_locations
         if not places:
             break
-    is_whole = found is not None and found.name == name and found.has_location
-    return Path(definite(definite(found).origin)) if is_whole and definite(found).origin else None
+    if found is None or found.name != name or not found.has_location:
+        return None
+    return Path(found.origin) if found.origin else None

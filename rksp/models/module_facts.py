@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from rksp.ground.model import definite
-
 _FORMATS = {torch.float16: "fp16-pure", torch.bfloat16: "bf16-pure"}
 _MOSTLY = 0.9  # of the parameters; fixed positions are frozen in models that train from scratch
 _SAME = 1e-6
@@ -53,9 +51,6 @@ def is_trained(model: nn.Module, config: object | None) -> bool:
 def _gain(module: nn.Module) -> torch.Tensor | None:
     """Return the gains of a norm."""
     weight = getattr(module, "weight", None)
-    is_norm = "norm" in type(module).__name__.lower() and isinstance(weight, nn.Parameter)
-    return (
-        definite(weight).detach().float()
-        if is_norm and definite(weight).dim() == 1 and len(weight) > 1
-        else None
-    )
+    if "norm" not in type(module).__name__.lower() or not isinstance(weight, nn.Parameter):
+        return None
+    return weight.detach().float() if weight.dim() == 1 and len(weight) > 1 else None

@@ -85,11 +85,12 @@ def merge(
 def is_setting(name: str, known: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     """Tell whether a dotted name is a setting of a configuration; arguments as for `merge`."""
     *parents, last = name.split(".")
+    here: Any = known
     for parent in parents:
-        known = known.get(parent)
-        if not isinstance(known, Mapping):
+        here = here.get(parent)
+        if not isinstance(here, Mapping):
             return False
-    return last in known or (not parents and renamed.get(last, last) in known)
+    return last in here or (not parents and renamed.get(last, last) in here)
 
 
 def dropouts(known: Mapping[str, Any], renamed: Mapping[str, str]) -> tuple[str, ...]:

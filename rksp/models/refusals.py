@@ -29,7 +29,7 @@ def refusals() -> tuple[type[Exception], ...]:
     the import.
     """
     errors = sys.modules.get("huggingface_hub.errors")
-    strict = getattr(errors, "StrictDataclassError", None)
+    strict: type[Exception] | None = getattr(errors, "StrictDataclassError", None)
     return (*_REFUSALS, strict) if strict else _REFUSALS
 
 

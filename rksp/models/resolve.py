@@ -31,7 +31,7 @@ from rksp.models.configuration import (
 from rksp.models.given import factory_source
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.refusals import refusals, refused
-from rksp.models.source import ModelSource, Task, hash_config
+from rksp.models.source import Kind, ModelSource, Task, hash_config
 from rksp.models.tiny import changed, shrunk
 
 _MOST_BUFFERS = 2e9  # bytes
@@ -143,7 +143,9 @@ def resolve_tiny(
     settings, _ = known_type(target, settings, needs_code and settings["model_type"] not in types)
     config = make_config(target, settings)
     full = config.to_dict()
-    base = settings if settings["model_type"] == config.model_type else settings["text_config"]
+    base: Mapping[str, Any] = (
+        settings if settings["model_type"] == config.model_type else settings["text_config"]
+    )
     # Rotary factors are lists over dimensions; the shrunk configuration uses plain ones.
     base = {k: v for k, v in base.items() if not (isinstance(v, dict) and "short_factor" in v)}
     small = overlay(base, changed(shrunk(full, rung), full))
@@ -211,7 +213,7 @@ def _from_path(
 
 def _from_settings(
     target: str,
-    kind: str,
+    kind: Kind,
     settings: dict[str, Any],
     overrides: dict[str, Any],
     task: Task | None,
@@ -252,7 +254,7 @@ def _from_settings(
         kind=kind,
         config=chosen.config,
         task=chosen.task,
-        num_parameters=skeleton and sum(p.numel() for p in skeleton.parameters()),
+        num_parameters=None if skeleton is None else sum(p.numel() for p in skeleton.parameters()),
         max_params=common["max_params"],
         config_hash=hash_config(chosen.config),
         is_pretrained=folder is not None,

@@ -14,6 +14,7 @@ from torch import nn
 
 from rksp.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
 from rksp.models.checkpoint import check_finite
 from rksp.models.refusals import refusals, refused
 
@@ -93,7 +94,7 @@ class ModelSource:
         self.check_size()
         seed = self.seed if seed is None else seed
         if self.again is not None:
-            return self.again(seed).model.float().eval()
+            return definite(self.again(seed).model).float().eval()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:

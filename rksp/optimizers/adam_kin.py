@@ -19,7 +19,7 @@ class AdamKin(Groupwise):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -48,13 +48,13 @@ class AdamKin(Groupwise):
         torch._foreach_add_(scales, group["eps"])
         updates = torch._foreach_div(means, [1 - beta1**step for step in steps])
         torch._foreach_div_(updates, scales)
-        self.keep(updates, params)
+        self.keep(list(updates), params)
         torch._foreach_mul_(params, 1 - rate * group["weight_decay"])
         torch._foreach_add_(params, updates, alpha=-rate)
 
     def gradients(self, params: list[Tensor], beta1: float) -> list[Tensor]:
         """Return what the moments are made of."""
-        return [p.grad for p in params]
+        return [definite(p.grad) for p in params]
 
     def keep(self, updates: list[Tensor], params: list[Tensor]) -> None:
         """Change the updates in place."""

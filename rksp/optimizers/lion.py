@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rksp.ground.model import definite
 from rksp.optimizers.groupwise import Groupwise
 
 
@@ -20,7 +21,7 @@ class Lion(Groupwise):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
         lr: float,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
@@ -30,7 +31,7 @@ class Lion(Groupwise):
     def move(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Move parameters against the sign of their interpolated momenta."""
         beta1, beta2 = group["betas"]
-        grads = [p.grad for p in params]
+        grads = [definite(p.grad) for p in params]
         for p in params:
             if not self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(p)

@@ -18,15 +18,35 @@ _AT_ONCE = 1e9  # torch's NAdam raises beta1 to its value at this speed
 
 
 class Settings(Protocol):
-    """The fields of a recipe that a maker reads."""
+    """The fields of a recipe that a maker reads, and never sets: a recipe is frozen."""
 
-    optimizer: str
-    learning_rate: float | None
-    adam_beta1: float
-    adam_beta2: float
-    adam_epsilon: float
-    momentum: float
-    weight_decay: float
+    @property
+    def optimizer(self) -> str:
+        """Its name."""
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The peak rate."""
+
+    @property
+    def adam_beta1(self) -> float:
+        """Decay of the first moment."""
+
+    @property
+    def adam_beta2(self) -> float:
+        """Decay of the second moment."""
+
+    @property
+    def adam_epsilon(self) -> float:
+        """Added to the root of the second moment."""
+
+    @property
+    def momentum(self) -> float:
+        """Of SGD."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Of the matrices."""
 
 
 def adamw(model: nn.Module, recipe: Settings) -> Optimizer:

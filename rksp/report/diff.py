@@ -89,9 +89,9 @@ def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
         found.append(
             f"the spectra are defined as {one} in the old report and {other} in the new one"
         )
-    one, other = _modes_kept(old), _modes_kept(new)
-    if one and other and one != other:
-        found.append(f"the spectra keep {one} in the old report and {other} in the new one")
+    kept, keeps = _modes_kept(old), _modes_kept(new)
+    if kept and keeps and kept != keeps:
+        found.append(f"the spectra keep {kept} in the old report and {keeps} in the new one")
     return found
 
 

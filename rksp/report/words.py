@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.finding import Finding
@@ -70,7 +71,7 @@ def odds(risk: RiskAssessment) -> str:
     shown = percent(definite(risk.probability_failed))
     low, high = (
         percent(definite(risk.probability_failed_low)),
-        percent(risk.probability_failed_high),
+        percent(definite(risk.probability_failed_high)),
     )
     return f"P(failed) {shown}" if low == high else f"P(failed) {shown} [{low}, {high}]"
 
@@ -187,7 +188,7 @@ def recipe_rows(report: ScoreReport) -> list[tuple[str, str, str]]:
     return table_text.recipe_rows(dict(report.recipe), report.recipe_origins)
 
 
-def states(numbers: Mapping[str, int]) -> str:
+def states(numbers: Mapping[Any, int]) -> str:
     """List counts of states by severity: `1 new, 2 unchanged`, or "nothing to compare"."""
     listed = [f"{numbers[s]} {s}" for s in STATES if numbers.get(s)]
     return ", ".join(listed) or "nothing to compare"

@@ -200,7 +200,7 @@ def growth_norms(
     has_basis = system is not None and system.right is not None
     is_cheap = (
         has_basis
-        and definite(system).condition < definite(definite(_TRUSTED_BASIS))
+        and definite(definite(system).condition) < _TRUSTED_BASIS
         and len(operator) > _DENSE_NORM
     )
     with np.errstate(over="ignore", invalid="ignore"):

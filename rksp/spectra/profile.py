@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError
 from rksp.spectra.dmd import (
@@ -183,7 +183,7 @@ class SpectralAccumulator:
         if workers < 0:
             raise InputError(f"workers is {workers}; give 0 or more.")
         self._variant = variant
-        self._options = {
+        self._options: dict[str, Any] = {
             "rank": rank,
             "kreiss": kreiss,
             "extras": extras,

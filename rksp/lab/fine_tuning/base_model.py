@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +17,7 @@ from torch import nn
 
 from rksp.batch import Batch
 from rksp.datasets.domain_tasks import make_domain_task
+from rksp.datasets.domains import Part
 from rksp.datasets.tasks import Task
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write, digest, read_text
@@ -50,7 +52,7 @@ class BaseSpec(BaseModel):
         content["recipe"] = self.recipe.model_dump(mode="json", exclude_defaults=True)
         return digest(json.dumps(content, sort_keys=True))
 
-    def old_task(self, part: str) -> Task:
+    def old_task(self, part: Part) -> Task:
         """Return one part of the task that the model learned."""
         return make_domain_task(self.task, part=part, **self.task_options)
 
@@ -103,7 +105,7 @@ class BaseModels:
         self.folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=self.folder, prefix=".partial-") as partial:
             with quiet():
-                model.save_pretrained(partial)
+                cast(Any, model).save_pretrained(partial)
             document = {"spec": spec.model_dump(mode="json"), "report": report.model_dump()}
             atomic_write(Path(partial) / _REPORT, json.dumps(document))
             home.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -192,7 +193,7 @@ def _ranges(ladders: Sequence[FineTunedLadder]) -> str:
         ["sequences per batch", span(r.batch_size for r in recipes)],
         ["tokens per sequence", span(r.sequence_length for r in recipes)],
         ["warm-up share", span(r.warmup_steps / r.max_steps for r in recipes)],
-        ["examples", span(ladder.spec.task_options["examples"] for ladder in ladders)],
+        ["examples", span(cast(int, ladder.spec.task_options["examples"]) for ladder in ladders)],
         ["trained parameters", span(ladder.trained_parameters for ladder in ladders)],
     ]
     return table(["", "range"], lines)

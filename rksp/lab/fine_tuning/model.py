@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -76,9 +77,9 @@ class OldAbility:
     """
 
     def __init__(self, base: nn.Module, fresh_head: bool) -> None:
-        self._base = base if fresh_head else None
+        self._base: Any = base if fresh_head else None
 
-    def __call__(self, tuned: nn.Module) -> nn.Module:
+    def __call__(self, tuned: Any) -> nn.Module:
         """Return the model to judge on the old task; it shares the tuned model's weights."""
         if self._base is None:
             return tuned

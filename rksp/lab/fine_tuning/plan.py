@@ -37,7 +37,7 @@ class PlannedTask(_Strict):
     With `fresh_head` the model gets a new head for it. `batch_sizes` replace those of the plan.
     """
 
-    task: Literal[tuple(DOMAIN_TASKS)]
+    task: Literal[tuple(DOMAIN_TASKS)]  # type: ignore[valid-type]  # read from the table
     options: _Options = {}
     fresh_head: bool = False
     objective: Objective = "lm"

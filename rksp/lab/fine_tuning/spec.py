@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from rksp.datasets.domain_tasks import make_domain_task
+from rksp.datasets.domains import Part
 from rksp.datasets.tasks import Task
 from rksp.ground.files import digest
 from rksp.lab.fine_tuning.base_model import BaseSpec
@@ -53,6 +54,6 @@ class FineTuningSpec(RateLadder):
         """What is trained: all weights, or adapters."""
         return "all" if self.recipe.peft == "none" else "lora"
 
-    def new_task(self, part: str) -> Task:
+    def new_task(self, part: Part) -> Task:
         """Return one part of the new task; only its training part is limited to examples."""
         return make_domain_task(self.task, part=part, **self.task_options)

@@ -58,7 +58,7 @@ class AttentionCall:
     @property
     def rows(self) -> Tensor:
         """Tensor with a row for every query, `[..., heads, queries, dim or keys]`."""
-        return self.query if self.logits is None else self.logits
+        return definite(self.query) if self.logits is None else self.logits
 
     @property
     def factor(self) -> float:
@@ -97,7 +97,7 @@ def visible_logits(call: AttentionCall, rows: Tensor | None = None) -> tuple[Ten
         logits = at_least_float(call.logits if rows is None else call.logits[..., rows, :])
         visible = logits > _HIDDEN
         return logits.masked_fill(~visible, -torch.inf), visible
-    query, key = at_least_float(definite(call.query)), at_least_float(call.key)
+    query, key = at_least_float(definite(call.query)), at_least_float(definite(call.key))
     groups = query.shape[-3] // key.shape[-3]
     key = key if groups == 1 else key.repeat_interleave(groups, dim=-3)
     length, keys = query.shape[-2], key.shape[-2]

@@ -210,20 +210,21 @@ def _in_blocks(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValu
         return _per_head(name, linear, heads, dim)
     ends = (0, heads * dim, (heads + kv_heads) * dim, outputs)
     counts = (heads, kv_heads, kv_heads)
-    return tuple(
-        whole_matrix(name, linear, part=part, rows=ends[i : i + 2], heads=counts[i])
+    q, k, v = (
+        whole_matrix(name, linear, part=part, rows=(ends[i], ends[i + 1]), heads=counts[i])
         for i, part in enumerate(("query", "key", "value"))
     )
+    return q, k, v
 
 
-def _query_key_value(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValue | None:
+def _query_key_value(name: str, module: Any, linear: nn.Linear) -> _QueryKeyValue | None:
     heads, kind = _number(module, _HEADS), type(module).__name__
     outputs = linear.weight.shape[0]
     if not heads:
         return None
     if kind.startswith("Falcon"):
         if getattr(module, "new_decoder_architecture", False):
-            return _per_group(name, linear, heads, int(module.num_kv_heads))
+            return _per_group(name, linear, heads, module.num_kv_heads)
         if getattr(module, "multi_query", False):
             return _per_group(name, linear, heads, 1)
     elif not kind.startswith(_PER_HEAD):
@@ -233,12 +234,13 @@ def _query_key_value(name: str, module: nn.Module, linear: nn.Linear) -> _QueryK
 
 def _per_head(name: str, linear: nn.Linear, heads: int, dim: int) -> _QueryKeyValue:
     """Split outputs in the order: query, key and value of a head, then those of the next head."""
-    return tuple(
+    q, k, v = (
         whole_matrix(
             name, linear, part=part, rows=(i * dim, (i + 1) * dim), groups=heads, heads=heads
         )
         for i, part in enumerate(("query", "key", "value"))
     )
+    return q, k, v
 
 
 def _per_group(name: str, linear: nn.Linear, heads: int, kv_heads: int) -> _QueryKeyValue:
@@ -247,12 +249,18 @@ def _per_group(name: str, linear: nn.Linear, heads: int, kv_heads: int) -> _Quer
     dim = linear.weight.shape[0] // (kv_heads * (each + 2))
     ends = (0, each * dim, (each + 1) * dim, (each + 2) * dim)
     counts = (heads, kv_heads, kv_heads)
-    return tuple(
+    q, k, v = (
         whole_matrix(
-            name, linear, part=part, rows=ends[i : i + 2], groups=kv_heads, heads=counts[i]
+            name,
+            linear,
+            part=part,
+            rows=(ends[i], ends[i + 1]),
+            groups=kv_heads,
+            heads=counts[i],
         )
         for i, part in enumerate(("query", "key", "value"))
     )
+    return q, k, v
 
 
 def _latent(path: str, module: Any) -> AttentionLayer | None:
@@ -287,7 +295,7 @@ def _latent(path: str, module: Any) -> AttentionLayer | None:
         ),
         key_down=whole_matrix(down, module.kv_a_proj_with_mqa, part="key", rows=(0, rank)),
         key_rotary=whole_matrix(
-            down, module.kv_a_proj_with_mqa, part="rotary", rows=(rank, definite(rank) + rope)
+            down, module.kv_a_proj_with_mqa, part="rotary", rows=(rank, rank + rope)
         )
         if rope
         else None,

@@ -216,7 +216,7 @@ def _chains(path: str, listing: _Listing) -> tuple[list[Chain], bool]:
     first = calls[0]
     if links is None:  # one block: take its first tensors
         leaving, entering = next(iter(first.leaving), None), next(iter(first.entering), None)
-        links = {(leaving, entering)} if None not in (leaving, entering) else set()
+        links = set() if leaving is None or entering is None else {(leaving, entering)}
     ordered = sorted(links, key=lambda link: _rank(link, first))
     if not ordered:
         return [], False

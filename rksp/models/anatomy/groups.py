@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
     """Return the norm of this rank's part of every gradient, float64, computed once per moment."""
     if _NORMS not in moment.shared:
         grads = [p.grad for p in moment.model.parameters() if p.grad is not None]
-        norms = torch.stack(_norms(grads)).double() if grads else torch.zeros(0)
+        norms = torch.stack(list(_norms(grads))).double() if grads else torch.zeros(0)
         for index in (~norms.isfinite()).nonzero().flatten().tolist():
             norms[index] = local(grads[index]).double().norm()  # a square may overflow float32
         moment.shared[_NORMS] = dict(zip(grads, norms.unbind(), strict=True))
@@ -59,14 +60,14 @@ def sums_of_squares(
     if norms is None:
         flat = [tensor for group in groups for tensor in group]
         norms = dict(zip(flat, _norms(flat), strict=True))
-    sums = {}
+    sums: dict[Any, tuple[list[int], list[Tensor]]] = {}
     for index, group in enumerate(groups):
         for tensor in group:
             kind = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
             owners, parts = sums.setdefault(kind, ([], []))
             owners.append(index)
             parts.append(norms[tensor])
-    total = 0.0
+    total: Any = 0.0  # the sum of a tensor for each kind
     for kind, (owners, parts) in sums.items():
         squares = torch.stack(parts).square()
         summed = squares.new_zeros(len(groups))

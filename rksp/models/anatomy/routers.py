@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
                 break
 
 
-def _with_weight(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _with_weight(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, inner in module.named_modules():
         weight = getattr(inner, "weight", None)
         if isinstance(weight, nn.Parameter) and weight.dim() == 2:

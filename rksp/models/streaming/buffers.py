@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +18,9 @@ _LOOSE = 1.1  # a reused block may be longer than the request by this factor
 @dataclass(slots=True)
 class _Block:
     memory: mmap.mmap
-    view: weakref.ref  # of the memoryview that tensors keep alive; dead once no tensor uses it
+    view: Callable[
+        [], Any
+    ]  # of the memoryview that tensors keep alive; dead once no tensor uses it
 
     @property
     def is_idle(self) -> bool:

@@ -45,7 +45,8 @@ class CheckpointWeights:
     def __init__(self, folder: Path, model: nn.Module) -> None:
         self.folder = folder
         self._model = model
-        self._handles, self._places = {}, {}
+        self._handles: dict[Any, Any] = {}
+        self._places: dict[Any, Any] = {}
         for file in find_weights(folder):
             handle = self._handles[file] = safe_open(file, framework="pt")
             self._places |= dict.fromkeys(handle.keys(), file)
@@ -139,7 +140,7 @@ class CheckpointWeights:
             raise InputError(f"{file} cannot be read at {key} ({error}); copy it again.") from error
 
 
-def _sources(model: nn.Module, keys: list[str]) -> dict[str, _Source]:
+def _sources(model: Any, keys: list[str]) -> dict[str, _Source]:
     """Return the sources of the model's weights by name."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
@@ -155,7 +156,10 @@ def _sources(model: nn.Module, keys: list[str]) -> dict[str, _Source]:
     wanted = model.state_dict()
     found: dict[str, _Source] = {}
     for key in keys:
-        prefix = {"base_model_prefix": model.base_model_prefix, "meta_state_dict": wanted}
+        prefix: dict[str, Any] = {
+            "base_model_prefix": model.base_model_prefix,
+            "meta_state_dict": wanted,
+        }
         name, pattern = rename_source_key(key, renamings, converters, **prefix)
         if name not in wanted and key in wanted:
             name, pattern = rename_source_key(key, [], [], **prefix)

@@ -8,10 +8,10 @@ moved along an update by the lane's own rate, and then it is dropped.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -157,7 +157,7 @@ class Lanes:
     def enter(self, unit: Unit) -> None:
         """Wait for the unit's moved weights and place them."""
         self.end()
-        lane = threading.current_thread()
+        lane = cast(_Lane, threading.current_thread())
         places = self._places.get(unit, ())
         lane.place = next((place for place in places if place >= lane.place), lane.place)
         lane.turn = 0
@@ -168,11 +168,11 @@ class Lanes:
 
     def leave(self, unit: Unit) -> None:
         """Note that a unit has run."""
-        threading.current_thread().done.append(unit)
+        cast(_Lane, threading.current_thread()).done.append(unit)
 
     def end(self) -> None:
         """Remove the weights of units that have run."""
-        lane = threading.current_thread()
+        lane = cast(_Lane, threading.current_thread())
         lane.held = [pair for pair in lane.held if pair[0] not in lane.done]
         for unit in lane.done:
             unit.clear()
@@ -180,7 +180,7 @@ class Lanes:
 
     def expert(self, slot: Slot, index: int, begin: Begin) -> Tensor:
         """Wait for one moved expert of a stack and return it."""
-        lane = threading.current_thread()
+        lane = cast(_Lane, threading.current_thread())
         want = _Want(rank=(lane.place, lane.turn, index), slot=slot, index=index)
         return lane.ask(want, begin)
 
@@ -307,8 +307,10 @@ class _LaneProducts(SplitProducts):
 
     def __init__(self, lane: _Lane) -> None:
         stream = lane.lanes.stream
-        tall: Mapping[int, _LaneRows] = {id(s.empty): _LaneRows(lane, s) for s in stream.tall}
+        tall: dict[int, Any] = {id(s.empty): _LaneRows(lane, s) for s in stream.tall}
         super().__init__(stream.supply.products, tall)
 
-    def _by_rows(self, weight, x: Tensor, like: nn.Parameter, bias: Tensor | None = None) -> Tensor:
+    def _by_rows(
+        self, weight: Any, x: Tensor, like: nn.Parameter, bias: Tensor | None = None
+    ) -> Tensor:
         return weight.product(x, bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +73,7 @@ class Loading:
             computing.wait_stream(self._copies)
             for tensor in definite(self._there).values():
                 tensor.record_stream(computing)
-        return self._there | self._drawn_there()
+        return definite(self._there) | self._drawn_there()
 
     def _drawn_there(self) -> dict[str, Tensor]:
         drawn = {}
@@ -105,7 +106,7 @@ def move_buffers(model: nn.Module, device: torch.device) -> None:
                 module._buffers[name] = buffer.to(device)
 
 
-def moved(value: object, device: torch.device) -> object:
+def moved(value: Any, device: torch.device) -> Any:
     """Move the tensors in nested tuples, lists and dictionaries to a device."""
     if isinstance(value, Tensor):
         return value.to(device)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +109,7 @@ class _Notebook(TorchDispatchMode):
         return self.names.get(tensor.untyped_storage()._cdata)
 
     def note(self, tensor: Tensor, operation: str, args: tuple, kwargs: dict) -> None:
-        name = self.name_of(tensor)
+        name = definite(self.name_of(tensor))
         values = (*args, *kwargs.values())
         is_whole = tensor.shape == self.shapes[name] and tensor.is_contiguous()
         if any(isinstance(value, Tensor) and value.is_meta for value in values):
@@ -121,12 +121,12 @@ class _Notebook(TorchDispatchMode):
             return
         view = None
         if not is_whole:
-            view = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+            view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
         held = tuple(v.clone() if isinstance(v, Tensor) else v for v in args)
         step = Step(operation=operation, args=held, kwargs=kwargs, view=view)
         if is_whole and operation in _OVERWRITING:
             self.steps[name].clear()  # it overwrites all earlier steps
-            self.unclear.pop(definite(name), None)
+            self.unclear.pop(name, None)
         self.steps[name].append(step)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -285,7 +285,7 @@ def _note_all(
             # Not `torch.manual_seed`: it goes on to every other device, which takes 6 ms.
             torch.default_generator.manual_seed(seed_of(seed, paths[module]))
             try:
-                owner._init_weights(module)
+                cast(Any, owner)._init_weights(module)
             except refusals() as error:
                 raise NotCovered(
                     f"{type(model).__name__} initializes {paths[module] or 'itself'} in a way that "

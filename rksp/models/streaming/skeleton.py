@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,13 +76,13 @@ def make_skeleton(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
             torch.empty_like(value, device="meta"), requires_grad=parameter.requires_grad
         )
     for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = empty[id(parameter)]
+        for name, held in module._parameters.items():
+            if held is not None:
+                module._parameters[name] = empty[id(held)]
     return model.eval(), given
 
 
 def share_weights(model: nn.Module) -> None:
     """Tie the weights that the configuration ties, such as the output layer to the embedding."""
     if hasattr(model, "tie_weights"):
-        model.tie_weights()
+        cast(Any, model).tie_weights()

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from rksp.ground.model import definite
 from rksp.models.streaming.seeds import PIECE
 from rksp.models.streaming.units import Slot
 
@@ -69,8 +70,9 @@ class Experts:
         given = self._give(self._slot, index, self._read)
         if given is not None:
             return given
-        expected, wait = self._next or (None, None)
-        if expected != index:
+        if self._next is not None and self._next[0] == index:
+            wait = self._next[1]
+        else:
             wait = self._read(index, index + 1)
         self._next = None
         if index + 1 < self.shape[0] and self._ahead():
@@ -107,9 +109,9 @@ class Rows:
     def parts(self) -> Iterator[tuple[int, int, Tensor]]:
         """Yield ranges in order with their rows; the next range is loaded meanwhile."""
         ranges = list(pairwise(part_edges(self.shape)))
-        waiting = self._read(*ranges[0])
+        waiting: Callable[[], Tensor] | None = self._read(*ranges[0])
         for (start, stop), following in zip(ranges, [*ranges[1:], None], strict=True):
-            part = waiting()
+            part = definite(waiting)()
             waiting = None if following is None else self._read(*following)
             yield start, stop, part
             del part  # free its memory before another part is loaded

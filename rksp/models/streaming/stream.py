@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +91,9 @@ class Stream:
         self._guest: Guest | None = None
         self.split_flops = 0  # FLOP of products split over threads
         if self.stacks and hasattr(model, "set_experts_implementation"):
-            model.set_experts_implementation("eager")  # the one that reads experts one by one
+            cast(Any, model).set_experts_implementation(
+                "eager"
+            )  # the one that reads experts one by one
         for slot in self.stacks:
             experts = Experts(
                 slot,
@@ -103,7 +105,7 @@ class Stream:
             # In the instance's dictionary it hides the parameter, which stays registered.
             slot.module.__dict__[slot.attribute] = experts
             self._experts.append(experts)
-        model._rksp_stream = self
+        cast(Any, model)._rksp_stream = self
         self.attach("module")
 
     def describe(self) -> str:
@@ -174,7 +176,9 @@ class Stream:
         self._retire()
         if self.supply.is_hollow:
             self.supply.order.append(unit)
-            tensors = {slot.name: hollow(slot.empty, self.device) for slot in unit.slots}
+            tensors: Mapping[str, Tensor] = {
+                slot.name: hollow(slot.empty, self.device) for slot in unit.slots
+            }
         else:
             tensors = self.supply.fetch(unit)
         for slot in unit.slots:
@@ -238,8 +242,15 @@ class Stream:
             self._guest.end()
         else:
             self.release()
-            spent = (end - start for start, end in zip(self._begun, self._clocks(), strict=True))
-            self.cost = PassCost(*spent, sequences=self._sequences)
+            seconds, computing, loading = (
+                end - start for start, end in zip(self._begun, self._clocks(), strict=True)
+            )
+            self.cost = PassCost(
+                seconds=seconds,
+                computing=computing,
+                loading=loading,
+                sequences=self._sequences,
+            )
 
     def _clocks(self) -> tuple[float, float, float]:
         """Return the time, and the processor time of computing and of loading so far."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from rksp.ground.model import definite
 from rksp.models.streaming.gradients import Gradients, Key
 from rksp.models.streaming.guest import Begin
 from rksp.models.streaming.products import multiply_back
@@ -73,7 +75,7 @@ class Tape(TorchFunctionMode):
         self.served(unit.size)
         lent = {
             slot.name: self._lend(
-                slot, None, tensors[slot.name], lambda slot=slot: self.stream.supply.begin(slot)
+                slot, None, tensors[slot.name], partial(self.stream.supply.begin, slot)
             )
             for slot in unit.slots
         }
@@ -155,10 +157,10 @@ class Tape(TorchFunctionMode):
 
     def load(self, number: int) -> Tensor:
         """Load the weight of a product again; start loading that of the product before it."""
-        wait = self._coming.pop(number, None) or self._products[number]()
+        wait = self._coming.pop(number, None) or definite(self._products[number])()
         earlier = number - 1
         if earlier >= 0 and self._products[earlier] is not None and self.stream.supply.ahead:
-            self._coming[earlier] = self._products[earlier]()
+            self._coming[earlier] = definite(self._products[earlier])()
         return wait()
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -88,7 +89,7 @@ class InitialWeights:
             return [lambda: self._counted(recipe, flat, start)]
         stop = start + flat.numel()
         numbers = range(start // PIECE, -(-stop // PIECE))
-        return [lambda number=n: self._piece(recipe, flat, start, number) for n in numbers]
+        return [partial(self._piece, recipe, flat, start, n) for n in numbers]
 
     @torch.no_grad()
     def _piece(self, recipe: Recipe, flat: Tensor, start: int, number: int) -> None:
@@ -222,9 +223,9 @@ def build_whole(
         value = fill(weights, name, parameter, pool)
         filled[id(parameter)] = nn.Parameter(value, requires_grad=parameter.requires_grad)
     for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = filled[id(parameter)]
+        for name, held in module._parameters.items():
+            if held is not None:
+                module._parameters[name] = filled[id(held)]
     fill_buffers(model, weights)
     return model
 

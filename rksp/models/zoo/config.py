@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +16,7 @@ Norm = Literal[
     "subln_gains",
     "none",
 ]
-NORMS: tuple[str, ...] = Norm.__args__
+NORMS: tuple[str, ...] = get_args(Norm)
 
 
 class ZooConfig(BaseModel):

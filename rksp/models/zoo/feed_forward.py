@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -87,7 +89,7 @@ class KANLayer(nn.Module):
 
         This is the Cox–de Boor recursion; the values sum to one inside the grid.
         """
-        t, x = self.knots, x.unsqueeze(-1)
+        t, x = cast(Tensor, self.knots), x.unsqueeze(-1)
         values = ((x >= t[:-1]) & (x < t[1:])).to(x.dtype)
         for k in range(1, self.order + 1):
             rising = (x - t[: -(k + 1)]) / (t[k:-1] - t[: -(k + 1)])

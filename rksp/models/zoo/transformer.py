@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +93,7 @@ class ZooTransformer(nn.Module):
         width = config.hidden_size
         if config.head == "vit":
             patch = config.patch_size
-            self.embed = nn.Conv2d(config.num_channels, width, patch, stride=patch)
+            self.embed: Any = nn.Conv2d(config.num_channels, width, patch, stride=patch)
             tokens = (config.image_size // patch) ** 2
         else:
             self.embed = nn.Embedding(config.vocab_size, width)
@@ -121,7 +121,7 @@ class ZooTransformer(nn.Module):
             x = x[..., -1, :]
         elif self.config.head == "vit":
             x = x.mean(-2)
-        experts = [m.aux_loss for m in self.modules() if isinstance(m, MixtureOfExperts)]
+        experts = [definite(m.aux_loss) for m in self.modules() if isinstance(m, MixtureOfExperts)]
         return ZooOutput(self.head(x), torch.stack(experts).sum() if experts else None)
 
     @torch.no_grad()
@@ -130,11 +130,12 @@ class ZooTransformer(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
                 _draw(module, config)
-                if getattr(module, "bias", None) is not None:
-                    definite(module.bias).zero_()
+                if (bias := getattr(module, "bias", None)) is not None:
+                    bias.zero_()
             if isinstance(module, KANLayer):  # splines start near zero (Liu et al., 2024, §2.2)
                 module.spline.weight.mul_(0.1)
         gains = {"deepnorm": (8 * depth) ** -0.25, "subln_gains": math.sqrt(math.log(2 * depth))}
+        block: Any
         for block in self.blocks:
             if (gain := gains.get(config.norm)) is not None:
                 block.attention.qkv.weight[2 * config.hidden_size :].mul_(gain)
@@ -147,7 +148,7 @@ class ZooTransformer(nn.Module):
                     matrix.weight.zero_()
 
 
-def _draw(module: nn.Module, config: ZooConfig) -> None:
+def _draw(module: Any, config: ZooConfig) -> None:
     if config.init_scheme == "torch" and not isinstance(module, nn.Embedding):
         return
     std = config.init_std
@@ -162,9 +163,10 @@ def _linears(module: nn.Module) -> list[nn.Linear]:
 
 def _branch_outputs(block: Block) -> list[nn.Linear]:
     """Return the matrices that write to the residual stream."""
-    ffn = block.feed_forward
+    ffn: Any = block.feed_forward
     if isinstance(ffn, MixtureOfExperts):
-        return [block.attention.out, *(expert.down for expert in ffn.experts)]
+        experts: Any = ffn.experts
+        return [block.attention.out, *(expert.down for expert in experts)]
     if isinstance(ffn.down, KANLayer):
         return [block.attention.out, ffn.down.base, ffn.down.spline]
     return [block.attention.out, ffn.down]

@@ -88,7 +88,8 @@ class Document:
         return all(self._walk(key)[0] for key in keys)
 
     def _walk(self, key: str) -> tuple[str, Any]:
-        value, actual = self.data, []
+        value: Any = self.data
+        actual: list[Any] = []
         for part in key.split("."):
             if isinstance(value, Unresolved):  # what stands below stands elsewhere too
                 return ".".join(actual), value

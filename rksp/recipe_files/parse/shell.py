@@ -165,10 +165,10 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
     chunks = word.text.split()
     if word.whole and len(chunks) > 1 and any(_is_options(chunk, variables) for chunk in chunks):
         line = word.line  # a command line in quotes: its words keep their own lines
-        for part in re.split(r"(\s+)", word.text):
-            if part.strip():
-                yield from _expand_word(Word(part, line), variables)
-            line += part.count("\n")
+        for piece in re.split(r"(\s+)", word.text):
+            if piece.strip():
+                yield from _expand_word(Word(piece, line), variables)
+            line += piece.count("\n")
         return
 
     def value(match: re.Match[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rksp.recipe_files.readers.hugging_face import WRITTEN, ignores_warmup
 from rksp.recipe_files.table.batch import batch
 from rksp.recipe_files.table.convert import (
@@ -20,7 +22,11 @@ from rksp.recipe_files.table.reader import Marks, Reader, Row
 
 _OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "simpo": "dpo", "kto": "kto", "orpo": "orpo",
                "grpo": "grpo", "gdpo": "grpo", "ebft": "other"}  # fmt: skip
-_ADAPTERS = {"rank": "lora_r", "alpha": "lora_alpha", "targets": "lora_target_modules"}
+_ADAPTERS: dict[str, Any] = {
+    "rank": "lora_r",
+    "alpha": "lora_alpha",
+    "targets": "lora_target_modules",
+}
 
 
 def _warmup(draft: Draft) -> None:

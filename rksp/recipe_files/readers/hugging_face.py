@@ -229,9 +229,9 @@ def objective(draft: Draft) -> None:
         (("center_rewards_coefficient",), "reward"),
         (("desirable_weight",), "kto"),
     ):
-        found = None if draft.knows("objective") else draft.get(*keys)
-        if found is not None:
-            draft.put("objective", meaning, found)
+        sign = None if draft.knows("objective") else draft.get(*keys)
+        if sign is not None:
+            draft.put("objective", meaning, sign)
     for key, word, meaning in (
         ("task_name", "", "classification"),
         ("num_labels", "", "classification"),

@@ -37,8 +37,8 @@ def _steps(draft: Draft) -> None:
         put_steps(draft, "max_steps", tokens, "tok")
     elif not _is_finetuning(draft) and not draft.document.has("train.epochs"):
         size, length = int(draft.value("batch_size")), int(draft.value("sequence_length"))
-        steps = round(3e12 / (size * length))
-        draft.default("max_steps", steps, "3e12 tokens", ("batch_size", "sequence_length"))
+        whole = round(3e12 / (size * length))
+        draft.default("max_steps", whole, "3e12 tokens", ("batch_size", "sequence_length"))
     else:
         epochs("train.epochs", 5)(draft)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +26,10 @@ def render(report: ConfirmReport) -> Group:
         f"  {report.verdict.upper()}",
         style=_STYLES[report.verdict],
     )
-    parts = [title, *(Text(f"  {sentence}", style="default") for sentence in report.conclusions)]
+    parts: list[Any] = [
+        title,
+        *(Text(f"  {sentence}", style="default") for sentence in report.conclusions),
+    ]
     parts += [Text(), _arms(report.arms)]
     watched = [m for m in report.arms[0].monitors if m.runs]
     if watched:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rksp.documents.base import Document
 from rksp.documents.confirm import ConfirmReport
@@ -125,7 +126,8 @@ def _of_confirm(report: ConfirmReport) -> Listing:
 
 def _of_grid(report: GridReport) -> Listing:
     setting = Settings(report)
-    found, places = [], {}
+    found: list[Any] = []
+    places: dict[str, Any] = {}
     for cell in report.cells:
         if cell["verdict"] == FAILED or report.fails(cell):
             issue = _cell(cell, setting(cell))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
@@ -90,7 +91,7 @@ def render_comparison(changed: ComparisonReport) -> str:
     return comparison(changed) + "\n"
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a pipe table; cells are already Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -68,12 +70,12 @@ def _switches(module: nn.Module) -> list[Callable[[], None]]:
         names = [name for name in COEFFICIENTS if getattr(config, name, 0.0)]
         zeros = config.model_copy(update=dict.fromkeys(names, 0.0))
         return [lambda: setattr(module, "config", zeros)] if names else []
-    owners = [module]
-    config = getattr(module, "config", None)
-    if config is not None and not hasattr(config, "model_copy"):
-        owners += [config, getattr(config, "text_config", None)]
+    owners: list[Any] = [module]
+    held = getattr(module, "config", None)
+    if held is not None and not hasattr(held, "model_copy"):
+        owners += [held, getattr(held, "text_config", None)]
     return [
-        (lambda owner=owner, name=name: setattr(owner, name, 0.0))
+        partial(setattr, owner, name, 0.0)
         for owner in owners
         for name in COEFFICIENTS
         if isinstance(getattr(owner, name, None), float) and getattr(owner, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ class BadBatches(Fault):
 
 def _permuted(batch: Batch, generator: torch.Generator) -> Batch:
     counts = batch.labels != IGNORED
-    held = batch.labels[counts]
+    held = definite(batch.labels)[counts]
     order = torch.randperm(len(held), generator=generator).to(held.device)
     labels = definite(batch.labels).clone()
     labels[counts] = held[order]
@@ -59,9 +59,11 @@ def _permuted(batch: Batch, generator: torch.Generator) -> Batch:
 
 
 def _repeated(batch: Batch, generator: torch.Generator) -> Batch:
-    token = batch.inputs.flatten()[0]
-    labels = definite(batch.labels).where(batch.labels == IGNORED, token)
-    return replace(batch, inputs=token.expand_as(batch.inputs).clone(), labels=labels)
+    inputs: Any = batch.inputs
+    token = inputs.flatten()[0]
+    labels = definite(batch.labels)
+    labels = labels.where(labels == IGNORED, token)
+    return replace(batch, inputs=token.expand_as(inputs).clone(), labels=labels)
 
 
 _CHANGES: dict[str, Callable[[Batch, torch.Generator], Batch]] = {
@@ -72,7 +74,7 @@ _CHANGES: dict[str, Callable[[Batch, torch.Generator], Batch]] = {
 
 def _changed(batch: Batch, kind: str, generator: torch.Generator) -> Batch:
     is_known = isinstance(batch.labels, Tensor) and isinstance(batch.inputs, Tensor)
-    if not is_known or (kind == "repeated" and batch.inputs.is_floating_point()):
+    if not is_known or (kind == "repeated" and cast(Tensor, batch.inputs).is_floating_point()):
         raise NotCovered(
             "Fault 'bad_batches' changes tensors of tokens and labels and the batches hold "
             "others; choose another fault."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -57,5 +58,7 @@ def record_means(
     if not noted:
         return
     since = time.perf_counter() - spent
-    means = {key: math.fsum(float(n[key]) for n in noted) / len(noted) for key in noted[0]}
+    means: dict[str, Any] = {
+        key: math.fsum(float(n[key]) for n in noted) / len(noted) for key in noted[0]
+    }
     record(intervention, moment, what, since=since, **means)

@@ -7,12 +7,14 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.models.anatomy.groups import local
 from rksp.moment import Moment, Repeat
 from rksp.watch.interventions.base import Intervention
@@ -58,13 +60,13 @@ class RepeatStep(Intervention):
     def before_update(self, moment: Moment) -> None:
         """Repeat the step if its gradient norm is suspicious."""
         params = [p for p in moment.model.parameters() if p.grad is not None]
-        norm = float(_norm([p.grad for p in params]))
+        norm = float(_norm([definite(p.grad) for p in params]))
         is_known = len(self._norms) >= MIN_SAMPLES
         if moment.repeat is None or not is_known or norm <= self._bar():
             self._norms.append(norm)
             return
         start = time.perf_counter()
-        first = [p.grad for p in params]
+        first = [definite(p.grad) for p in params]
         second = moment.repeat()
         distance, rank = _distance(first, second), -1
         what = "repeated a hard step"
@@ -75,7 +77,10 @@ class RepeatStep(Intervention):
             what = "took the repeated gradient" if is_transient else "dropped the step"
             for p, gradient in zip(params, second.gradients, strict=True):
                 p.grad = gradient if is_transient else None
-        detail = {"ratio": norm / statistics.median(self._norms), "distance": distance}
+        detail: dict[str, Any] = {
+            "ratio": norm / statistics.median(self._norms),
+            "distance": distance,
+        }
         record(self, moment, what, since=start, **detail, rank=float(rank))
 
     def _bar(self) -> float:

@@ -62,7 +62,8 @@ class AttentionWatcher(Monitor):
         return None
 
     def _clear(self) -> None:
-        self._layer, self._open, self._is_done, self._calls_seen = "", None, False, 0
+        self._layer, self._is_done, self._calls_seen = "", False, 0
+        self._open: ExitStack | None = None
 
     def worst_head(self, quantity: str, step: int, layer: str, by_head: Tensor) -> Reading:
         """Return the reading of a layer from its heads' values `[heads]`; larger ones are worse."""
@@ -121,6 +122,9 @@ def _may_attend(model: nn.Module) -> bool:
 class LogitMonitor(AttentionWatcher):
     """A monitor of attention logits, at up to 64 queries of the first two sequences."""
 
+    _calls: list[tuple[str, AttentionCall]]
+    _measured: dict[str, Mapping[str, Tensor]]
+
     def look(self, layer: str, call: AttentionCall) -> None:
         """Keep the call until the pass has ended."""
         self._calls.append((layer, call.kept(_SEQUENCES)))
@@ -160,8 +164,8 @@ class LogitMonitor(AttentionWatcher):
 
     def _clear(self) -> None:
         super()._clear()
-        self._calls: list[tuple[str, AttentionCall]] = []
-        self._measured: dict[str, Mapping[str, Tensor]] = {}
+        self._calls = []
+        self._measured = {}
 
 
 def _late_rows(call: AttentionCall) -> Tensor:

@@ -110,7 +110,7 @@ class JacobianAlignment(Monitor):
             if max(left.residual, right.residual) > _UNTRUSTED:
                 continue  # a router's choice changed within a difference step
             value = min(1.0, float((left.u * right.v).sum().abs()))
-            detail = {"sigma": right.sigma, "product": right.sigma * value}
+            detail: dict[str, Any] = {"sigma": right.sigma, "product": right.sigma * value}
             detail |= {"gap": max(left.gap, right.gap)}
             detail |= {"residual": max(left.residual, right.residual)}
             readings.append(self.reading("jacobian_alignment", step, value, layer=path, **detail))
@@ -176,13 +176,13 @@ def _as_function(block: nn.Module, args: tuple, kwargs: dict):
     if place is not None:
 
         def function(state: Tensor) -> Tensor:
-            return first_tensor(block(*args[:place], state, *args[place + 1 :], **kwargs))
+            return definite(first_tensor(block(*args[:place], state, *args[place + 1 :], **kwargs)))
 
         return function, args[place]
     name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
 
     def named(state: Tensor) -> Tensor:
-        return first_tensor(block(*args, **(kwargs | {name: state})))
+        return definite(first_tensor(block(*args, **(kwargs | {name: state}))))
 
     return named, kwargs[name]
 

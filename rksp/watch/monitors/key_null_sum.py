@@ -37,6 +37,8 @@ class KeyNullSum(AttentionWatcher):
         self.reset()
         return super().bind(model)
 
+    _sums: dict[str, tuple[Tensor, Tensor]]
+
     def reset(self) -> None:
         """Forget the signed sums."""
         self._drift: dict[str, tuple[Tensor, Tensor]] = {}
@@ -89,4 +91,4 @@ class KeyNullSum(AttentionWatcher):
     def _clear(self) -> None:
         super()._clear()
         self._is_covered = False
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        self._sums = {}

@@ -127,7 +127,7 @@ class NonFinite(Monitor):
 def _totals(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a number for each tensor that is not finite if an entry is not."""
     if tensors and all(t.is_cuda and t.dtype is not torch.float64 for t in tensors):
-        return list(torch._foreach_norm(tensors, 1, dtype=torch.float32))
+        return list(torch._foreach_norm(list(tensors), 1, dtype=torch.float32))
     # The fused norm is seventeen times slower than a sum on a CPU.
     return [
         t.sum(dtype=torch.float64 if t.dtype is torch.float64 else torch.float32) for t in tensors

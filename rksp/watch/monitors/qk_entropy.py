@@ -161,7 +161,7 @@ def change_ranks(
     # Dividing both steps by their relative size scales the spectra and improves the conditioning.
     norms = [x.square().sum((-2, -1), keepdim=True) for x in (query_step, key_step)]
     sizes = [x.square().sum((-2, -1), keepdim=True) for x in (query_then, key_then)]
-    scale = (sum(norms) / sum(sizes).clamp(min=1e-30)).sqrt()
+    scale = ((norms[0] + norms[1]) / (sizes[0] + sizes[1]).clamp(min=1e-30)).sqrt()
     scale = torch.where(scale > 0, scale, 1.0)
     left = torch.cat([query_step / scale, query_then], dim=-2)
     first = torch.cat([key_then, key_step / scale], dim=-2)

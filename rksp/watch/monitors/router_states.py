@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class RouterMonitor(Monitor):
         """Return what to keep of logits `[tokens, experts]`, without tensors of the graph."""
 
     @abstractmethod
-    def readings_of(self, router: Router, measured: object, step: int) -> list[Reading]:
+    def readings_of(self, router: Router, measured: Any, step: int) -> list[Reading]:
         """Return the readings of one router."""
 
     def _hook(self, router: Router):

@@ -98,7 +98,7 @@ class SilentCorruption(Monitor):
             found = self._outlier(path, gains)
             if found is not None:
                 value, rank = found
-                detail = {"layer": path, "rank": float(rank)}
+                detail: dict[str, Any] = {"layer": path, "rank": float(rank)}
                 readings.append(self.reading("residual_gain_outlier", moment.step, value, **detail))
         if self._samples % self.checksum_every == 0 and not self._is_sharded:
             readings.append(self._checksums(moment.step))

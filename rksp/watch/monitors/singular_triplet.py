@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def leading_triplet(function: Function, state: Tensor, *, rounds: int) -> Triple
     generator = torch.Generator().manual_seed(_SEED)
     block = min(_BLOCK, state.numel())
     fresh = torch.randn(state.numel(), block, generator=generator, dtype=torch.float64).to(state)
-    _, pull = torch.func.vjp(function, state)
+    pull: Any = torch.func.vjp(function, state)[1]
     basis = state.new_zeros(state.numel(), 0)
     images = None
     for number in range(1, rounds + 1):
@@ -65,8 +66,8 @@ def leading_triplet(function: Function, state: Tensor, *, rounds: int) -> Triple
         basis = torch.cat([basis, fresh], -1)
         images = new if images is None else torch.cat([images, new], -1)
         if not bool(torch.isfinite(images).all()):
-            sigma = float("nan")
-            return Triplet(sigma=sigma, u=new, v=fresh, gap=sigma, residual=sigma, rounds=number)
+            none = float("nan")
+            return Triplet(sigma=none, u=new, v=fresh, gap=none, residual=none, rounds=number)
         sigma, left, right = _ritz(basis, images)
         first = float(sigma[0])
         gap = float(sigma[1]) / first if first and len(sigma) > 1 else 0.0

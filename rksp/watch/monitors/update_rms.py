@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -61,7 +62,7 @@ class UpdateRMS(Monitor):
             NotCovered: The optimizer keeps no second moment.
         """
         settings = _adam_settings(moment.optimizer)
-        state = definite(moment.optimizer).state
+        state: dict[Any, Any] = definite(moment.optimizer).state
         for part in getattr(moment.optimizer, "parts", ()):
             state = {**state, **part.state}
         owners, tensors = [], []
@@ -99,10 +100,10 @@ class UpdateRMS(Monitor):
 
         `alive` is the share of coordinates that had a gradient, and `near` that of those near ε.
         """
-        g = [self._sample(definite(p.grad)) for p, _, _ in tensors]
-        sizes = torch.tensor([len(part) for part in g])
-        owner = torch.repeat_interleave(torch.arange(len(g)), sizes).to(g[0].device)
-        g = torch.cat(g)
+        parts = [self._sample(definite(p.grad)) for p, _, _ in tensors]
+        sizes = torch.tensor([len(part) for part in parts])
+        owner = torch.repeat_interleave(torch.arange(len(parts)), sizes).to(parts[0].device)
+        g = torch.cat(parts)
         m = torch.cat([self._sample(state["exp_avg"]) for _, state, _ in tensors])
         v = torch.cat([self._sample(state["exp_avg_sq"]) for _, state, _ in tensors])
         constants = [_corrections(state, settings) for _, state, settings in tensors]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, RkspError
+from rksp.ground.model import definite
 from rksp.moment import Moment, Phase
 from rksp.watch.monitors.alarm import Alarm
 from rksp.watch.monitors.base import Monitor, Reading
@@ -125,7 +127,7 @@ class Watch:
         }
         self.silent.clear()
         for monitor in self.monitors:
-            reason = self._guard(monitor, lambda monitor=monitor: monitor.bind(model))
+            reason = self._guard(monitor, partial(monitor.bind, model))
             if reason:
                 self.silent.setdefault(monitor.name, reason)
         return dict(self.silent)
@@ -142,7 +144,7 @@ class Watch:
         self._step, self._is_live, self._is_spent = step, True, False
         armed = False
         for monitor in self._sampled(step):
-            handles = self._guard(monitor, lambda monitor=monitor: monitor.arm(model)) or ()
+            handles = self._guard(monitor, partial(monitor.arm, model)) or ()
             for handle in handles:
                 self._handles.append(handle)
                 self._wrap(monitor, handle)
@@ -205,7 +207,7 @@ class Watch:
         moment.shared.clear()
         for monitor in self._sampled(moment.step):
             if monitor.phase is phase:
-                found += self._guard(monitor, lambda monitor=monitor: monitor.read(moment)) or []
+                found += self._guard(monitor, partial(monitor.read, moment)) or []
         alarms = self._judge.feed(found)
         self.readings += found
         if self._keep is not None and len(self.readings) > 2 * self._keep:
@@ -234,7 +236,7 @@ class Watch:
 
     def _wrap(self, monitor: Monitor, handle: RemovableHandle) -> None:
         """Put a guard around one of the monitor's hooks, where it is registered."""
-        hooks = handle.hooks_dict_ref()
+        hooks = definite(handle.hooks_dict_ref())
         hook, is_forward = hooks[handle.id], id(hooks) in self._forward
 
         def guarded(*args: object) -> None:

@@ -79,14 +79,15 @@ class Beside(Companion):
         self.was_rolled_back = False
         if self.checkpoints is not None:
             self.checkpoints.keep(moment.step, moment.model, definite(moment.optimizer))
-        for part in (*self.faults, *self.interventions):
+        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
+        for part in parts:
             self._handles += part.arm(moment)
         self.watch.begin_step(moment.step)
 
     def penalty(self, moment: Moment) -> Tensor | None:
         """Return the sum of the interventions' penalties, or None."""
-        terms = [i.penalty(moment) for i in self.interventions]
-        terms = [term for term in terms if term is not None]
+        found = [i.penalty(moment) for i in self.interventions]
+        terms = [term for term in found if term is not None]
         return sum(terms[1:], terms[0]) if terms else None
 
     def after_backward(self, moment: Moment) -> None:
@@ -99,7 +100,8 @@ class Beside(Companion):
     @contextmanager
     def repeating(self, moment: Moment) -> Iterator[None]:
         """Hang the hooks of the step again for a repetition of its passes."""
-        for part in (*self.faults, *self.interventions):
+        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
+        for part in parts:
             self._handles += part.arm(moment)
         yield
         self._disarm()
@@ -114,7 +116,8 @@ class Beside(Companion):
 
     def after_update(self, moment: Moment) -> None:
         """Let faults and interventions act on the weights, read them, and pass the alarms on."""
-        for part in (*self.faults, *self.interventions):
+        parts: tuple[Fault | Intervention, ...] = (*self.faults, *self.interventions)
+        for part in parts:
             part.after_update(moment)
         self._heed(moment)  # before monitors compare weights with those of earlier steps
         self.heard = self._agreed(self.watch.after_update(moment))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -57,7 +58,7 @@ class Checkpoints:
         if self.written is not None or not self._states:
             return
         state = self._states[0]
-        names = {parameter: name for name, parameter in model.named_parameters()}
+        names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
         tensors = {f"model.{name}": tensor for name, tensor in state.model.items()}
         for parameter, entries in state.optimizer.items():
             for key, value in entries.items():

@@ -189,8 +189,8 @@ class _Passes:
             with self.beside.repeating(self.moment):
                 loss = self.run()
                 for p, _ in held:
-                    p.grad /= self.scaler.get_scale()
-        gradients = [p.grad for p, _ in held]
+                    definite(p.grad).div_(self.scaler.get_scale())
+        gradients = [definite(p.grad) for p, _ in held]
         for p, grad in held:
             p.grad = grad
         return Repeat(gradients=gradients, moved=abs(loss - own) / max(abs(own), 1e-30))

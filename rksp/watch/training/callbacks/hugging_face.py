@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -149,7 +150,7 @@ def _caller() -> Trainer:
     """Return the Trainer on the call stack, because no argument of a callback leads to it."""
     from transformers import Trainer
 
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Trainer):

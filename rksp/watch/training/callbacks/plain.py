@@ -102,7 +102,7 @@ class LoopWatch:
         self._adds_to_loss = [
             i.name for i in self._interventions if type(i).penalty is not Intervention.penalty
         ]
-        self._rate = RateScale(self.optimizer) if self._interventions else None
+        self._rate = RateScale(definite(self.optimizer)) if self._interventions else None
         self._was_asked = False
         self._moment = Moment(step=-1, model=model, optimizer=self.optimizer)
 
