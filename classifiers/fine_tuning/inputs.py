@@ -141,6 +141,14 @@ def terms(inputs: FineTuningInputs) -> Iterator[Term]:
     yield from _numbers(inputs, trained)
 
 
+def decades_outside(inputs: FineTuningInputs) -> float:
+    """Return how far the size lies outside those of the data; 0 where it does not count."""
+    if inputs.trained != "full" or not inputs.parameters:
+        return 0.0
+    size = math.log10(inputs.parameters)
+    return max(_SIZES[0] - size, size - _SIZES[1], 0.0)
+
+
 def _numbers(inputs: FineTuningInputs, trained: str) -> Iterator[Term]:
     if inputs.parameters:
         usual = _USUAL_SIZE.get(inputs.kind, _SMALL_SIZE)

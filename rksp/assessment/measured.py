@@ -60,12 +60,17 @@ def not_finite(seen: Profile, response: ResponseProfile | None) -> str | None:
     return None
 
 
+def loss_doubts(seen: Profile) -> list[str]:
+    """Return a clause where the model's own loss is none that a labelled run minimizes."""
+    is_other = seen.forward.loss is not None and seen.forward.uniform_loss is None
+    return ["the labelled runs all minimize a cross-entropy, not this loss"] * is_other
+
+
 def doubts_of(seen: Profile, response: ResponseProfile | None, recipe: Recipe) -> tuple[str, ...]:
     """Return the reasons why the evidence does not support an answer."""
     doubts = [] if seen.chains else ["the labelled runs all have a residual stream"]
     doubts += uncovered(recipe)
-    if seen.forward.loss is not None and seen.forward.uniform_loss is None:
-        doubts.append("the labelled runs all minimize a cross-entropy, not this loss")
+    doubts += loss_doubts(seen)
     if response is not None and response.reason is not None:
         doubts.append(f"the response could not be measured: {response.reason}")
     if response is None and seen.spectra.reading == "indeterminate":

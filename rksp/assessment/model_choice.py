@@ -1,8 +1,4 @@
-"""Choose the fitted model that answers, by what the weights are and what the run minimizes.
-
-A model of fine-tuning plugs in here: another value of `Answers`, chosen in `choose_model` and asked
-in `rksp.assessment.pipeline`.
-"""
+"""Choose the fitted model that answers, by what the weights are and what the run minimizes."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rksp.checks.coverage import unseen_objective
+from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.recipe import Recipe
 
-Answers = Literal["random initializations", "none"]
-TRAINED = "trained weights: the labelled runs hold no fine-tuning"
+Answers = Literal["random initializations", "fine-tuning", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +28,27 @@ class Choice:
 def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
     """Choose the model that answers a recipe.
 
+    The model of fine-tuning says itself what its runs do not cover.
+
     Args:
         recipe: How the model is to be trained.
         is_pretrained: The weights were trained before.
     """
-    reasons = [TRAINED] if is_pretrained or recipe.starts_trained else []
+    if is_pretrained or recipe.starts_trained:
+        return Choice(model="fine-tuning")
     if (objective := unseen_objective(recipe)) is not None:
-        reasons.append(f"the labelled runs include no {objective}")
-    return Choice(model="none" if reasons else "random initializations", reasons=tuple(reasons))
+        return Choice(model="none", reasons=(f"the labelled runs include no {objective}",))
+    return Choice(model="random initializations")
+
+
+def shown_beside(recipe: Recipe, *, is_pretrained: bool) -> tuple[tuple[str, Recipe], ...]:
+    """Return LoRA as an alternative where someone asks only for the rate of trained weights.
+
+    Args:
+        recipe: How the model is to be trained.
+        is_pretrained: The weights were trained before.
+    """
+    is_asked = is_pretrained and recipe.learning_rate is None and recipe.peft == "none"
+    if not is_asked:
+        return ()
+    return ((ADAPTERS_BESIDE, recipe.model_copy(update={"peft": "lora", "lora_rank": 16})),)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rksp.assessment.evidence import Evidence, gather
-from rksp.assessment.model_choice import choose_model
+from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+from rksp.assessment.model_choice import choose_model, shown_beside
 from rksp.assessment.risk import assess, certain_failure, declared_inputs, untold
-from rksp.checks.coverage import uncovered
+from rksp.checks.coverage import uncovered, untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, RiskAssessment
 from rksp.features import extract
@@ -122,7 +124,8 @@ def judge(
 
     try:
         assessment = answer(recipe)
-        others = [AlternativeReport.of(answer(r), assumption=text) for text, r in alternatives]
+        asked = (*alternatives, *shown_beside(recipe, is_pretrained=evidence.is_trained))
+        others = [AlternativeReport.of(answer(r), assumption=text) for text, r in asked]
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
     trusted = assessment if assessment is not None and not assessment.reasons else None
@@ -168,7 +171,7 @@ def _assess(
     if seen is None:
         features, broken = extract(), None
     else:
-        from rksp.assessment.measured import doubts_of, measured_inputs, not_finite
+        from rksp.assessment.measured import doubts_of, loss_doubts, measured_inputs, not_finite
 
         features = extract(seen.forward, seen.spectra, response)
         broken = not_finite(seen, response)
@@ -177,6 +180,17 @@ def _assess(
     choice = choose_model(recipe, is_pretrained=evidence.is_trained)
     if choice.model == "none":
         return untold(choice.reasons, features.tier, steps=steps, **bars)
+    if choice.model == "fine-tuning":
+        source = evidence.source
+        return assess_fine_tuning(
+            fine_tuning_inputs(source.config, source.task, source.num_parameters, recipe),
+            load_fine_tuning_model(),
+            features.tier,
+            steps=steps,
+            learning_rate=rate,
+            **bars,
+            doubts=untuned(recipe) if seen is None else [*untuned(recipe), *loss_doubts(seen)],
+        )
     if seen is None:
         inputs = declared_inputs(Declared(evidence.source.config, evidence.source.task), recipe)
         doubts = tuple(uncovered(recipe))

@@ -26,7 +26,7 @@ from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
-_RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
+RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
@@ -125,23 +125,24 @@ def assess(
         probability_failed=failed,
         probability_failed_low=low,
         probability_failed_high=high,
-        start_here=_shown(start),
+        start_here=rounded(start),
         start_excess=estimate.expected_excess(start),
         start_failed=estimate.failed(start),
-        likely_edge=_shown(estimate.likely_edge),
-        do_not_exceed=_shown(ceiling),
+        likely_edge=rounded(estimate.likely_edge),
+        do_not_exceed=rounded(ceiling),
         expected_excess=excess,
         risk=risk,
         threshold=threshold,
         curve=[
             CurvePoint(learning_rate=rate, probability=estimate.failed(rate), low=left, high=right)
-            for rate in _RATES
+            for rate in RATES
             for left, right in (estimate.interval(rate),)
         ],
         contributions=_contributions(estimate) if learning_rate is not None else [],
         outside=dict(estimate.outside),
         counterfactual=_advice(estimate, learning_rate, threshold),
         classifier_data=str(model.card["digest"]),
+        answered_by="random initializations",
     )
 
 
@@ -178,7 +179,7 @@ def certain_failure(
         risk=risk,
         threshold=threshold,
         curve=[
-            CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in _RATES
+            CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in RATES
         ],
         counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
     )
@@ -290,6 +291,6 @@ def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str
     )
 
 
-def _shown(rate: float) -> float:
+def rounded(rate: float) -> float:
     """Round to three digits, which is more than the accuracy."""
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate

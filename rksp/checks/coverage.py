@@ -20,7 +20,7 @@ def unseen_objective(recipe: Recipe) -> str | None:
 
 
 def not_covered(recipe: Recipe) -> tuple[str, ...]:
-    """Return the parts of a recipe that the classifier's labelled runs do not include."""
+    """Return the parts of a recipe that the runs of random initializations do not include."""
     spec = optimizer_spec(recipe.optimizer)
     parts = {
         f"optimizer {recipe.optimizer}": spec.labelled != "lab",
@@ -39,8 +39,15 @@ def uncovered(recipe: Recipe) -> list[str]:
     return [f"the labelled runs include no {', no '.join(parts)}"] if parts else []
 
 
+def untuned(recipe: Recipe) -> list[str]:
+    """Return a clause on what no run of fine-tuning has, where that is no name of its model."""
+    return ["no run of fine-tuning is in fp8"] if recipe.precision == "fp8" else []
+
+
 def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
     parts = list(not_covered(evidence.recipe))
+    if evidence.is_fine_tuning:  # its own model says what its runs do not hold
+        parts = ["fp8"] if untuned(evidence.recipe) else []
     if evidence.scales_rates_by_width:
         parts.append("rates scaled by width (μP)")
     if parts:

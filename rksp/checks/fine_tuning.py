@@ -54,6 +54,9 @@ def _limit(evidence: CheckEvidence) -> float | None:
         return None
     if recipe.optimizer == "adafactor":
         return None
+    is_answered = evidence.do_not_exceed is not None
+    if is_answered and (recipe.peft != "none" or evidence.settings.family.encoder):
+        return None  # the model of fine-tuning saw ladders of these fail: RKSP501 says its rates
     is_preference = recipe.objective in _PREFERENCE_LOSSES
     if recipe.peft != "none":
         limit = _PREFERENCE_ADAPTERS if is_preference else _ADAPTERS
@@ -62,7 +65,8 @@ def _limit(evidence: CheckEvidence) -> float | None:
     else:
         limit = _PREFERENCE if is_preference else _whole(evidence)
         limit *= max(1.0, math.sqrt(evidence.tokens / _BATCH_TOKENS))
-    return limit / 3 if family == "sign-like" else limit
+    limit = limit / 3 if family == "sign-like" else limit
+    return max(limit, evidence.start_here or 0.0) if is_answered else limit
 
 
 def _whole(evidence: CheckEvidence) -> float:

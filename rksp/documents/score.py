@@ -23,6 +23,10 @@ def _pairs(values: object) -> object:
     return [(round(z.real, 6), round(z.imag, 6)) if isinstance(z, complex) else z for z in found]
 
 
+# Beside all weights of a trained model, so that both rates are seen at once.
+ADAPTERS_BESIDE = "LoRA adapters of rank 16"
+
+
 class ScoredTarget(TargetReport):
     """The scored model and its probe.
 
@@ -154,6 +158,10 @@ class RiskAssessment(Part):
             as good.
         classifier_data: Digest of the data that the classifier was fitted on; None where no
             classifier was asked.
+        answered_by: The runs of the fitted model that answered; None where none did. The model of
+            fine-tuning states no losses, so `start_excess` and `expected_excess` are None.
+        forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
+            median; None where no data show it.
     """
 
     verdict: Verdict
@@ -176,6 +184,8 @@ class RiskAssessment(Part):
     outside: dict[str, float]
     counterfactual: str | None
     classifier_data: str | None
+    answered_by: Literal["random initializations", "fine-tuning"] | None = None
+    forgets_from: float | None = None
 
 
 class KernelReport(Part):

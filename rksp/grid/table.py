@@ -103,7 +103,7 @@ def _verdict(row: Row, bar: float) -> str:
 def _rank(record: Record) -> tuple[float | bool, ...]:
     rate = record.get("learning_rate")
     return (
-        record["expected_excess"] is None,
+        _loss(record)[0] == math.inf,
         record["failure"] is not None,
         "error" in levels(record),
         *_loss(record),
@@ -119,8 +119,14 @@ def levels(record: Record) -> set[str]:
 
 
 def _loss(record: Record) -> tuple[float, bool]:
-    """Return the expected loss, to which a warning adds the width of a tie, then the warning."""
-    loss = record["expected_excess"]
+    """Return the expected loss, to which a warning adds the width of a tie, then the warning.
+
+    Where the model states no losses, as that of fine-tuning, it is the distance from the rate to
+    start with, in decades.
+    """
+    loss, start, rate = (record.get(n) for n in ("expected_excess", "start_here", "learning_rate"))
+    if loss is None and start and isinstance(rate, int | float):
+        loss = abs(math.log10(rate / start))
     if loss is None:
         return math.inf, False
     is_warned = not levels(record).isdisjoint(("warning", "error"))
@@ -192,7 +198,7 @@ def is_safe(record: Record) -> bool:
 
     Above the rate not to exceed the verdict is never ok.
     """
-    is_ok = record["verdict"] == "ok" and record["expected_excess"] is not None
+    is_ok = record["verdict"] == "ok" and record["probability_failed"] is not None
     return is_ok and "error" not in levels(record)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
+    ADAPTERS_BESIDE,
     BYTES_FOLDED,
     BYTES_SPREAD,
     RiskAssessment,
@@ -97,11 +98,32 @@ def rates(risk: RiskAssessment) -> str:
     """Return the three learning rates in a line: start here, likely edge, do not exceed."""
     if risk.start_here is None:
         return "no learning rate trains this model"
+    nats = risk.start_excess
+    excess = "" if nats is None else f"expected excess {nats:.2f} nats, "
     return (
-        f"start here {rate(risk.start_here)} (expected excess {risk.start_excess:.2f} nats, "
-        f"P(failed) {percent(definite(risk.start_failed))}); likely edge {rate(risk.likely_edge)}; "
+        f"start here {rate(risk.start_here)} ({excess}P(failed) "
+        f"{percent(definite(risk.start_failed))}); likely edge {rate(risk.likely_edge)}; "
         f"do not exceed {rate(risk.do_not_exceed)}"
     )
+
+
+def trained(seed: SeedReport) -> list[str]:
+    """Say that the model of fine-tuning answers, and what it adds; empty if it does not."""
+    risk = seed.risk
+    if risk is None or risk.answered_by != "fine-tuning":
+        return []
+    said = ["trained weights: the model of fine-tuning answers"]
+    if risk.forgets_from is not None:
+        said.append(
+            f"forgetting: a tenth of other abilities is lost from about {rate(risk.forgets_from)}"
+        )
+    said += [
+        f"with {other.assumption}: start here {rate(other.start_here)}, "
+        f"do not exceed {rate(other.do_not_exceed)}"
+        for other in seed.alternatives
+        if other.assumption == ADAPTERS_BESIDE and other.start_here is not None
+    ]
+    return said
 
 
 def crossed(risk: RiskAssessment) -> str:
@@ -196,7 +218,11 @@ def states(numbers: Mapping[Any, int]) -> str:
 
 def only_checks(report: ScoreReport, seed: SeedReport) -> str:
     """Say of evidence without a gradient what it is for; empty for other evidence."""
-    if seed.risk is None or seed.risk.evidence != "forward":
+    if seed.risk is None or seed.risk.evidence == "config":
+        return ""
+    if seed.risk.answered_by == "fine-tuning":
+        return "what was measured feeds the checks alone, not the rates of fine-tuning"
+    if seed.risk.evidence != "forward":
         return ""
     return (
         "the forward pass feeds the checks alone; only the first gradient (--evidence response) "

@@ -118,6 +118,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
     if words.can_not_tell(risk):
         return [*parts, f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"]
     parts += [f"**{words.answer(report, risk)}**", _rates(risk)]
+    parts += [f"{words.sentence(said)}." for said in words.trained(seed)]
     if crossed := words.crossed(risk):
         parts.append(f"{words.sentence(crossed)}.")
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
@@ -128,9 +129,11 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
 def _rates(risk: RiskAssessment) -> str:
     if risk.start_here is None:
         return f"{words.sentence(words.rates(risk))}."
-    expected = f"{risk.start_excess:.2f} nats above the best rate"
+    meaning = "the best result, in the median"
+    if risk.start_excess is not None:
+        meaning = f"the lowest expected loss, {risk.start_excess:.2f} nats above the best rate"
     rows = [
-        ("**start here**", words.rate(risk.start_here), f"the lowest expected loss, {expected}"),
+        ("**start here**", words.rate(risk.start_here), meaning),
         ("likely edge", words.rate(risk.likely_edge), "failure is as likely as success"),
         ("do not exceed", words.rate(risk.do_not_exceed), f"{risk.risk:.0%} of edges lie below"),
     ]

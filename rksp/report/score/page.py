@@ -78,7 +78,9 @@ class Page:
 def render(report: ScoreReport) -> Page:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
-    return Page([*_verdict(report, seed), *_rates(report, seed.risk), *_rest(report, seed)])
+    trained = (_line(Text(f"  {said}", style="dim")) for said in words.trained(seed))
+    parts = (_verdict(report, seed), _rates(report, seed.risk), trained, _rest(report, seed))
+    return Page([line for part in parts for line in part])
 
 
 def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:

@@ -91,6 +91,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
         return Group(Text.assemble(title, f"  {because}{'; '.join(risk.reasons)}"))
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
+    lines += [Text(f"  {said}") for said in words.trained(seed)]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:

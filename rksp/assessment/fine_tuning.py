@@ -1,0 +1,228 @@
+"""Answer for weights that are trained already: ask the model of fine-tuning, or say why not.
+
+Nothing that is measured enters: the runs that the model was fitted on were not measured. So every
+tier of evidence gives the same rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rksp.assessment.risk import RATES, rounded, untold
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
+from rksp.classifiers.fine_tuning.families import family_of, kind_of
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
+from rksp.classifiers.fine_tuning.model import FineTuningModel
+from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
+from rksp.documents.verdict import Verdict, verdict_at
+from rksp.features import Tier
+from rksp.ground.text import short
+from rksp.models.declared import Declared
+from rksp.optimizers.table import optimizer_spec
+from rksp.recipe import Recipe
+
+_KINDS = {
+    "causal-lm": "decoder",
+    "seq2seq": "encoder_decoder",
+    "masked-lm": "encoder",
+    "image-classification": "vision",
+}
+_OBJECTIVES = {
+    "mlm": "masked",
+    "classification": "classification",
+    "dpo": "preference",
+    "kto": "preference",
+    "orpo": "orpo",
+    "reward": "reward",
+    "ppo": "rl",
+    "grpo": "rl",
+}
+_LIKELIHOODS = ("lm", "seq2seq")
+_OWN_BY_KIND = {"speech": "transcription", "encoder": "masked", "vision": "classification"}
+# Recipes bound these from one side; no ladder of rates and no failed run shows where they fail.
+_RECIPES_ONLY = ("preference",)
+_WIDEST = 2.0  # decades between the 5 % and the 95 % quantile of the edge
+_FAR = 0.7  # decades beyond the sizes of the data at which rksp cannot tell
+_NAMES = {"base": "kind of model", "kind": "kind of model with adapters"}
+_MEANINGS = {
+    "size": "the number of parameters",
+    "no size": "the unknown number of parameters",
+    "rank": "the rank of the adapters",
+    "scale": "the scale of the adapters",
+    "mixture": "the mixture of experts",
+}
+_TAKEN_AS_USUAL = ("base", "source", "model")  # the level itself, and what is not known of a run
+
+
+def fine_tuning_inputs(
+    config: object, task: str, counted: int | None, recipe: Recipe
+) -> FineTuningInputs:
+    """Return the inputs of the model of fine-tuning for a configuration and a recipe.
+
+    Args:
+        config: A configuration, or None.
+        task: What the model predicts, as in `rksp.models.source.Task`.
+        counted: Parameters of a model whose configuration does not tell its size.
+        recipe: How the weights are trained further.
+    """
+    said = Declared(config, task)
+    family, shape = family_of(said.name), said.shape()
+    kind = kind_of(family) or _KINDS.get(task) or ("encoder" if said.family.encoder else "other")
+    spec = optimizer_spec(recipe.optimizer)
+    adapts = recipe.peft in ("lora", "qlora")
+    return FineTuningInputs(
+        method="full" if recipe.peft == "none" else recipe.peft,
+        objective=_objective(recipe, task, kind),
+        kind=kind,
+        family=family,
+        parameters=counted if shape is None else shape.block_parameters,
+        rank=recipe.lora_rank if adapts else None,
+        alpha=recipe.lora_alpha if adapts else None,
+        mixture=said.experts is not None,
+        batch=recipe.batch_size,
+        steps=recipe.max_steps,
+        warmup_share=min(1.0, recipe.warmup_steps / recipe.max_steps),
+        final_share=recipe.share_after_warmup(recipe.max_steps),
+        optimizer=spec.counts_as or spec.name,
+    )
+
+
+def _objective(recipe: Recipe, task: str, kind: str) -> str:
+    """Return the objective by the name that the rows have; a likelihood goes by the task."""
+    if recipe.objective not in _LIKELIHOODS:
+        return _OBJECTIVES.get(recipe.objective, recipe.objective)
+    if task.endswith("classification"):
+        return "classification"
+    return _OWN_BY_KIND.get(kind, "next_token")
+
+
+def assess_fine_tuning(
+    inputs: FineTuningInputs,
+    model: FineTuningModel,
+    tier: Tier,
+    *,
+    steps: int,
+    learning_rate: float | None,
+    threshold: float = 0.5,
+    risk: float = 0.05,
+    doubts: Sequence[str] = (),
+) -> RiskAssessment:
+    """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
+
+    The expected excess is None: the rows of one sweep alone have nats.
+
+    Args:
+        inputs: The model and the recipe.
+        model: The model of fine-tuning.
+        tier: How much evidence was gathered.
+        steps: Steps of the run.
+        learning_rate: The recipe's peak rate; None asks only for the three rates.
+        threshold: Probability at which the verdict becomes `RISK`.
+        risk: Share of the edges that may lie below `do_not_exceed`.
+        doubts: Reasons from the evidence to answer "cannot tell".
+
+    Returns:
+        The answer.
+    """
+    said = model.predict(inputs)
+    outside = decades_outside(inputs)
+    reasons = [*_beyond(said, inputs, outside), *doubts]
+    over = {"parameters": outside} if outside else {}
+    digest = str(model.card["digest"])
+    if reasons:
+        reasons[0] = f"trained weights: {reasons[0]}"
+        return untold(
+            reasons,
+            tier,
+            steps=steps,
+            threshold=threshold,
+            risk=risk,
+            outside=over,
+            classifier_data=digest,
+        )
+    start, ceiling = said.start_here, said.do_not_exceed(risk)
+    failed = low = high = None
+    verdict = Verdict.OK
+    if learning_rate is not None:
+        failed = said.failed(learning_rate)
+        low, high = said.interval(learning_rate)
+        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+    return RiskAssessment(
+        verdict=verdict,
+        reasons=[],
+        evidence=str(tier),
+        horizon_steps=steps,
+        probability_failed=failed,
+        probability_failed_low=low,
+        probability_failed_high=high,
+        start_here=rounded(start),
+        start_excess=None,
+        start_failed=said.failed(start),
+        likely_edge=rounded(said.likely_edge),
+        do_not_exceed=rounded(ceiling),
+        expected_excess=None,
+        risk=risk,
+        threshold=threshold,
+        curve=[
+            CurvePoint(learning_rate=rate, probability=said.failed(rate), low=left, high=right)
+            for rate in RATES
+            for left, right in (said.interval(rate),)
+        ],
+        contributions=_contributions(said) if learning_rate is not None else [],
+        outside=over,
+        counterfactual=_advice(said, learning_rate, threshold),
+        classifier_data=digest,
+        answered_by="fine-tuning",
+        forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
+    )
+
+
+def _beyond(said: FineTuningEstimate, inputs: FineTuningInputs, outside: float) -> list[str]:
+    """Return the reasons why the rows do not cover a run, as clauses.
+
+    A family that no row holds only widens the answer; another name decides what is answered.
+    """
+    found = [
+        f"the runs of fine-tuning hold no {_NAMES.get(factor, factor)} {level.split('/')[-1]}"
+        for factor, level in said.unseen
+        if factor != "family"
+    ]
+    if inputs.objective in _RECIPES_ONLY:
+        found.append(
+            f"the runs of fine-tuning hold recipes of the objective {inputs.objective}, but none "
+            "that failed"
+        )
+    width = said.edge.quantile(0.95) / said.edge.quantile(0.05)
+    if not found and width > 10**_WIDEST:
+        found.append(f"nine in ten edges lie between rates that differ by a factor of {width:.0f}")
+    if outside > _FAR:
+        found.append(
+            f"the number of parameters lies a factor of {10**outside:.3g} beyond the runs of "
+            "fine-tuning"
+        )
+    return found
+
+
+def _contributions(said: FineTuningEstimate) -> list[Contribution]:
+    """Return what moves the edge from that of the usual run of this kind, largest first."""
+    parts = []
+    for name, decades in said.contributions.items():
+        factor, _, level = name.rpartition(" ")
+        if factor in _TAKEN_AS_USUAL:
+            continue
+        meaning = _MEANINGS.get(factor, f"the {factor} {level.split('/')[-1]}")
+        parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
+    return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+
+
+def _advice(said: FineTuningEstimate, rate: float | None, threshold: float) -> str | None:
+    """Suggest the rate to start with where the recipe's is at risk."""
+    if rate is None or said.failed(rate) < threshold:
+        return None
+    start = said.start_here
+    if start >= rate or said.failed(start) >= threshold:
+        return None
+    return (
+        f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
+        f"P(failed) is {said.failed(start):.1%} there."
+    )
