@@ -98,6 +98,7 @@ def judge(
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
+    with_curve: bool = True,
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe has measured.
@@ -109,6 +110,7 @@ def judge(
         risk: See `rksp.assessment.risk.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        with_curve: See `rksp.assessment.risk.assess`; alternatives have no curve.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
@@ -117,11 +119,12 @@ def judge(
     response = evidence.response(recipe, progress)
     missing, assessment, others = None, None, []
 
-    def answer(recipe: Recipe) -> RiskAssessment:
-        return _assess(evidence, recipe, response, classifier, threshold=threshold, risk=risk)
+    def answer(recipe: Recipe, with_curve: bool = False) -> RiskAssessment:
+        bars = {"threshold": threshold, "risk": risk}
+        return _assess(evidence, recipe, response, classifier, bars, with_curve=with_curve)
 
     try:
-        assessment = answer(recipe)
+        assessment = answer(recipe, with_curve)
         others = [AlternativeReport.of(answer(r), assumption=text) for text, r in alternatives]
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
@@ -158,7 +161,9 @@ def _assess(
     recipe: Recipe,
     response: ResponseProfile | None,
     classifier: EdgeModel | None,
-    **bars: float,
+    bars: Mapping[str, float],
+    *,
+    with_curve: bool,
 ) -> RiskAssessment:
     """Return the answer of the model that covers the run, or why there is none.
 
@@ -184,4 +189,12 @@ def _assess(
         inputs = measured_inputs(evidence, recipe)
         doubts = doubts_of(seen, response, recipe)
     model = classifier or load_edge_model()
-    return assess(features, inputs, model, learning_rate=rate, **bars, doubts=doubts)
+    return assess(
+        features,
+        inputs,
+        model,
+        learning_rate=rate,
+        **bars,
+        doubts=doubts,
+        with_curve=with_curve,
+    )

@@ -87,6 +87,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
                     threshold=options.threshold,
                     risk=options.risk,
                     classifier=classifier,
+                    with_curve=False,
                 )
             except expected as error:
                 yield _failed(error) | {"cell": key}

@@ -13,10 +13,10 @@ from typing import Literal
 
 from rksp.models.families import Family, family_of
 
-_WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 _DECODER_DEPTH = ("num_decoder_layers", "decoder_layers")
-_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
 _HEAD_DIM = ("head_dim", "d_kv")
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads")
 _INNER = (
@@ -109,7 +109,7 @@ class Declared:
     @property
     def width(self) -> int | None:
         """Width of the residual stream."""
-        return self._size(*_WIDTH)
+        return self._size(*WIDTHS)
 
     @property
     def depths(self) -> tuple[int, int] | None:
@@ -137,7 +137,7 @@ class Declared:
     @property
     def heads(self) -> int | None:
         """Attention heads of a block."""
-        return self._size(*_HEADS)
+        return self._size(*HEADS)
 
     @property
     def head_dim(self) -> float | None:
