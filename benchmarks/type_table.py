@@ -142,8 +142,11 @@ def row_of(kind: str, asked: tuple[str, ...]) -> tuple[dict[str, object], Seen]:
 def rule_of(prober, name, sources, seen, default) -> list | None:
     """Return the rule that gives a setting from others, if one of the three kinds fits."""
     value = default[name]
-    if isinstance(value, list) and len(sources) == 1:
-        (source,) = sources
+    if isinstance(value, list):
+        depths = [source for source in sources if len(seen[source][1][name] or ()) != len(value)]
+        if len(depths) != 1:
+            return None
+        (source,) = depths
         after = prober.state({source: _DEPTH})
         if not isinstance(default[source], int) or after is None:
             return None

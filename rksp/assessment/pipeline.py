@@ -17,7 +17,6 @@ from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, RiskAssessment
 from rksp.features import extract
 from rksp.ground.errors import ArtifactError, NotCovered
-from rksp.models.declared import Declared
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
@@ -98,7 +97,7 @@ def judge(
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
-    with_curve: bool = True,
+    with_details: bool = True,
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe has measured.
@@ -110,7 +109,7 @@ def judge(
         risk: See `rksp.assessment.risk.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
-        with_curve: See `rksp.assessment.risk.assess`; alternatives have no curve.
+        with_details: Compute the curve of the risk too, and list the checks that could not run.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
@@ -124,7 +123,7 @@ def judge(
         return _assess(evidence, recipe, response, classifier, bars, with_curve=with_curve)
 
     try:
-        assessment = answer(recipe, with_curve)
+        assessment = answer(recipe, with_details)
         others = [AlternativeReport.of(answer(r), assumption=text) for text, r in alternatives]
     except (ArtifactError, NotCovered) as error:
         missing = str(error)
@@ -140,6 +139,7 @@ def judge(
         do_not_exceed=trusted and trusted.do_not_exceed,
         likely_edge=trusted and trusted.likely_edge,
         is_pretrained=evidence.is_trained,
+        declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
     )
     return Evaluation(
@@ -150,7 +150,7 @@ def judge(
         risk_missing=missing,
         alternatives=tuple(others),
         findings=run_checks(checked),
-        not_run=not_run(checked),
+        not_run=not_run(checked) if with_details else (),
         weights=evidence.weights,
         seconds=dict(evidence.seconds),
     )
@@ -183,7 +183,7 @@ def _assess(
     if choice.model == "none":
         return untold(choice.reasons, features.tier, steps=steps, **bars)
     if seen is None:
-        inputs = declared_inputs(Declared(evidence.source.config, evidence.source.task), recipe)
+        inputs = declared_inputs(evidence.declared, recipe)
         doubts = tuple(uncovered(recipe))
     else:
         inputs = measured_inputs(evidence, recipe)

@@ -62,9 +62,12 @@ class TableConfig:
     def to_dict(self) -> dict[str, object]:
         """Return the settings, nested and complete, as transformers would."""
         return {
-            name: value.to_dict() if isinstance(value, TableConfig) else copy.deepcopy(value)
+            name: value._as_part() if isinstance(value, TableConfig) else copy.deepcopy(value)
             for name, value in self._settings.items()
         }
+
+    def _as_part(self) -> dict[str, object]:
+        return {k: v for k, v in self.to_dict().items() if k != "transformers_version"}
 
 
 def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> TableConfig | None:
@@ -78,7 +81,8 @@ def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> 
     if row is None:
         return None
     given = {row.aliases.get(name, name): value for name, value in settings.items()}
-    given = {name: value for name, value in given.items() if name not in common().generation}
+    unnamed = {*common().generation} - {*row.settings}
+    given = {name: value for name, value in given.items() if name not in unnamed}
     if row.has_rope:
         rope = _rope(row, given)
         if rope is None:
