@@ -185,9 +185,11 @@ def _is_store(source: str) -> bool:
 
 def _announce(plan: GridPlan, options: Options) -> int:
     """Print what there is to do; return the number of distinct initializations."""
+    from rksp.grid.cell import init_keys
+
     for note in plan.notes:
         _say(note)
-    groups = len({cell.init_key(options) for cell in plan.cells})
+    groups = len(set(init_keys(plan.cells, options)))
     _say(f"cells: {len(plan.cells)}; distinct initializations: {groups}")
     return groups
 

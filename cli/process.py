@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from rksp.ground.errors import InputError
+from rksp.models.configuration import offline
 from rksp.options import MeasureOptions
 
 MOST_READING = 60.0  # processor seconds
@@ -25,17 +26,22 @@ def default_threads() -> int:
 
 
 def with_threads(options: MeasureOptions) -> MeasureOptions:
-    """Set the threads of torch, and return the options with their number in place."""
-    import torch
+    """Set the threads of torch, and return the options with their number in place.
 
+    Where nothing is to be measured, torch is left alone.
+    """
     count = options.threads or default_threads()
-    torch.set_num_threads(count)
+    if options.evidence != "config":
+        import torch
+
+        torch.set_num_threads(count)
     return options.model_copy(update={"threads": count})
 
 
 def quiet_transformers() -> None:
     """Silence the warnings and progress bars of transformers."""
-    from transformers.utils import logging
+    with offline():
+        from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

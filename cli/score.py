@@ -138,7 +138,8 @@ def _scored(
     classifier = _classifier(risk.classifier)
     with collector_paused():
         measure = with_threads(measure)
-        quiet_transformers()
+        if measure.evidence != "config":
+            quiet_transformers()
         source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
         source = replace(source, starts_trained=source.starts_trained or run.starts_trained)
     # Here and not above: --help does not need them.

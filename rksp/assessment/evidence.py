@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rksp.features import Tier
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
+from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -44,6 +45,7 @@ class Evidence:
         weights: How the weights were held, as a sentence.
         seconds: Wall time of each step.
         stream: The stream that fed the model, now closed, if it was streamed.
+        declared: What the configuration declares.
     """
 
     source: ModelSource
@@ -56,7 +58,12 @@ class Evidence:
     weights: str = "not built"
     seconds: dict[str, float] = field(default_factory=dict)
     stream: Stream | None = None
+    declared: Declared = field(init=False, repr=False, compare=False)
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read the configuration once for all recipes."""
+        object.__setattr__(self, "declared", Declared(self.source.config, self.source.task))
 
     @property
     def is_trained(self) -> bool:

@@ -19,7 +19,6 @@ from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, RiskAssessment
 from rksp.features import extract
 from rksp.ground.errors import ArtifactError, NotCovered
-from rksp.models.declared import Declared
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
@@ -100,6 +99,7 @@ def judge(
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
+    with_details: bool = True,
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
     """Assess one recipe; measure only what no earlier recipe has measured.
@@ -111,6 +111,7 @@ def judge(
         risk: See `rksp.assessment.risk.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        with_details: Compute the curve of the risk too, and list the checks that could not run.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
@@ -119,11 +120,12 @@ def judge(
     response = evidence.response(recipe, progress)
     missing, assessment, others = None, None, []
 
-    def answer(recipe: Recipe) -> RiskAssessment:
-        return _assess(evidence, recipe, response, classifier, threshold=threshold, risk=risk)
+    def answer(recipe: Recipe, with_curve: bool = False) -> RiskAssessment:
+        bars = {"threshold": threshold, "risk": risk}
+        return _assess(evidence, recipe, response, classifier, bars, with_curve=with_curve)
 
     try:
-        assessment = answer(recipe)
+        assessment = answer(recipe, with_details)
         asked = (*alternatives, *shown_beside(recipe, is_pretrained=evidence.is_trained))
         others = [AlternativeReport.of(answer(r), assumption=text) for text, r in asked]
     except (ArtifactError, NotCovered) as error:
@@ -140,6 +142,7 @@ def judge(
         do_not_exceed=None if trusted is None else trusted.do_not_exceed,
         likely_edge=None if trusted is None else trusted.likely_edge,
         is_pretrained=evidence.is_trained,
+        declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
     )
     return Evaluation(
@@ -150,7 +153,7 @@ def judge(
         risk_missing=missing,
         alternatives=tuple(others),
         findings=run_checks(checked),
-        not_run=not_run(checked),
+        not_run=not_run(checked) if with_details else (),
         weights=evidence.weights,
         seconds=dict(evidence.seconds),
     )
@@ -161,7 +164,9 @@ def _assess(
     recipe: Recipe,
     response: ResponseProfile | None,
     classifier: EdgeModel | None,
-    **bars: float,
+    bars: Mapping[str, float],
+    *,
+    with_curve: bool,
 ) -> RiskAssessment:
     """Return the answer of the model that covers the run, or why there is none.
 
@@ -192,10 +197,18 @@ def _assess(
             doubts=untuned(recipe) if seen is None else [*untuned(recipe), *loss_doubts(seen)],
         )
     if seen is None:
-        inputs = declared_inputs(Declared(evidence.source.config, evidence.source.task), recipe)
+        inputs = declared_inputs(evidence.declared, recipe)
         doubts = tuple(uncovered(recipe))
     else:
         inputs = measured_inputs(evidence, recipe)
         doubts = doubts_of(seen, response, recipe)
     model = classifier or load_edge_model()
-    return assess(features, inputs, model, learning_rate=rate, **bars, doubts=doubts)
+    return assess(
+        features,
+        inputs,
+        model,
+        learning_rate=rate,
+        **bars,
+        doubts=doubts,
+        with_curve=with_curve,
+    )

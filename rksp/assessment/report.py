@@ -22,6 +22,8 @@ from rksp.documents.score import (
 from rksp.documents.verdict import combined, worst
 from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
+from rksp.models.table_config import TableConfig
+from rksp.models.type_table import common
 from rksp.recipe import Recipe
 
 
@@ -43,7 +45,7 @@ def score_report(
         not_run=[NotRunReport.of(check) for check in decides.not_run],
         seeds=seeds,
         spread=_spread(seeds),
-        provenance=_provenance(first),
+        provenance=_provenance(source, first),
         kernels=[] if first.profile is None else _kernels(),
         timings={
             f"{step} (seed {evaluation.seed})": round(seconds, 3)
@@ -74,10 +76,12 @@ def _target(source: ModelSource, first: Evaluation, probe: str) -> ScoredTarget:
     )
 
 
-def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
+def _provenance(
+    source: ModelSource, first: Evaluation
+) -> dict[str, str | int | float | bool | None]:
     made = {
         "rksp": version("rksp"),
-        "transformers": version("transformers"),
+        "transformers": _transformers(source),
         "weights": first.weights,
     }
     if first.profile is None:
@@ -91,6 +95,12 @@ def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]
         "states": first.profile.states,
         "variant": first.profile.spectra.variant,
     }
+
+
+def _transformers(source: ModelSource) -> str:
+    """Return the release that read the configuration: the installed one, or the table's."""
+    is_read = isinstance(source.config, TableConfig)
+    return common().transformers if is_read else version("transformers")
 
 
 def _kernels() -> list[KernelReport]:

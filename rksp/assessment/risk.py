@@ -82,6 +82,7 @@ def assess(
     threshold: float = 0.5,
     risk: float = 0.05,
     doubts: tuple[str, ...] = (),
+    with_curve: bool = True,
 ) -> RiskAssessment:
     """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
 
@@ -93,6 +94,7 @@ def assess(
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
+        with_curve: Compute the risk at every rate, which is most of the work.
 
     Returns:
         The answer.
@@ -135,12 +137,12 @@ def assess(
         threshold=threshold,
         curve=[
             CurvePoint(learning_rate=rate, probability=estimate.failed(rate), low=left, high=right)
-            for rate in RATES
+            for rate in (RATES if with_curve else ())
             for left, right in (estimate.interval(rate),)
         ],
         contributions=_contributions(estimate) if learning_rate is not None else [],
         outside=dict(estimate.outside),
-        counterfactual=_advice(estimate, learning_rate, threshold),
+        counterfactual=_advice(estimate, learning_rate, start, threshold),
         classifier_data=str(model.card["digest"]),
         answered_by="random initializations",
     )
@@ -266,11 +268,12 @@ def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
     return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
 
 
-def _advice(estimate: EdgeEstimate, rate: float | None, threshold: float) -> str | None:
+def _advice(
+    estimate: EdgeEstimate, rate: float | None, start: float, threshold: float
+) -> str | None:
     """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
     if rate is None:
         return None
-    start = estimate.start_here
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
         if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:

@@ -49,6 +49,7 @@ class CheckEvidence:
         likely_edge: Learning rate above which failure is likelier than success.
         is_pretrained: The weights were trained before; checks of the initialization are silent.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
+        declared: What the configuration declares, if it was read before.
     """
 
     recipe: Recipe
@@ -62,11 +63,15 @@ class CheckEvidence:
     likely_edge: float | None = None
     is_pretrained: bool = False
     reads_tokens: bool = True
+    declared: Declared | None = field(default=None, repr=False, compare=False)
     _known: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, need: Need) -> bool:
         """Return True if the evidence holds what a check needs."""
-        return {
+        return need in self._once("held", self._held)
+
+    def _held(self) -> set[Need]:
+        held = {
             Need.CONFIG: self.config is not None,
             Need.SIZE: self.parameters is not None,
             Need.MODULES: self.facts is not None,
@@ -74,7 +79,8 @@ class CheckEvidence:
             Need.FORWARD: self.forward is not None,
             Need.RESPONSE: self.response is not None,
             Need.ANSWER: self.likely_edge is not None,
-        }[need]
+        }
+        return {need for need, is_held in held.items() if is_held}
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """Cache a value of the configuration that a score needs many times."""
@@ -85,7 +91,7 @@ class CheckEvidence:
     @property
     def settings(self) -> Declared:
         """What the configuration declares."""
-        return self._once("settings", lambda: Declared(self.config, self.task))
+        return self._once("settings", lambda: self.declared or Declared(self.config, self.task))
 
     def setting(self, *names: str) -> object | None:
         """Return the first of these settings that the configuration or its text part has."""

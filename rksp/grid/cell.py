@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,16 +86,33 @@ class Cell:
             | options.model_dump(include=_SPECTRUM, exclude_defaults=True)
         )
 
-    def key(self, options: Options) -> str:
-        """Return the identity of the cell; the same work has the same key in every run."""
+    def key(self, options: Options, init: str | None = None) -> str:
+        """Return the identity of the cell; the same work has the same key in every run.
+
+        Args:
+            options: How the cell is measured.
+            init: What `init_key` returned, if it was asked before.
+        """
         content = {
-            "init": self.init_key(options),
+            "init": init or self.init_key(options),
             "recipe": self.recipe.model_dump(mode="json"),
             "risk": options.risk,
         }
         if options.classifier is not None:
             content["classifier"] = file_identity(options.classifier)
         return _digest(content)
+
+
+def init_keys(cells: Iterable[Cell], options: Options) -> list[str]:
+    """Return the `init_key` of each cell; every target is looked at once."""
+    known: dict[tuple[str, int], str] = {}
+    found = []
+    for cell in cells:
+        which = (json.dumps([cell.target, dict(cell.overrides)], default=repr), cell.seed)
+        if which not in known:
+            known[which] = cell.init_key(options)
+        found.append(known[which])
+    return found
 
 
 def model_name(target: str, overrides: Mapping[str, object]) -> str:

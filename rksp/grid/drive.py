@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from rksp.grid.cell import Options, model_name
@@ -25,7 +26,7 @@ class _Running:
 
     group: CellGroup
     job: Job
-    open: list[str]
+    open: dict[str, None]
     started: bool = False
     profiled: bool = False
     heard: float = field(default_factory=time.monotonic)
@@ -109,7 +110,9 @@ def drive(
                 if is_factory(group["target"]) and group["target"] not in typed:
                     store.fail(keys, "invalid", f"the factory {group['target']} was not typed.")
                     continue
-                running.append(_Running(group=group, job=engine.start(group), open=keys))
+                running.append(
+                    _Running(group=group, job=engine.start(group), open=dict.fromkeys(keys))
+                )
             if not running and not any(store.counts()[state] for state in ("todo", "running")):
                 teller.tell_repeated()
                 return
@@ -129,9 +132,11 @@ def drive(
 def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -> bool:
     """Store a group's events; return whether the group is over."""
     end = work.job.end()  # before the events, so that the last ones are not missed
-    for event in work.job.poll():
-        work.heard = time.monotonic()
-        _apply(store, work, event, teller)
+    events = work.job.poll()
+    with store.together() if events else nullcontext():
+        for event in events:
+            work.heard = time.monotonic()
+            _apply(store, work, event, teller)
     if end is None and work.started and time.monotonic() - work.heard > timeout:
         work.job.stop()
         end = End(failure="timeout", message=f"the worker did not answer for {timeout:g} s")
@@ -159,11 +164,12 @@ def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> N
     else:
         store.fail(keys, event["failure"], event["message"])
         teller.tell_failure(name, event["message"], len(keys))
-    work.open = [key for key in work.open if key not in keys]
+    for key in keys:
+        work.open.pop(key, None)
 
 
 def _blame(store: GridStore, work: _Running, failure: Failure, message: str) -> None:
-    guilty = work.open[:1] if work.profiled else work.open
+    guilty = list(work.open)[:1] if work.profiled else list(work.open)
     store.fail(guilty, failure, message)
     store.release(key for key in work.open if key not in guilty)
-    work.open = []
+    work.open = {}

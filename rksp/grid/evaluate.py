@@ -60,14 +60,16 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
 
     A failure of the profile ends the group; a failure of one cell affects that cell alone.
     """
-    import torch
-
     from rksp.assessment.pipeline import judge
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.models.refusals import refusals
 
     options = Options(**group["options"])
-    torch.set_num_threads(options.workers)
+    is_measured = options.evidence != "config"
+    if is_measured:
+        import torch
+
+        torch.set_num_threads(options.workers)
     start = time.perf_counter()
     expected = (RkspError, MemoryError, *refusals())
     try:
@@ -78,7 +80,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
     # A stream has buffers of its own.
-    with nullcontext() if evidence.stream else freed_memory_kept():
+    with freed_memory_kept() if is_measured and not evidence.stream else nullcontext():
         for key, fields in group["cells"]:
             try:
                 evaluation = judge(
@@ -87,6 +89,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
                     threshold=options.threshold,
                     risk=options.risk,
                     classifier=classifier,
+                    with_details=False,
                 )
             except expected as error:
                 yield _failed(error) | {"cell": key}

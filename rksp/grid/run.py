@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rksp.grid import table
-from rksp.grid.cell import Options
+from rksp.grid.cell import Options, init_keys
 from rksp.grid.drive import Progress, drive
 from rksp.grid.engines.base import Engine
 from rksp.grid.engines.local import LocalEngine
@@ -81,7 +81,7 @@ def run_grid(
         Incomplete: The store could not be written; finished cells stay.
     """
     options = options or Options()
-    groups = len({cell.init_key(options) for cell in plan.cells})
+    groups = len(set(init_keys(plan.cells, options)))
     engine = engine or LocalEngine(_workers(groups))
     check_writable(path)
     for note in check_names(plan.cells, allow_hub=options.allow_hub):

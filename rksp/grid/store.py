@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import psutil
 
-from rksp.grid.cell import Cell, Options
+from rksp.grid.cell import Cell, Options, init_keys
 from rksp.grid.events import FINAL, CellGroup, Failure
 from rksp.grid.provenance import made_by
 from rksp.ground.errors import ArtifactError, InputError
@@ -129,7 +129,8 @@ class GridStore:
         Raises:
             InputError: The store holds another grid, or another version of rksp made it.
         """
-        keys = [cell.key(options) for cell in cells]
+        inits = init_keys(cells, options)
+        keys = [cell.key(options, init) for cell, init in zip(cells, inits, strict=True)]
         maker = made_by(options.classifier)
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
         with self._transaction():
@@ -161,14 +162,16 @@ class GridStore:
                     (
                         key,
                         position,
-                        cell.init_key(options),
+                        init,
                         cell.target,
                         json.dumps(dict(cell.overrides)),
                         cell.seed,
                         json.dumps(cell.recipe.model_dump(mode="json")),
                         json.dumps(dict(cell.labels), default=str),
                     )
-                    for position, (key, cell) in enumerate(zip(keys, cells, strict=True))
+                    for position, (key, init, cell) in enumerate(
+                        zip(keys, inits, cells, strict=True)
+                    )
                 ],
             )
         return 0
@@ -321,6 +324,10 @@ class GridStore:
     def _meta(self, name: str) -> str | None:
         row = self._base.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
+
+    def together(self) -> _Transaction:
+        """Return a block whose writes are one, which costs as much as one of them."""
+        return self._transaction()
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._base)

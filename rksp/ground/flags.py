@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -36,6 +37,7 @@ class Flag:
     is_text: bool = False
 
 
+@cache
 def flags_of(model: type[BaseModel]) -> dict[str, Flag]:
     """Map each field that has a flag to the flag, in the order of the fields."""
     return {

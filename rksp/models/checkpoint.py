@@ -6,12 +6,13 @@ import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
 _PICKLED_ENDINGS = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
@@ -107,6 +108,8 @@ def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     Raises:
         InputError: Some weights are not finite; the message names the first and counts the rest.
     """
+    import torch
+
     bad = []
     for name, tensor in tensors.items():
         # The sum is finite if every entry is, unless it overflows; then check every entry.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from rksp.ground.errors import InputError, nearest
 from rksp.models.config_guard import check_sizes
 from rksp.models.overrides import dropouts, merge
 from rksp.models.refusals import refusals, refused
+from rksp.models.table_config import TableConfig, has_parts, table_config
+from rksp.models.type_table import type_names
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
 # builds from a published config.json; `tests/families.md` lists them.
@@ -60,8 +62,8 @@ def offline() -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence progress bars and advice from transformers; rksp raises or notes what matters."""
-    from transformers.utils import logging
-
+    with offline():
+        from transformers.utils import logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -73,7 +75,13 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def model_types() -> Mapping[str, str]:
+def types_for(name: object) -> Container[str]:
+    """Return the known model types: the table's if they include `name`, else transformers' own."""
+    known = type_names()
+    return known if name in known or ALIASES.get(str(name)) in known else model_types()
+
+
+def model_types() -> Mapping[str, type]:
     """Return the configuration classes that transformers has, by model type."""
     with offline():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -84,8 +92,8 @@ def known_type(
     target: str, settings: dict[str, Any], needs_code: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the settings under a model type that transformers has, at every level."""
-    types = model_types()
     name = settings.get("model_type")
+    types = types_for(name)
     if not isinstance(name, str):
         raise InputError(f"{target} has no model_type; add one that transformers knows.")
     notes = []
@@ -158,17 +166,43 @@ def make_config(
     try:
         config = _from_dict(kind, settings)
         if overrides:
-            merged = merge(
-                settings, overrides, known=known_settings(config), renamed=other_names(config)
-            )
-            check_sizes(merged)
-            config = _from_dict(kind, merged)
+            config = _from_dict(kind, _merged(config, settings, overrides))
     except refusals() as error:
         raise refused(target, error) from error
     return config
 
 
-def known_settings(config: Any) -> dict[str, Any]:
+def declared_config(
+    settings: Mapping[str, object], overrides: Mapping[str, object] | None = None
+) -> TableConfig | None:
+    """Make a configuration as `make_config` does, without transformers.
+
+    Returns:
+        The configuration; None where the shipped table of model types cannot vouch for it.
+
+    Raises:
+        InputError: A setting is unknown or out of range.
+    """
+    if isinstance(settings.get("text_config"), dict) and not has_parts(settings):
+        return None
+    settings = {k: v for k, v in settings.items() if k != "architectures" or isinstance(v, list)}
+    config = table_config(settings)
+    if config is None or not overrides:
+        return config
+    return table_config(_merged(config, settings, overrides))
+
+
+def _merged(
+    config: object, settings: Mapping[str, object], overrides: Mapping[str, object]
+) -> dict[str, object]:
+    """Apply overrides to the settings that a configuration was made of."""
+    known, renamed = known_settings(config), other_names(config)
+    merged = merge(settings, overrides, known=known, renamed=renamed)
+    check_sizes(merged)
+    return merged
+
+
+def known_settings(config: object) -> dict[str, object]:
     """Return everything that `--set` can change about a configuration, with its value."""
     # The depth may be a property, and many classes use an undeclared head_dim.
     hidden = {"head_dim": None, "num_hidden_layers": getattr(config, "num_hidden_layers", None)}
@@ -177,7 +211,7 @@ def known_settings(config: Any) -> dict[str, Any]:
 
 def other_names(config: Any) -> Mapping[str, str]:
     """Return other names of settings, such as `hidden_size` for GPT-2's `n_embd`."""
-    return getattr(type(config), "attribute_map", {})
+    return getattr(config, "attribute_map", {})
 
 
 def dropout_notes(config: Any, overrides: Mapping[str, Any]) -> list[str]:
@@ -195,7 +229,7 @@ def depth_notes(target: str, config: Any, overrides: Mapping[str, Any]) -> list[
     if "num_hidden_layers" not in overrides or not getattr(config, "is_encoder_decoder", False):
         return []
     decoder = [name for name in _DECODER_DEPTHS if hasattr(config, name)]
-    encoder = getattr(type(config), "attribute_map", {}).get("num_hidden_layers")
+    encoder = other_names(config).get("num_hidden_layers")
     if not decoder:
         return []
     encoder_depth = getattr(config, encoder or "encoder_layers", None)

@@ -13,10 +13,10 @@ from typing import Literal
 
 from rksp.models.families import Family, family_of
 
-_WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 _DECODER_DEPTH = ("num_decoder_layers", "decoder_layers")
-_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
 _HEAD_DIM = ("head_dim", "d_kv")
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads")
 _INNER = (
@@ -95,7 +95,7 @@ class Declared:
                     return value
         return None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The model type without the suffix of a text part."""
         return str(self.get("model_type") or "").removesuffix("_text")
@@ -106,12 +106,12 @@ class Declared:
         part = str(setting(self.part, "model_type") or "").removesuffix("_text")
         return family_of((self.name, part))
 
-    @property
+    @cached_property
     def width(self) -> int | None:
         """Width of the residual stream."""
-        return self._size(*_WIDTH)
+        return self._size(*WIDTHS)
 
-    @property
+    @cached_property
     def depths(self) -> tuple[int, int] | None:
         """Number of blocks: those of the encoder or the only stack, and those of the decoder."""
         depth, stages = self._size(*_DEPTH), setting(self.part, "depths")
@@ -122,35 +122,35 @@ class Declared:
         is_pair = setting(self.part, "is_encoder_decoder") is not False
         return depth, (self._size(*_DECODER_DEPTH) or 0) if is_pair else 0
 
-    @property
+    @cached_property
     def depth(self) -> int | None:
         """Number of blocks in all."""
         return None if self.depths is None else sum(self.depths)
 
-    @property
+    @cached_property
     def vocabulary(self) -> int | None:
         """Number of tokens that the model distinguishes; None for a classifier."""
         is_classifier = self.task.endswith("classification")
         value = None if is_classifier else _number(setting(self.part, "vocab_size"))
         return value if isinstance(value, int) and value > 0 else None
 
-    @property
+    @cached_property
     def heads(self) -> int | None:
         """Attention heads of a block."""
-        return self._size(*_HEADS)
+        return self._size(*HEADS)
 
-    @property
+    @cached_property
     def head_dim(self) -> float | None:
         """Width of an attention head."""
         declared, width = self._size(*_HEAD_DIM), self.width
         return declared or (width / (self.heads or 1) if width else None)
 
-    @property
+    @cached_property
     def inner(self) -> int | None:
         """Inner width of the dense feed-forward layers."""
         return self._size(*_INNER)
 
-    @property
+    @cached_property
     def experts(self) -> int | None:
         """Experts that a router chooses from; None in a dense model."""
         if self.get("feed_forward") not in (None, "moe"):  # the zoo's dense members
@@ -158,40 +158,40 @@ class Declared:
         count = self._size(*_EXPERTS)
         return count if count is not None and count > 1 else None
 
-    @property
+    @cached_property
     def experts_per_token(self) -> int | None:
         """Experts that process each token; None in a dense model."""
         return self._size(*_CHOSEN)
 
-    @property
+    @cached_property
     def positions(self) -> float | None:
         """Longest sequence that the configuration allows, in tokens."""
         return self.number(*_POSITIONS)
 
-    @property
+    @cached_property
     def norm(self) -> Literal["pre", "post"]:
         """Where the blocks normalize: before a branch, or after the sum."""
         switch = setting(self.part, "do_layer_norm_before")
         is_post = self.family.post_norm or switch is False
         return "post" if is_post and not setting(self.part, "do_stable_layer_norm") else "pre"
 
-    @property
+    @cached_property
     def normalizes_qk(self) -> bool:
         """True if queries and keys are normalized, by the family or by a switch."""
         switch = self.get("qk_norm", "use_qk_norm", "qk_layernorm", "attention_layer_norm")
         return switch is True or self.family.qk_norm
 
-    @property
+    @cached_property
     def soft_cap(self) -> float | None:
         """Soft cap on the attention logits; None without one."""
         return self.number("attn_logit_softcapping", "attn_logit_softcap")
 
-    @property
+    @cached_property
     def is_tied(self) -> bool:
         """True if the output layer is the embedding."""
         return bool(self.get("tie_word_embeddings"))
 
-    @property
+    @cached_property
     def is_gated(self) -> bool:
         """True if a feed-forward layer has three matrices, not two."""
         switch = setting(self.part, "is_gated_act")
@@ -199,6 +199,10 @@ class Declared:
 
     def shape(self) -> DeclaredShape | None:
         """Compute the size; None where width or depth is missing."""
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> DeclaredShape | None:
         width, depths = self.width, self.depths
         if not width or not depths or not sum(depths):
             return None

@@ -7,19 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.text import has_control, one_line
-from rksp.models.auto import ChosenClass, choose_class
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
 from rksp.models.configuration import (
     ALIASES,
+    declared_config,
     depth_notes,
     dropout_notes,
     known_type,
@@ -27,12 +24,20 @@ from rksp.models.configuration import (
     model_types,
     overlay,
     remote_config,
+    types_for,
 )
-from rksp.models.given import factory_source
+from rksp.models.heads import choose
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import Kind, ModelSource, Task, hash_config
+from rksp.models.table_config import TableConfig
 from rksp.models.tiny import changed, shrunk
+from rksp.models.type_table import type_row
+
+if TYPE_CHECKING:  # a configuration is resolved without torch
+    from torch import nn
+
+    from rksp.models.auto import ChosenClass
 
 _MOST_BUFFERS = 2e9  # bytes
 MAX_PARAMS = 2e9  # 8 GB in float32
@@ -77,7 +82,7 @@ def resolve(
         return _from_path(path, target, overrides, trust_remote_code, task, common)
     if is_factory(target):
         return _from_factory(target, overrides, task, common)
-    types = model_types()
+    types = types_for(target)
     if target in types or target in ALIASES:
         return _from_settings(target, "model_type", {"model_type": target}, overrides, task, common)
     if path.suffix in (".json", ".safetensors") or target.startswith((".", "/", "~")):
@@ -90,6 +95,11 @@ def resolve(
         return replace(source, kind="hub", starts_trained=True)
     hint = nearest(target, types) or "; give a path, package.module:factory or a Hub id."
     raise InputError(f"{target!r} is neither a file nor a model type that transformers knows{hint}")
+
+
+def _is_known(settings: Mapping[str, object]) -> bool:
+    name = settings.get("model_type")
+    return name in types_for(name)
 
 
 def _path_of(target: str) -> Path:
@@ -190,7 +200,7 @@ def _from_path(
             "give its config.json to score the changed model at random initialization."
         )
     tokenizer = folder / "tokenizer.json"
-    remote = "auto_map" in dropped and settings.get("model_type") not in model_types()
+    remote = "auto_map" in dropped and not _is_known(settings)
     source = _from_settings(
         target,
         "checkpoint" if weights else "config",
@@ -228,27 +238,24 @@ def _from_settings(
         config = remote_config(target, remote)
         notes.append("Code that came with the model was run (--trust-remote-code).")
     else:
-        settings, renamed = known_type(target, settings, needs_code)
-        notes += renamed
-        config = make_config(target, settings, overrides)
+        settings, notes = known_type(target, settings, needs_code)
+        config = None if common["counts"] else declared_config(settings, overrides)
+        config = config or make_config(target, settings, overrides)
         notes += depth_notes(target, config, overrides)
         notes += dropout_notes(config, overrides)
+    choice = (target, config, settings.get("architectures"))
     has_weights = folder is not None
-    chosen = choose_class(
-        target, config, settings.get("architectures"), task, has_weights=has_weights
-    )
+    if isinstance(config, TableConfig):
+        chosen = choose(*choice, _heads, task, has_weights=has_weights)
+        again = (target, kind, settings, overrides, task, {**common, "counts": True})
+        makers = _deferred(partial(_from_settings, *again, folder=folder))
+    else:
+        from rksp.models.auto import choose_class  # torch
+
+        chosen = choose_class(*choice, task, has_weights=has_weights)
+        makers = _makers(chosen, folder, trust_remote_code=remote is not None)
     notes += chosen.notes
-
-    make = partial(chosen.make, trust_remote_code=remote is not None)
-
-    def construct() -> nn.Module:
-        return make() if folder is None else _load(chosen, folder)
-
-    def construct_empty() -> nn.Module:
-        own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
-        return own.make(trust_remote_code=remote is not None)
-
-    skeleton = _skeleton(target, make) if common["counts"] else None
+    skeleton = _skeleton(target, makers[1]) if common["counts"] else None
     return ModelSource(
         target=target,
         kind=kind,
@@ -261,10 +268,39 @@ def _from_settings(
         model_class=chosen.name if skeleton is None else type(skeleton).__name__,
         notes=tuple(notes),
         seed=common["seed"],
-        construct=construct,
-        construct_empty=construct_empty,
+        construct=makers[0],
+        construct_empty=makers[1],
         folder=folder,
     )
+
+
+Maker = Callable[[], "nn.Module"]
+
+
+def _makers(
+    chosen: ChosenClass, folder: Path | None, *, trust_remote_code: bool
+) -> tuple[Maker, Maker]:
+    """Return what builds the model, with its weights if it has a folder, and without."""
+    make = partial(chosen.make, trust_remote_code=trust_remote_code)
+
+    def construct() -> nn.Module:
+        return make() if folder is None else _load(chosen, folder)
+
+    def construct_empty() -> nn.Module:
+        own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
+        return own.make(trust_remote_code=trust_remote_code)
+
+    return construct, construct_empty
+
+
+def _deferred(whole: Callable[[], ModelSource]) -> tuple[Maker, Maker]:
+    """Return what builds the model once transformers has made the source; most never do."""
+    return lambda: whole().construct(), lambda: whole().construct_empty()
+
+
+def _heads(kind: str) -> Mapping[str, list[str]]:
+    row = type_row(kind)
+    return {} if row is None else row.heads
 
 
 def _skeleton(target: str, construct: Callable[[], nn.Module]) -> nn.Module:
@@ -281,6 +317,8 @@ def _skeleton(target: str, construct: Callable[[], nn.Module]) -> nn.Module:
         InputError: The constructor refuses, or the model holds large tables beside its parameters,
             such as a mask of all positions.
     """
+    import torch
+
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             skeleton = construct()
@@ -315,4 +353,6 @@ def _from_factory(
         raise InputError(
             "--set changes a configuration, but a factory has none; change the factory instead."
         )
+    from rksp.models.given import factory_source  # torch
+
     return factory_source(target, task=task, seed=common["seed"], max_params=common["max_params"])

@@ -10,11 +10,12 @@ from rksp.ground.errors import InputError
 from rksp.models.config_guard import acts, read_config
 from rksp.models.configuration import (
     ALIASES,
+    declared_config,
     known_settings,
     known_type,
     make_config,
-    model_types,
     other_names,
+    types_for,
 )
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.overrides import close, dropouts, is_setting
@@ -75,7 +76,8 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
         settings, folder = _stored(target, allow_hub)
         if settings is None:
             return None
-        config = make_config(target, known_type(target, settings, needs_code=False)[0])
+        settings, _ = known_type(target, settings, needs_code=False)
+        config = declared_config(settings) or make_config(target, settings)
     except (InputError, *refusals()):
         return None
     known = known_settings(config).items()
@@ -97,5 +99,5 @@ def _stored(target: str, allow_hub: bool) -> tuple[dict[str, object] | None, Pat
         return read_config(path / "config.json")[0], path
     if path.is_file():
         return read_config(path)[0], None
-    is_type = target in ALIASES or target in model_types()
+    is_type = target in ALIASES or target in types_for(target)
     return ({"model_type": target} if is_type else None), None

@@ -7,21 +7,19 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import nn
-
-from rksp.batch import Batch
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
-from rksp.models.checkpoint import check_finite
+from rksp.models.heads import Task as Task
 from rksp.models.refusals import refusals, refused
 
+if TYPE_CHECKING:  # a configuration is described without torch
+    from torch import nn
+
+    from rksp.batch import Batch
+
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory", "module"]
-Task = Literal[
-    "causal-lm", "masked-lm", "seq2seq", "image-classification", "text-classification", "other"
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +89,10 @@ class ModelSource:
             InputError: The model is too large for memory, the configuration is inconsistent, or
                 weights hold NaN or do not fit.
         """
+        import torch
+
+        from rksp.models.checkpoint import check_finite
+
         self.check_size()
         seed = self.seed if seed is None else seed
         if self.again is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
@@ -250,6 +251,7 @@ OPTIMIZERS: tuple[OptimizerSpec, ...] = (
 )
 
 
+@cache
 def optimizer_spec(name: str) -> OptimizerSpec:
     """Return the table's row for a recipe's optimizer."""
     return next(spec for spec in OPTIMIZERS if spec.name == name)

@@ -58,6 +58,8 @@ def _modules(*rooms: str) -> str:
     return f"import {', '.join(names)}"
 
 
+_SCORED = ("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero")
+
 # Name → (code, what it must not load); from light to heavy, because they share a process.
 STEPS = {
     "rksp": ("import rksp, rksp.cli", HEAVY | {"numpy"}),
@@ -74,14 +76,10 @@ STEPS = {
     "rksp report": (_command("report", "r.json", "--format", "html"), HEAVY - {"scipy"}),
     "rksp diff": (_command("diff", "r.json", "r.json"), HEAVY - {"scipy"}),
     "rksp schema": (_command("schema"), HEAVY - {"scipy"}),
+    "the score of a configuration": (_command(*_SCORED), HEAVY - {"scipy"}),
+    "the score of a config.json": (_command("score", "c.json", *_SCORED[2:]), HEAVY - {"scipy"}),
     "a kernel": ("from rksp.kernels import row_cosine", {"triton", "transformers"}),
-    "the score of a configuration": (
-        _command("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero"),
-        {"rksp.assessment.measuring"},
-    ),
 }
-# The table of names is a modeling file by name only.
-_NO_MODELS = {"transformers.models.auto.modeling_auto", "transformers.modeling_rope_utils"}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +87,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str
     """Step → what it loaded, and the error it ended with."""
     folder: Path = tmp_path_factory.mktemp("light")
     (folder / "r.json").write_text(scored(3.0).to_json())
+    (folder / "c.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     steps = [(name, code) for name, (code, _) in STEPS.items()]
     done = subprocess.run(
         [sys.executable, "-P", "-c", _DRIVER],
@@ -106,11 +105,6 @@ def test_a_light_step_loads_nothing_heavy(loaded, step: str) -> None:
     modules, error = loaded[step]
     assert error == ""
     assert STEPS[step][1] & set(modules) == set()
-
-
-def test_the_score_of_a_configuration_loads_no_modeling_file(loaded) -> None:
-    modules, _ = loaded["the score of a configuration"]
-    assert {name for name in modules if ".modeling_" in name} <= _NO_MODELS
 
 
 def test_that_check_can_fail(loaded) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from rksp.ground.flags import flags_of
 from rksp.ground.text import short
@@ -41,15 +42,23 @@ def flag_of(name: str) -> str:
 
 def is_used(name: str, values: Mapping[str, object]) -> bool:
     """Return True if a field has an effect in this recipe; β₂ of plain SGD has none."""
-    spec, schedule = optimizer_spec(str(values["optimizer"])), values["schedule"]
+    if name in ("learning_rate", "decay_steps") and values[name] is not None:
+        return True
+    return _is_used(name, str(values["optimizer"]), str(values["schedule"]))
+
+
+@cache
+def _is_used(name: str, optimizer: str, schedule: str) -> bool:
+    """Return True if a field that has no value of its own has an effect."""
+    spec = optimizer_spec(optimizer)
     meanings = {
-        "learning_rate": values["learning_rate"] is not None,
+        "learning_rate": False,
         "momentum": spec.family == "plain",
         "adam_beta1": spec.follow_adam != "none" or spec.family == "sign-like",
         "adam_beta2": spec.follow_adam != "none" or spec.family == "sign-like",
         "adam_epsilon": spec.follow_adam != "none",
         "min_lr_ratio": schedule != "constant",
-        "decay_steps": values["decay_steps"] is not None or schedule == "wsd",
+        "decay_steps": schedule == "wsd",
         "decay_shape": schedule == "wsd",
         "decay_power": schedule == "polynomial",
         "decay_milestones": schedule == "step",
@@ -76,7 +85,12 @@ def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Orig
 
 def left_out(name: str, values: Mapping[str, object]) -> Origin:
     """Return the origin of an undecided field: assumed, unless the field then has no effect."""
-    if not is_used(name, values) and name != "learning_rate":
+    return _left_out(name, is_used(name, values))
+
+
+@cache
+def _left_out(name: str, is_used: bool) -> Origin:
+    if not is_used and name != "learning_rate":
         return Origin(kind=OriginKind.UNASKED, text="no effect in this recipe")
     plain = {
         "gradient_accumulation_steps": "the batch is not divided by default",
@@ -125,8 +139,9 @@ def assumptions(recipe: Recipe, origins: Mapping[str, Origin]) -> dict[str, str]
     What moves the verdict most comes first.
     """
     rests: dict[str, list[str]] = {}
+    values = dict(recipe)
     for name, origin in origins.items():
-        if origin.kind is OriginKind.ASSUMED and is_used(name, dict(recipe)):
+        if origin.kind is OriginKind.ASSUMED and is_used(name, values):
             for root in origin.assumes:
                 rests.setdefault(root, []).append(name)
     said: set[str] = set()

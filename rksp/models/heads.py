@@ -1,0 +1,197 @@
+"""Decide which class of transformers a configuration is built as, from names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rksp.ground.errors import InputError
+
+Task = Literal[
+    "causal-lm", "masked-lm", "seq2seq", "image-classification", "text-classification", "other"
+]
+# Model type → head → names of the classes that have it, the default one first.
+Heads = Callable[[str], Mapping[str, Sequence[str]]]
+
+# Task → (table of transformers, its auto class, endings of architecture names). The order decides
+# for a type in several tables: BERT is first of all a masked model and BART an encoder–decoder,
+# although transformers builds causal language models from both.
+_TABLES: dict[Task, tuple[str, str, tuple[str, ...]]] = {
+    "seq2seq": (
+        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+        "AutoModelForSeq2SeqLM",
+        (),
+    ),
+    "masked-lm": ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM", ("ForMaskedLM",)),
+    "causal-lm": (
+        "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+        "AutoModelForCausalLM",
+        ("ForCausalLM", "LMHeadModel"),
+    ),
+    "image-classification": (
+        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+        "AutoModelForImageClassification",
+        ("ForImageClassification",),
+    ),
+    "text-classification": (
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        "AutoModelForSequenceClassification",
+        ("ForSequenceClassification",),
+    ),
+}
+_OTHER_HEADS = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+# The heads that are no task: the model without a head, and one of text beside other inputs.
+_BASE, _WHOLE = "base", "whole"
+_AUTO: dict[str, str] = {
+    **{task: auto for task, (_, auto, _) in _TABLES.items()},
+    _BASE: "AutoModel",
+    _WHOLE: "AutoModelForImageTextToText",
+}
+MAPPINGS: dict[str, str] = {
+    **{task: table for task, (table, _, _) in _TABLES.items()},
+    _BASE: "MODEL_MAPPING_NAMES",
+    _WHOLE: "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A class of transformers by name.
+
+    Attributes:
+        auto: Name of the auto class that builds it.
+        name: Its own name.
+        config: The configuration, or the part of it that is built.
+        task: What the model predicts.
+        notes: What the user should know about the choice, a sentence each.
+    """
+
+    auto: str
+    name: str
+    config: object
+    task: Task
+    notes: tuple[str, ...] = ()
+
+
+def choose(
+    target: str,
+    config: object,
+    architectures: object,
+    heads: Heads,
+    task: Task | None = None,
+    *,
+    has_weights: bool = False,
+) -> Choice:
+    """Choose a class: the configuration's own architecture, else by `_TABLES`, else the base.
+
+    Args:
+        target: The target, for messages.
+        config: The configuration.
+        architectures: The configuration's own list, of which only known names count.
+        heads: Says which classes a model type has.
+        task: The task that the user asks for; the model type must have it.
+        has_weights: Whether trained weights come with it, all of which the class must take.
+
+    Returns:
+        The class with its notes.
+
+    Raises:
+        InputError: transformers has no class for this type (and task).
+    """
+    kind = config.model_type
+    own = heads(kind)
+    known: list[Task] = [name for name in _TABLES if name in own]
+    notes: tuple[str, ...] = ()
+    if task is not None and task != "other":
+        if task not in known:
+            raise InputError(
+                f"{target} is of model type {kind}, which has no {task} form; "
+                f"it has {', '.join(known) or 'none of the known forms'}."
+            )
+        chosen = task
+    else:
+        chosen = _by_architecture(architectures, known, own)
+        if chosen is None and known and task != "other" and not _is_base(architectures, own):
+            chosen = known[0]
+    if chosen is not None and task is None and (head := _other_head(architectures)) is not None:
+        if has_weights:
+            notes = (f"Only the model below {head} is scored: rksp has no task for that head.",)
+            return _chosen(heads, _BASE, config, "other", notes)
+        notes = (f"{head} is scored with a head for {chosen}: rksp has no task for its own head.",)
+    if chosen is not None:
+        return _chosen(heads, chosen, config, chosen, notes)
+    text = getattr(config, "text_config", None)
+    text_type = getattr(text, "model_type", None)
+    if text_type is not None and "causal-lm" in heads(text_type):
+        notes = (f"Only the text model ({text_type}) of {kind} is scored.",)
+        return _chosen(heads, "causal-lm", text, "causal-lm", notes)
+    if _WHOLE in own:
+        notes = (f"{kind} is scored on text alone; its other inputs are not used.",)
+        return _chosen(heads, _WHOLE, config, "causal-lm", notes)
+    if (tower := _text_tower(config)) is not None:
+        return _of_two_towers(target, config, tower, known, heads)
+    if _BASE in own:
+        return _chosen(heads, _BASE, config, "other", notes)
+    if getattr(config, "auto_map", None):
+        return _chosen(heads, "causal-lm", config, "causal-lm", notes)
+    raise InputError(f"{target} is of model type {kind}, for which transformers has no model.")
+
+
+def _by_architecture(
+    architectures: object, known: Sequence[Task], own: Mapping[str, Sequence[str]]
+) -> Task | None:
+    for name in architectures if isinstance(architectures, list) else []:
+        for task in known:
+            if name in own[task] or any(str(name).endswith(end) for end in _TABLES[task][2]):
+                return task
+    return None
+
+
+def _other_head(architectures: object) -> str | None:
+    """Return the class name of a text head that is not in `_TABLES`, or None."""
+    names = architectures if isinstance(architectures, list) else []
+    return next((name for name in names if str(name).endswith(_OTHER_HEADS)), None)
+
+
+def _text_tower(config: object) -> object | None:
+    """Return the text part of a configuration that also has an image or audio part."""
+    others = ("vision_config", "audio_config")
+    has_other = any(getattr(config, name, None) is not None for name in others)
+    return getattr(config, "text_config", None) if has_other else None
+
+
+def _of_two_towers(
+    target: str, config: object, text: object, known: Sequence[Task], heads: Heads
+) -> Choice:
+    """Choose the text tower alone, because a model that compares two towers has no own loss."""
+    images = "; --task image-classification scores the image tower" if known else ""
+    if _BASE not in heads(text.model_type):
+        raise InputError(
+            f"{target} is of model type {config.model_type}, which compares two towers, and "
+            f"transformers cannot build its text tower ({text.model_type}) alone{images}."
+        )
+    notes = (f"Only the text tower ({text.model_type}) of {config.model_type} is scored{images}.",)
+    return _chosen(heads, _BASE, text, "other", notes)
+
+
+def _is_base(architectures: object, own: Mapping[str, Sequence[str]]) -> bool:
+    """Tell whether the configuration is of a model without a head, such as `BertModel`."""
+    classes = own.get(_BASE, ())
+    return (
+        isinstance(architectures, list)
+        and bool(architectures)
+        and all(name in classes for name in architectures)
+    )
+
+
+def _chosen(heads: Heads, head: str, config: object, task: Task, notes: tuple[str, ...]) -> Choice:
+    if getattr(config, "architectures", None) is None:
+        config.architectures = []  # transformers iterates over it where a type has two classes
+    names = heads(config.model_type).get(head) or (_AUTO[head],)
+    return Choice(auto=_AUTO[head], name=names[0], config=config, task=task, notes=notes)
