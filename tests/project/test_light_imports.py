@@ -91,7 +91,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str
     steps = [(name, code) for name, (code, _) in STEPS.items()]
     done = subprocess.run(
         [sys.executable, "-P", "-c", _DRIVER],
-        input=json.dumps([*steps, ("control", "import rksp.assessment.report")]),
+        input=json.dumps([*steps, ("control", "import rksp.assessment.measuring")]),
         capture_output=True,
         text=True,
         check=True,
@@ -109,5 +109,5 @@ def test_a_light_step_loads_nothing_heavy(loaded, step: str) -> None:
 
 def test_that_check_can_fail(loaded) -> None:
     modules, _ = loaded["control"]
-    assert "rksp.assessment.report" in modules
+    assert "rksp.assessment.measuring" in modules
     assert "torch" in loaded["a kernel"][0]
