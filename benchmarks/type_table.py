@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,7 @@ TABLE = Path(type_table.__file__).with_name(type_table.FILE)
 _DEPTH = 48  # to which a pattern of layers is seen
 _READERS = ("models/declared.py", "checks")
 _WORD = re.compile(r'"([a-z][a-z0-9_]*)"')
+_TAKEN = re.compile(r"""kwargs(?:\.\w+\(|\[)\s*["'](\w+)["']|["'](\w+)["'] (?:not )?in kwargs""")
 Seen = Mapping[str, tuple[object, Mapping[str, object] | None]]  # name → new value, what followed
 _UNSTORED = ("transformers_version", "_name_or_path", "model_type")
 
@@ -256,6 +258,7 @@ def write(found: Mapping[str, tuple[dict[str, object], Seen]]) -> None:
         "transformers": transformers.__version__,
         "settings": shared,
         "generation": sorted(GenerationConfig._get_default_generation_params()),
+        "interpreted": interpreted_names(),
     }
     lines = [f"\t{compact(head)}"]
     for kind, (row, _) in sorted(found.items()):
@@ -266,6 +269,12 @@ def write(found: Mapping[str, tuple[dict[str, object], Seen]]) -> None:
         lines.append(f"{kind}\t{compact(kept)}")
     TABLE.write_text("\n".join(lines) + "\n", "utf-8")
     type_table.forget()
+
+
+def interpreted_names() -> list[str]:
+    """Return the settings that some type interprets without naming them: arguments it takes out."""
+    files = Path(find_spec("transformers").origin).parent.glob("models/*/configuration_*.py")
+    return sorted({a or b for file in files for a, b in _TAKEN.findall(file.read_text())})
 
 
 def compact(value: object) -> str:

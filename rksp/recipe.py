@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -37,6 +38,12 @@ Objective = Literal[
 ]
 
 _LATE = 0.1  # of the run: what the final loss is averaged over (`rksp.outcome`)
+_SCHEDULE = frozenset(
+    {
+        *("schedule", "max_steps", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_shape"),
+        *("decay_power", "decay_milestones", "decay_factor"),
+    }
+)
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
@@ -291,13 +298,22 @@ class Recipe(BaseModel):
         1 for a constant schedule, 0.1 for a cosine that falls to a tenth, 0.55 for a wsd that falls
         to it over the last tenth. It changes little where the decay changes by a few steps.
         """
-        span = self.max_steps * _LATE
-        count = min(math.ceil(span), _LATE_POINTS)
-        steps = (self.max_steps - span * (i + 0.5) / count for i in range(count))
-        reached = min(1.0, self.max_steps / self.warmup_steps) if self.warmup_steps else 1.0
-        return sum(map(self._share, steps)) / count / reached
+        names = (name for name in type(self).model_fields if name in _SCHEDULE)
+        return _late_share(tuple((name, getattr(self, name)) for name in names))
 
     def _share(self, step: float) -> float:
         if step < self.warmup_steps:
             return step / self.warmup_steps
         return self.share_after_warmup(step)
+
+
+@lru_cache(maxsize=4096)
+def _late_share(schedule: tuple[tuple[str, object], ...]) -> float:
+    """Compute `Recipe.late_share`; recipes of a grid that differ in their rates share it."""
+    recipe = Recipe.model_construct(**dict(schedule))
+    span = recipe.max_steps * _LATE
+    count = min(math.ceil(span), _LATE_POINTS)
+    steps = (recipe.max_steps - span * (i + 0.5) / count for i in range(count))
+    warmup = recipe.warmup_steps
+    reached = min(1.0, recipe.max_steps / warmup) if warmup else 1.0
+    return sum(map(recipe._share, steps)) / count / reached

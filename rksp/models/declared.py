@@ -66,10 +66,13 @@ class Declared:
         self.task = task or ""
         name = "vision_config" if self.task == "image-classification" else "text_config"
         self.part = setting(config, name) or config
+        self._found: dict[tuple[str, ...], object] = {}
 
     def get(self, *names: str) -> object | None:
         """Return the first of these settings that the configuration or its part has."""
-        return _first((self.config, self.part), names)
+        if names not in self._found:
+            self._found[names] = _first((self.config, self.part), names)
+        return self._found[names]
 
     def declares(self, name: str) -> bool:
         """Return True if the configuration or its part has a setting, be it one by layer."""

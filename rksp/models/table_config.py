@@ -138,7 +138,7 @@ def _is_sure(row: TypeRow, name: str, value: object, default: object) -> bool:
     """Tell whether transformers stores this value as it is and changes nothing else."""
     if default is _MISSING:
         is_stored = isinstance(value, _PLAIN) or _is_list(value)
-        return is_stored and name not in _INTERPRETED
+        return is_stored and name not in _INTERPRETED and name not in common().interpreted
     if name == "architectures":
         return value is None or _is_list(value)
     if name in row.unsure:

@@ -49,11 +49,13 @@ class Common:
         transformers: The release that the table was made with.
         settings: Settings that nearly every type has, with their values.
         generation: Settings of text generation, which a configuration drops.
+        interpreted: Settings that some type takes for others without naming them.
     """
 
     transformers: str
     settings: Mapping[str, object]
     generation: tuple[str, ...]
+    interpreted: tuple[str, ...]
 
 
 @cache

@@ -47,7 +47,8 @@ class RiskGate:
         target: The model, unless trials name it.
         overrides: Settings of the model that no trial varies.
         recipe: Fields of the recipe that no trial varies.
-        options: Evidence, states and the bar (`threshold`).
+        options: Evidence, states and the bar (`threshold`); by default the evidence is the
+            configuration, which costs milliseconds a trial.
         ignore: Parameters that are neither recipe nor model.
         keep: The number of models held in memory at once.
         profiles: The number of profiles made so far.
@@ -56,7 +57,7 @@ class RiskGate:
     target: str | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
     recipe: Mapping[str, object] = field(default_factory=dict)
-    options: Options = field(default_factory=Options)
+    options: Options = field(default_factory=lambda: Options(evidence="config"))
     ignore: tuple[str, ...] = ()
     keep: int = 2
     profiles: int = 0
@@ -75,7 +76,11 @@ class RiskGate:
         cell = make_cell(base, point, "the trial")
         options = self.options
         evaluation = judge(
-            self._of(cell), cell.recipe, threshold=options.threshold, risk=options.risk
+            self._of(cell),
+            cell.recipe,
+            threshold=options.threshold,
+            risk=options.risk,
+            with_details=False,
         )
         risk = evaluation.risk
         if risk is None:
