@@ -108,8 +108,9 @@ CHECKS = (
             f"and reward losses it is {_PREFERENCE:g}, or {_PREFERENCE_ADAPTERS:g} for adapters. "
             f"Full fine-tuning multiplies it by √(tokens a step / {_BATCH_TOKENS:,}) above that "
             "batch. Lion's limit is a third. Where the model of fine-tuning answers, RKSP501 "
-            "judges adapters and encoders by its rates instead: its ladders show them fail. They show no "
-            "failure of other weights, so there the limit stands, also below the model's ceiling."
+            "judges adapters and encoders by its rates instead: its ladders show them fail. They "
+            "show no failure of other weights, so there the limit stands, also below the model's "
+            "ceiling."
         ),
         why=(
             "Trained weights lie in a minimum. A large step leaves it, and the model forgets "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
 
+import rksp
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
@@ -90,6 +92,15 @@ def test_what_no_run_has_is_not_told(more, reason):
     said = answer(**{"config": LLAMA, "rate": 1e-5} | more)
     assert said.verdict == "cannot tell" and said.start_here is None and said.curve == []
     assert said.reasons[0].startswith("trained weights: ") and reason in "; ".join(said.reasons)
+
+
+def test_a_partly_frozen_model_is_not_told():
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=640, n_head=2, vocab_size=256))
+    whole = rksp.score(model, lr=2e-5, is_pretrained=True, evidence="config")
+    model.transformer.h[0].requires_grad_(False)
+    frozen = rksp.score(model, lr=2e-5, is_pretrained=True, evidence="config")
+    assert whole.rates() and not frozen.rates()
+    assert "not some layers" in frozen.reasons[0]
 
 
 def test_only_adapters_say_where_they_forget():
