@@ -176,7 +176,7 @@ def _assess(
     if seen is None:
         features, broken = extract(), None
     else:
-        from rksp.assessment.measured import doubts_of, loss_doubts, measured_inputs, not_finite
+        from rksp.assessment.measured import doubts_of, measured_inputs, not_finite
 
         features = extract(seen.forward, seen.spectra, response)
         broken = not_finite(seen, response)
@@ -194,7 +194,7 @@ def _assess(
             steps=steps,
             learning_rate=rate,
             **bars,
-            doubts=untuned(recipe) if seen is None else [*untuned(recipe), *loss_doubts(seen)],
+            doubts=_tuning_doubts(evidence, recipe),
         )
     if seen is None:
         inputs = declared_inputs(evidence.declared, recipe)
@@ -212,3 +212,18 @@ def _assess(
         doubts=doubts,
         with_curve=with_curve,
     )
+
+
+def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
+    """Return what no run of fine-tuning has and its model does not know by name, as clauses."""
+    doubts, model = untuned(recipe), evidence.source.model
+    if evidence.profile is not None:
+        from rksp.assessment.measured import loss_doubts
+
+        doubts += loss_doubts(evidence.profile)
+    if model is not None and recipe.peft == "none":
+        from rksp.models.module_facts import is_partly_frozen
+
+        if is_partly_frozen(model):
+            doubts.append("the runs of fine-tuning train all weights or adapters, not some layers")
+    return doubts

@@ -65,8 +65,7 @@ def _limit(evidence: CheckEvidence) -> float | None:
     else:
         limit = _PREFERENCE if is_preference else _whole(evidence)
         limit *= max(1.0, math.sqrt(evidence.tokens / _BATCH_TOKENS))
-    limit = limit / 3 if family == "sign-like" else limit
-    return max(limit, evidence.start_here or 0.0) if is_answered else limit
+    return limit / 3 if family == "sign-like" else limit
 
 
 def _whole(evidence: CheckEvidence) -> float:
@@ -108,7 +107,10 @@ CHECKS = (
             "adapters. For preference "
             f"and reward losses it is {_PREFERENCE:g}, or {_PREFERENCE_ADAPTERS:g} for adapters. "
             f"Full fine-tuning multiplies it by √(tokens a step / {_BATCH_TOKENS:,}) above that "
-            "batch. Lion's limit is a third."
+            "batch. Lion's limit is a third. Where the model of fine-tuning answers, RKSP501 "
+            "judges adapters and encoders by its rates instead: its ladders show them fail. They "
+            "show no failure of other weights, so there the limit stands, also below the model's "
+            "ceiling."
         ),
         why=(
             "Trained weights lie in a minimum. A large step leaves it, and the model forgets "

@@ -152,7 +152,8 @@ CHECKS = (
         ),
         why=(
             "Above the edge training fails, or a lower learning rate trains better. Both numbers "
-            "come from the model of the edge; its card states how accurate it is. The other "
+            "come from the model of the edge, or of fine-tuning where the weights are trained; its "
+            "card states how accurate it is. The other "
             "checks do not depend on it."
         ),
         source="measured on our runs (rksp lab) and on public ladders of learning rates",

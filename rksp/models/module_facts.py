@@ -34,13 +34,18 @@ def trained_share(model: nn.Module) -> float:
     return sum(size for size, is_trained in sizes if is_trained) / sum(size for size, _ in sizes)
 
 
+def is_partly_frozen(model: nn.Module) -> bool:
+    """Tell whether more than a tenth of the parameters are not trained."""
+    return trained_share(model) < _MOSTLY
+
+
 def is_trained(model: nn.Module, config: object | None) -> bool:
     """Tell whether weights were trained before.
 
     Gains of norms start as one constant and differ after training. Where no norm has gains, the
     name that a configuration was loaded under decides. A mostly frozen model was trained.
     """
-    if trained_share(model) < _MOSTLY:
+    if is_partly_frozen(model):
         return True
     gains = [gain for module in model.modules() if (gain := _gain(module)) is not None]
     if gains:

@@ -10,39 +10,47 @@ from support.commands import left_with
 from transformers import AutoModelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import rksp
-from rksp.assessment.model_choice import TRAINED
 from rksp.grid.cell import Options
 from rksp.grid.sweepers.gate import RiskGate
 
-SIZES = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 256, "n_positions": 64}
+SMALL = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 256, "n_positions": 64}
+SIZES = SMALL | {"n_embd": 640}  # ten million parameters, as few as the data let one judge
 SETTINGS = [f"--set={name}={value}" for name, value in SIZES.items()]
 NUMBERS = (
     *("probability_failed", "probability_failed_low", "probability_failed_high", "start_here"),
     *("start_excess", "start_failed", "likely_edge", "do_not_exceed", "expected_excess"),
 )
+RATES = ("start_here", "likely_edge", "do_not_exceed", "probability_failed")
 SHORT = ("--sequence-length", "64", "--snapshots", "128")
 TIERS = ("config", "forward", "response")
 
 
+def saved(folder, make, sizes) -> str:
+    torch.manual_seed(0)
+    make(GPT2Config(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=1)).save_pretrained(
+        folder
+    )
+    return str(folder)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("weights")
-    torch.manual_seed(0)
-    GPT2LMHeadModel(GPT2Config(**SIZES)).save_pretrained(folder)
-    return folder
+    return saved(tmp_path_factory.mktemp("weights"), GPT2LMHeadModel, SIZES)
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("head")
-    config = GPT2Config(**SIZES, pad_token_id=0)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
-    return folder
+    make = AutoModelForSequenceClassification.from_config
+    return saved(tmp_path_factory.mktemp("head"), make, SIZES)
 
 
 def scored(capsys, *arguments: str) -> dict:
     left_with(["score", *arguments, *SHORT, "--exit-zero", "--format", "json"])
     return json.loads(capsys.readouterr().out)
+
+
+def risk_of(report: dict) -> dict:
+    return report["seeds"][0]["risk"]
 
 
 def is_untold(risk: dict) -> bool:
@@ -51,92 +59,119 @@ def is_untold(risk: dict) -> bool:
     return risk["verdict"] == "cannot tell" and blank and risk["curve"] == []
 
 
-@pytest.mark.parametrize("evidence", TIERS)
-def test_a_checkpoint_cannot_be_told(checkpoint, evidence, capsys):
-    report = scored(capsys, str(checkpoint), "--lr", "2e-5", "--evidence", evidence)
-    risk = report["seeds"][0]["risk"]
-    assert is_untold(risk) and risk["reasons"][0] == TRAINED
+def is_tuned(risk: dict) -> bool:
+    """Whether the model of fine-tuning answers."""
+    return risk["answered_by"] == "fine-tuning" and None not in [risk[name] for name in RATES]
 
 
-@pytest.mark.parametrize("evidence", TIERS)
-def test_a_head_on_stored_weights_cannot_be_told(classifier, evidence, capsys):
-    report = scored(capsys, str(classifier), "--lr", "2e-5", "--evidence", evidence)
-    assert is_untold(report["seeds"][0]["risk"])
+@pytest.mark.parametrize("more", [(), ("--peft", "lora", "--lora-rank", "8")], ids=["all", "lora"])
+def test_every_tier_and_python_give_a_checkpoint_one_answer(checkpoint, more, capsys):
+    risks = [
+        risk_of(scored(capsys, checkpoint, "--lr", "2e-5", *more, "--evidence", evidence))
+        for evidence in TIERS
+    ]
+    recipe = {"peft": "lora", "lora_rank": 8} if more else {}
+    found = rksp.score(checkpoint, lr=2e-5, recipe=recipe, evidence="config")
+    assert all(map(is_tuned, risks)) and found.answered_by == "fine-tuning"
+    for name in RATES:
+        assert {risk[name] for risk in risks} == {getattr(found, name)}
 
 
-@pytest.mark.parametrize("evidence", TIERS)
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("--peft", "lora", "--lora-rank", "8"),
-        ("--objective", "dpo"),
-        ("--objective", "grpo"),
-        ("--objective", "distillation"),
-    ],
-    ids=lambda more: more[1],
-)
-def test_adapters_and_unseen_objectives_cannot_be_told(evidence, more, capsys):
-    report = scored(capsys, "gpt2", *SETTINGS, "--lr", "1e-4", *more, "--evidence", evidence)
-    risk = report["seeds"][0]["risk"]
-    assert is_untold(risk)
-    assert (risk["reasons"][0] == TRAINED) is (more[1] != "distillation")
+def test_a_head_on_stored_weights_is_answered(classifier, capsys):
+    risks = [
+        risk_of(scored(capsys, classifier, "--lr", "2e-5", "--evidence", evidence))
+        for evidence in ("config", "response")
+    ]
+    assert all(map(is_tuned, risks)) and risks[0]["start_here"] == risks[1]["start_here"]
 
 
 @pytest.mark.parametrize("evidence", ["config", "response"])
-def test_random_weights_are_answered(evidence, capsys):
+@pytest.mark.parametrize("objective", ["dpo", "grpo", "distillation"])
+def test_unseen_objectives_cannot_be_told(evidence, objective, capsys):
+    more = ("--objective", objective, "--evidence", evidence)
+    assert is_untold(risk_of(scored(capsys, "gpt2", *SETTINGS, "--lr", "1e-4", *more)))
+
+
+@pytest.mark.parametrize("evidence", ["config", "response"])
+def test_random_weights_are_answered_by_their_own_model(evidence, capsys):
     report = scored(capsys, "gpt2", *SETTINGS, "--lr", "1e-4", "--evidence", evidence)
-    risk = report["seeds"][0]["risk"]
-    assert not is_untold(risk) and None not in [risk[name] for name in NUMBERS]
+    risk = risk_of(report)
+    assert None not in [risk[name] for name in NUMBERS]
+    assert risk["answered_by"] == "random initializations" and risk["forgets_from"] is None
 
 
-def test_the_usual_ceiling_is_still_known(checkpoint, capsys):
-    report = scored(capsys, str(checkpoint), "--lr", "2e-2", "--evidence", "config")
+def test_weights_far_smaller_than_those_of_the_data_cannot_be_told(tmp_path, capsys):
+    small = saved(tmp_path, GPT2LMHeadModel, SMALL)
+    risk = risk_of(scored(capsys, small, "--lr", "2e-5", "--evidence", "config"))
+    assert is_untold(risk) and "number of parameters" in risk["reasons"][0]
+    adapted = scored(capsys, small, "--lr", "2e-5", "--peft", "lora", "--evidence", "config")
+    assert is_tuned(risk_of(adapted))  # the size moves nothing there
+
+
+def test_without_a_rate_lora_stands_beside_all_weights(checkpoint, capsys):
+    report = scored(capsys, checkpoint, "--evidence", "config")
+    (beside,) = report["seeds"][0]["alternatives"]
+    lora = risk_of(scored(capsys, checkpoint, "--peft=lora", "--lora-rank=16", "--evidence=config"))
+    assert beside["start_here"] == lora["start_here"] != risk_of(report)["start_here"]
+    random = scored(capsys, "gpt2", *SETTINGS, "--evidence", "config")
+    assert random["seeds"][0]["alternatives"] == []
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_each_page_says_which_model_answers_and_where_lora_forgets(checkpoint, form, capsys):
+    given = ["score", checkpoint, "--evidence", "config", *SHORT, "--format", form]
+    left_with([*given, "--peft", "lora", "--lr", "1e-4"])
+    page = capsys.readouterr().out.lower()
+    assert "trained weights: the model of fine-tuning answers" in page and "forgetting: " in page
+    left_with(given)
+    assert "with lora adapters of rank 16: start here" in capsys.readouterr().out.lower()
+
+
+def test_the_usual_ceiling_of_decoders_is_still_known(checkpoint, capsys):
+    report = scored(capsys, checkpoint, "--lr", "2e-2", "--evidence", "config")
     finding = next(f for f in report["findings"] if f["code"] == "RKSP508")
     assert "Lower the learning rate to" in finding["fix"] and "2e-2" not in finding["fix"]
+    adapted = scored(capsys, checkpoint, "--lr", "2e-2", "--peft", "lora", "--evidence", "config")
+    codes = {finding["code"] for finding in adapted["findings"]}
+    assert "RKSP501" in codes and "RKSP508" not in codes
 
 
-@pytest.mark.parametrize("evidence", ["config", "response"])
-def test_python_cannot_tell_either(checkpoint, evidence):
-    found = rksp.score(str(checkpoint), lr=2e-5, evidence=evidence, states=128)
-    assert is_untold(found.report.seeds[0].risk.model_dump(mode="json"))
-    assert found.rates() == {} and found.probability_failed is None
+def test_python_answers_a_trained_module():
     tuned = rksp.score(
-        GPT2LMHeadModel(GPT2Config(**SIZES)),
-        lr=2e-5,
-        is_pretrained=True,
-        evidence=evidence,
-        states=128,
+        GPT2LMHeadModel(GPT2Config(**SIZES)), lr=2e-5, is_pretrained=True, evidence="config"
     )
-    assert is_untold(tuned.report.seeds[0].risk.model_dump(mode="json"))
+    assert tuned.answered_by == "fine-tuning" and set(tuned.rates()) < set(RATES)
 
 
-def test_a_grid_and_a_gate_cannot_tell_either(checkpoint, tmp_path, capsys):
+def test_a_grid_and_a_gate_give_the_same_answer(checkpoint, tmp_path, capsys):
     store = str(tmp_path / "grid.db")
-    grid = ["grid", str(checkpoint), "lr=2e-5,2e-3", "--evidence", "config", "-o", store]
-    left_with([*grid, "--format", "json"])
-    for cell in json.loads(capsys.readouterr().out)["cells"]:
-        assert cell["verdict"] == "cannot tell" and cell["reasons"].startswith(TRAINED)
-        assert cell["start_here"] is cell["probability_failed"] is None
-    look = RiskGate(target=str(checkpoint), options=Options(evidence="config")).look({"lr": 1e-3})
-    assert (look.verdict, look.prune, look.start_here) == ("cannot tell", False, None)
+    grid = ["grid", checkpoint, "lr=1e-6,2e-4,3e-2", "sequence-length=64", "--evidence", "config"]
+    left_with([*grid, "-o", store, "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    first = report["cells"][0]
+    score = risk_of(scored(capsys, checkpoint, "--lr", "2e-4", "--evidence", "config"))
+    assert first["learning_rate"] == 2e-4  # the nearest to the rate to start with
+    assert {name: first[name] for name in RATES} == {name: score[name] for name in RATES}
+    look = RiskGate(target=checkpoint, options=Options(evidence="config")).look({"lr": 2e-4})
+    assert (look.verdict, look.start_here) == (score["verdict"], score["start_here"])
 
 
-def test_a_run_file_with_adapters_cannot_be_told(tmp_path, capsys):
+def test_a_run_file_with_adapters_is_answered(tmp_path, capsys):
     file = tmp_path / "lora.yaml"
     file.write_text("learning_rate: 2.0e-4\nuse_peft: true\nlora_r: 8\nwarmup_ratio: 0.1\n")
-    more = ("--recipe", str(file), "--evidence", "config")
-    report = scored(capsys, "gpt2", *SETTINGS, *more)
-    assert report["recipe"]["peft"] == "lora"
-    assert is_untold(report["seeds"][0]["risk"])
+    report = scored(capsys, "gpt2", *SETTINGS, "--recipe", str(file), "--evidence", "config")
+    assert report["recipe"]["peft"] == "lora" and is_tuned(risk_of(report))
+    assert risk_of(report)["verdict"] == "ok"
 
 
 @pytest.mark.parametrize(
-    ("key", "is_trained"), [("model_name_or_path", True), ("config_name", False)]
+    ("key", "model"),
+    [("model_name_or_path", "fine-tuning"), ("config_name", "random initializations")],
 )
-def test_a_run_file_that_names_weights_cannot_be_told(tmp_path, key, is_trained, capsys):
+def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, capsys):
     file = tmp_path / "run.yaml"
     arguments = "learning_rate: 2.0e-5\nwarmup_ratio: 0.1\nper_device_train_batch_size: 8\n"
     file.write_text(f"{key}: gpt2\n{arguments}output_dir: out\nmax_steps: 500\n")
     for more in ((str(file),), ("gpt2", "--recipe", str(file))):
         report = scored(capsys, *more, "--evidence", "config")
-        assert is_untold(report["seeds"][0]["risk"]) is is_trained
+        assert risk_of(report)["answered_by"] == model

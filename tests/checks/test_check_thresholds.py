@@ -32,6 +32,7 @@ UNMEASURED = dict.fromkeys(("loss", "grad_norm", "grad_rms", "grad_max", "update
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "router_aux_loss_coef": 0.02}
 TRAINED_SLOWLY = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5}}
 TUNED_IN_FP16 = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5, "precision": "fp16"}}
+UNANSWERED = dict.fromkeys(("start_here", "do_not_exceed", "likely_edge"))
 ROTARY = {"max_position_embeddings": 131_072}
 UNWARMED = {"warmup_steps": 0, "learning_rate": 9e-5}
 
@@ -42,6 +43,7 @@ def tuned(facts: dict[str, object], **recipe: object) -> dict[str, object]:
         "facts": facts,
         "recipe": {"batch_size": 32, "sequence_length": 512} | recipe,
         "is_pretrained": True,
+        **UNANSWERED,
     }
 
 
@@ -461,9 +463,9 @@ CASES = {
         ),
     ),
     "fine-tuning-rate, adapters": (
-        healthy(recipe={"learning_rate": 5e-3, "peft": "lora"}),
+        healthy(recipe={"learning_rate": 5e-3, "peft": "lora"}, **UNANSWERED),
         Level.WARNING,
-        healthy(recipe={"learning_rate": 2e-4, "peft": "lora"}),
+        healthy(recipe={"learning_rate": 5e-3, "peft": "lora"}),  # its own model says its rates
     ),
     "fine-tuning-rate, preferences": (
         healthy(recipe={"learning_rate": 1e-4, "objective": "dpo"}, is_pretrained=True),

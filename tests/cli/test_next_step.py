@@ -119,7 +119,7 @@ def test_a_large_model_type_is_shrunk_without_the_settings_that_shrinking_refuse
 
 @pytest.mark.parametrize("rate", [[], ["--lr", "1e-4"]])
 def test_where_rksp_cannot_tell_it_proposes_no_rate_of_its_own(rate, tmp_path):
-    given = ["gpt2", *TINY, "--peft", "lora", "--evidence", "config", *rate]
+    given = ["gpt2", *TINY, "--objective", "grpo", "--evidence", "config", *rate]
     words, report = following(*given, cwd=tmp_path)
     assert report["risk_verdict"] == "cannot tell"
     assert words == ["the", "same", "command", "with", "-v"]

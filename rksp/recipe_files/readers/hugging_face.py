@@ -290,7 +290,6 @@ def _logged_adapters(draft: Draft) -> None:
             draft.put("lora_targets", modules, draft.get(f"{home}.target_modules"))
         if settings.get("task_type") == "SEQ_CLS":
             draft.put("objective", "classification", draft.get(f"{home}.task_type"))
-        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
         return
 
 

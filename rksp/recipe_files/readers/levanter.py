@@ -120,7 +120,6 @@ def _adapters(draft: Draft) -> None:
     draft.put("lora_rank", rank.value if rank is not None else 8, rank)
     alpha = draft.number("lora.alpha")
     draft.put("lora_alpha", alpha.value if alpha is not None else 8.0, alpha)
-    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _model(draft: Draft) -> None:

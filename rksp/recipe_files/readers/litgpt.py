@@ -80,7 +80,6 @@ def _lora(draft: Draft) -> None:
     on = tuple(part for part in parts if draft.true(f"lora_{part}") is not None)
     if on:
         draft.put("lora_targets", on, draft.get(f"lora_{on[0]}"))
-    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _model(draft: Draft) -> None:

@@ -18,7 +18,6 @@ def _factory(draft: Draft) -> None:
         return
     word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
     draft.put("peft", word, kind, bits)
-    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     if word == "other":
         return
     number(draft, "lora_rank", ["lora_rank"])

@@ -21,7 +21,6 @@ def _swift_adapters(draft: Draft) -> None:
         return
     is_four = bits is not None and bits.value == 4
     draft.put("peft", "qlora" if is_four else "lora" if "lora" in named else "other", kind, bits)
-    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     number(draft, "lora_rank", ["lora_rank"])
     draft.default("lora_rank", 8)
     number(draft, "lora_alpha", ["lora_alpha"])

@@ -85,7 +85,6 @@ def _adapters(draft: Draft) -> None:
         rank = draft.number("model.peft.lora_tuning.adapter_dim")
         if rank is not None:
             draft.put("lora_rank", rank.value, rank)
-        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
     start = draft.text("restore_from_path", "model.restore_from_path")
     if start is not None:
         draft.note(f"It starts from {start.value}, which rksp does not read.")

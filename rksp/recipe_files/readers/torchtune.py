@@ -78,7 +78,6 @@ def _adapters(draft: Draft) -> None:
         more = [name for found, names in others if found is not None for name in names]
         targets = (*(str(part) for part in modules.value), *more)
         draft.put("lora_targets", targets, modules, *(found for found, _ in others))
-    draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
 
 def _objective(draft: Draft) -> None:

@@ -222,7 +222,6 @@ def lora(
                 modules.value if isinstance(modules.value, list) else str(modules.value).split(",")
             )
             draft.put("lora_targets", tuple(str(part) for part in listed), modules)
-        draft.note("The run trains adapters, but rksp's estimate is for training all weights.")
 
     return step
 

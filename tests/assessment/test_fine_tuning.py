@@ -1,0 +1,128 @@
+"""The answer for trained weights: known rates, laws of the answer, and what is not answered."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import rksp
+from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.registry import run_checks
+from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+from rksp.documents.score import RiskAssessment
+from rksp.features import Tier
+from rksp.recipe import Recipe
+
+BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 30522}
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+}
+LORA = {"peft": "lora", "lora_rank": 16}
+CLASSES = {"task": "text-classification"}
+
+
+def answer(
+    config: dict, *, task: str = "causal-lm", rate: float | None = None, **recipe: object
+) -> RiskAssessment:
+    given = Recipe(learning_rate=rate, **recipe)
+    return assess_fine_tuning(
+        fine_tuning_inputs(config, task, None, given),
+        load_fine_tuning_model(),
+        Tier.CONFIG,
+        steps=given.max_steps,
+        learning_rate=rate,
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "usual"),
+    [
+        (LLAMA, LORA, 3e-4),
+        (LLAMA, LORA | {"peft": "qlora", "lora_rank": 64}, 3e-4),
+        (LLAMA | {"model_type": "stablelm"}, LORA, 3e-4),
+        (GPT2, LORA, 3e-4),
+        (LLAMA, {}, 2e-5),
+        (LLAMA | {"model_type": "mistral"}, {}, 2e-5),
+        (LLAMA | {"model_type": "gemma3_text"}, {}, 2e-5),
+        (BERT, CLASSES, 5e-5),
+        (BERT | {"model_type": "roberta"}, CLASSES, 5e-5),
+        (BERT | {"model_type": "distilbert"}, CLASSES, 5e-5),
+        (BERT, {"task": "masked-lm", "objective": "classification"}, 5e-5),
+    ],
+)
+def test_the_start_lies_within_a_decade_of_the_known_rate(config, more, usual):
+    said = answer(config, **more)
+    assert said.verdict == "ok" and usual / 10 < said.start_here < usual * 10
+    assert said.start_here <= said.do_not_exceed < said.likely_edge
+    assert answer(config, rate=usual, **more).verdict == "ok"
+
+
+@pytest.mark.parametrize("more", [LORA, {}], ids=["lora", "all"])
+def test_the_risk_rises_with_the_rate_as_the_curve_says(more):
+    rates = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
+    said = [answer(LLAMA, rate=rate, **more) for rate in rates]
+    risks = [found.probability_failed for found in said]
+    assert risks == sorted(risks) and said[-1].verdict == "risk"
+    chances = [point.probability for point in said[0].curve]
+    assert chances == sorted(chances) and chances[-1] > 0.9
+    assert all(point.low <= point.probability <= point.high for point in said[0].curve)
+    assert "times lower" in said[-1].counterfactual and said[0].counterfactual is None
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"objective": "dpo"}, "objective preference"),
+        ({"objective": "grpo"}, "objective rl"),
+        ({"objective": "mlm", "task": "masked-lm"}, "objective masked"),
+        ({"objective": "distillation"}, "objective distillation"),
+        ({"peft": "other"}, "method other"),
+        ({"optimizer": "lion"}, "optimizer lion"),
+        ({"task": "other", "config": {"model_type": "unheard-of"}}, "kind of model other"),
+    ],
+)
+def test_what_no_run_has_is_not_told(more, reason):
+    said = answer(**{"config": LLAMA, "rate": 1e-5} | more)
+    assert said.verdict == "cannot tell" and said.start_here is None and said.curve == []
+    assert said.reasons[0].startswith("trained weights: ") and reason in "; ".join(said.reasons)
+
+
+def test_a_partly_frozen_model_is_not_told():
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=640, n_head=2, vocab_size=256))
+    whole = rksp.score(model, lr=2e-5, is_pretrained=True, evidence="config")
+    model.transformer.h[0].requires_grad_(False)
+    frozen = rksp.score(model, lr=2e-5, is_pretrained=True, evidence="config")
+    assert whole.rates() and not frozen.rates()
+    assert "not some layers" in frozen.reasons[0]
+
+
+def test_only_adapters_say_where_they_forget():
+    said = answer(LLAMA, **LORA)
+    assert said.start_here < said.forgets_from < said.likely_edge
+    assert answer(LLAMA).forgets_from is None
+
+
+@pytest.mark.parametrize("width", [1024, 2048, 4096, 8192])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma", "mistral", "phi", "gpt2", "olmo2"])
+def test_no_check_complains_of_the_rate_to_start_with(family, width):
+    config = LLAMA | {"model_type": family, "hidden_size": width, "intermediate_size": 3 * width}
+    for more in (LORA, {}):
+        said = answer(config, **more)
+        evidence = CheckEvidence(
+            recipe=Recipe(learning_rate=said.start_here, warmup_steps=100, **more),
+            config=config,
+            task="causal-lm",
+            start_here=said.start_here,
+            do_not_exceed=said.do_not_exceed,
+            likely_edge=said.likely_edge,
+            is_pretrained=True,
+        )
+        found = {finding.code for finding in run_checks(evidence)}
+        assert not found & {"RKSP501", "RKSP502", "RKSP508"}
