@@ -21,7 +21,8 @@ SCHEMA = "rksp-collection-1"
 _MOST_UNPACKED = 4 * 2**30  # bytes; ours has 30 MB
 _UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, OSError, NotImplementedError)
 _DROPPED_BITS = 8  # of 23: keeps 1 part in 65,536; the zero byte compresses to nothing
-_READ = ("ladder", "spec", "learning_rate", "seconds", "loss", "grad_norm")
+_CURVES = ("loss", "grad_norm", "planned_steps")
+_READ = ("ladder", "spec", "learning_rate", "seconds", *_CURVES)
 
 
 def shipped_collection() -> Path:
@@ -50,7 +51,6 @@ def rows(
             "optimizer": ladder.spec.recipe.optimizer,
             "spec": json.dumps(ladder.spec.model_dump(mode="json"), sort_keys=True),
             "seed": ladder.spec.seed,
-            "planned_steps": ladder.spec.recipe.max_steps,
             "policy": judged.policy,
             "best_rate": judged.best_rate,
             "edge_low": low,
@@ -62,6 +62,7 @@ def rows(
                 shared
                 | {
                     "learning_rate": rate,
+                    "planned_steps": ladder.curves[index].planned_steps,
                     "outcome": str(judged.outcomes[index]),
                     "excess": judged.excess[index],
                     "seconds": ladder.seconds[index],
@@ -103,7 +104,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
     pa, parquet = _pyarrow()
     ladders: dict[str, LadderRun] = {}
     provenance: dict[str, str] = {}
-    for ladder, stored in _stored_ladders(sources):
+    for ladder, stored in stored_ladders(sources):
         if ladder.spec.id not in ladders:
             ladders[ladder.spec.id] = _shortened(ladder)
             provenance[ladder.spec.id] = stored
@@ -181,9 +182,9 @@ def _ladders(columns: dict[str, list]) -> list[LadderRun]:
                 rates=tuple(columns["learning_rate"][start:end]),
                 seconds=tuple(columns["seconds"][start:end]),
                 curves=tuple(
-                    Curves(loss=loss, grad_norm=norm, planned_steps=spec.recipe.max_steps)
-                    for loss, norm in zip(
-                        columns["loss"][start:end], columns["grad_norm"][start:end], strict=True
+                    Curves(loss=loss, grad_norm=norm, planned_steps=planned)
+                    for loss, norm, planned in zip(
+                        *(columns[name][start:end] for name in _CURVES), strict=True
                     )
                 ),
             )
@@ -191,7 +192,7 @@ def _ladders(columns: dict[str, list]) -> list[LadderRun]:
     return ladders
 
 
-def _stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
+def stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
     """Yield each ladder of every source with its provenance as JSON."""
     for source in sources:
         if not source.exists():

@@ -9,7 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rksp.errors import InputError, nearest
-from rksp.lab.plan import MOST_LADDERS, LadderSpec, Plan
+from rksp.lab.pairs import LadderPairs
+from rksp.lab.plan import MOST_LADDERS, LadderSpec, Plan, with_values
 from rksp.models.zoo import FAMILIES
 from rksp.recipe_files.document import parse_file
 from rksp.text import one_line
@@ -36,28 +37,23 @@ class LadderGrid(BaseModel):
         if math.prod(map(len, self.grid.values())) > MOST_LADDERS:
             raise InputError(f"The grid {self.name!r} has more than {MOST_LADDERS} ladders.")
         return [
-            LadderSpec.model_validate(self._fields(values))
+            LadderSpec.model_validate(with_values(self.base, zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
         ]
 
-    def _fields(self, values: tuple[object, ...]) -> dict[str, object]:
-        fields = {k: dict(v) if isinstance(v, dict) else v for k, v in self.base.items()}
-        for name, value in zip(self.grid, values, strict=True):
-            outer, _, inner = name.partition(".")
-            fields[outer] = {**(fields.get(outer) or {}), inner: value} if inner else value
-        return fields
+
+LadderPlan = Plan | LadderGrid | LadderPairs
 
 
-def read_ladder_plan(path: Path) -> Plan | LadderGrid:
-    """Read a plan of either design: one with a `grid` is a grid, any other is random.
+def read_ladder_plan(path: Path) -> LadderPlan:
+    """Read a plan: one with a `grid` is a grid, one with `levers` pairs, any other is random.
 
     Raises:
         InputError: The file is missing, is not a plan, or names an unknown family.
     """
     _, document, _ = parse_file(path)
-    is_grid = isinstance(document, dict) and "grid" in document
     try:
-        plan = (LadderGrid if is_grid else Plan).model_validate(document)
+        plan = _design(document).model_validate(document)
         ladders = plan.expand()
     except InputError:
         raise
@@ -74,3 +70,8 @@ def read_ladder_plan(path: Path) -> Plan | LadderGrid:
             f"The plan {path} names an unknown family {family!r}{nearest(family, FAMILIES)}"
         )
     return plan
+
+
+def _design(document: object) -> type[LadderPlan]:
+    keys = document if isinstance(document, dict) else ()
+    return LadderGrid if "grid" in keys else LadderPairs if "levers" in keys else Plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import numpy as np
@@ -36,7 +37,8 @@ class LadderSpec(BaseModel):
     """Everything that the runs of one ladder share, and the rates it starts from.
 
     A ladder is one model, task, seed and recipe at `count` rates, `step` decades apart from
-    `first_rate` up.
+    `first_rate` up. `interventions` are lines such as `kss:weight=0.1`, in the order in which they
+    act; a ladder without them is named as if the field did not exist.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +52,7 @@ class LadderSpec(BaseModel):
     first_rate: float = Field(gt=0, allow_inf_nan=False)
     count: int = Field(default=8, ge=2, le=1000)
     step: float = Field(default=0.5, gt=0, le=10)
+    interventions: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -61,6 +64,8 @@ class LadderSpec(BaseModel):
             for name, value in content["recipe"].items()
             if name in _FIRST_FIELDS or value != usual[name]
         }
+        if not self.interventions:
+            del content["interventions"]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -68,6 +73,17 @@ class LadderSpec(BaseModel):
     def rates(self) -> list[float]:
         """The starting rates, ascending, rounded to six digits so that they print exactly."""
         return [float(f"{self.first_rate * 10 ** (self.step * k):.6g}") for k in range(self.count)]
+
+
+def with_values(
+    base: Mapping[str, object], values: Iterable[tuple[str, object]]
+) -> dict[str, object]:
+    """Return fields of a `LadderSpec` with values set; `recipe.batch_size` reaches into a field."""
+    fields = {name: dict(v) if isinstance(v, Mapping) else v for name, v in base.items()}
+    for name, value in values:
+        outer, _, inner = name.partition(".")
+        fields[outer] = {**(fields.get(outer) or {}), inner: value} if inner else value
+    return fields
 
 
 class Plan(BaseModel):

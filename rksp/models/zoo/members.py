@@ -21,6 +21,8 @@ ZOO_FAMILIES: dict[str, dict[str, object]] = {
     "zoo_deepnorm": {"norm": "deepnorm"},
     "zoo_subln": {"norm": "subln"},
     "zoo_subln_gains": {"norm": "subln_gains"},
+    "zoo_branch": {"norm": "branch"},
+    "zoo_sandwich": {"norm": "sandwich"},
     "zoo_no_norm": {"norm": "none"},
     "zoo_qk_norm": {"norm": "rmsnorm", "qk_norm": True},
     "zoo_parallel": {"norm": "pre_ln", "parallel_blocks": True},
@@ -119,6 +121,75 @@ def _bert(shape: Shape) -> dict[str, object]:
     }
 
 
+def _roberta(shape: Shape) -> dict[str, object]:
+    # Positions are counted from the padding token's id on.
+    more = {"max_position_embeddings": shape["max_position_embeddings"] + 1}
+    return _bert(shape) | more | {"bos_token_id": 0, "eos_token_id": 0}
+
+
+def _electra(shape: Shape) -> dict[str, object]:
+    return _bert(shape) | {"embedding_size": shape["hidden_size"]}
+
+
+def _modernbert(shape: Shape) -> dict[str, object]:
+    width = shape["hidden_size"]
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": shape["num_hidden_layers"],
+        "num_attention_heads": shape["num_attention_heads"],
+        "intermediate_size": int(width * 1.5) // 8 * 8,
+        "vocab_size": shape["vocab_size"],
+        "max_position_embeddings": shape["max_position_embeddings"],
+        "initializer_range": shape["init_std"],
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "cls_token_id": 0,
+        "sep_token_id": 0,
+        "reference_compile": False,
+    }
+
+
+def _t5(shape: Shape) -> dict[str, object]:
+    width, heads = shape["hidden_size"], shape["num_attention_heads"]
+    return {
+        "d_model": width,
+        "d_kv": width // heads,
+        "d_ff": 4 * width,
+        "num_layers": max(1, shape["num_hidden_layers"] // 2),  # of each stack
+        "num_heads": heads,
+        "vocab_size": shape["vocab_size"],
+        "initializer_factor": shape["init_std"] / 0.02,
+        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
+        "dropout_rate": 0.0,
+        "pad_token_id": 0,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 0,
+    }
+
+
+def _bart(shape: Shape) -> dict[str, object]:
+    depth, heads = max(1, shape["num_hidden_layers"] // 2), shape["num_attention_heads"]
+    return {
+        "d_model": shape["hidden_size"],
+        "encoder_layers": depth,
+        "decoder_layers": depth,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "encoder_ffn_dim": 4 * shape["hidden_size"],
+        "decoder_ffn_dim": 4 * shape["hidden_size"],
+        "max_position_embeddings": shape["max_position_embeddings"],
+        "vocab_size": shape["vocab_size"],
+        "init_std": shape["init_std"],
+        "dropout": 0.0,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": None,
+    }
+
+
 def _vit(shape: Shape) -> dict[str, object]:
     return _encoder(shape) | {
         "image_size": 8,
@@ -144,6 +215,13 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = 
         "causal-lm",
         _with(_decoder, attention_dropout=0.0, hidden_dropout=0.0),
     ),
+    "phi": ("phi", "causal-lm", _with(_decoder, resid_pdrop=0.0, attention_dropout=0.0)),
+    "gemma2": ("gemma2", "causal-lm", _decoder),
+    "granite": (
+        "granite",
+        "causal-lm",
+        _with(_decoder, residual_multiplier=0.22, embedding_multiplier=12.0, logits_scaling=8.0),
+    ),
     "opt_post": ("opt", "causal-lm", _opt_post),
     "mixtral": (
         "mixtral",
@@ -163,6 +241,11 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = 
     ),
     "mamba": ("mamba", "causal-lm", _mamba),
     "bert": ("bert", "masked-lm", _bert),
+    "roberta": ("roberta", "masked-lm", _roberta),
+    "electra": ("electra", "masked-lm", _electra),
+    "modernbert": ("modernbert", "masked-lm", _modernbert),
+    "t5": ("t5", "seq2seq", _t5),
+    "bart": ("bart", "seq2seq", _bart),
     "vit": ("vit", "image-classification", _vit),
     "vit_cifar10": (
         "vit",
@@ -170,6 +253,8 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, object]]]] = 
         _with(_vit, image_size=32, patch_size=4, num_channels=3),
     ),
 }
+
+_ATTENTION = {"mamba": None, "gemma2": "eager"}  # the others use scaled_dot_product_attention
 
 FAMILIES: tuple[str, ...] = (*ZOO_FAMILIES, *HF_FAMILIES)
 
@@ -211,13 +296,15 @@ def _build_hf(family: str, shape: Shape) -> nn.Module:
         AutoModelForCausalLM,
         AutoModelForImageClassification,
         AutoModelForMaskedLM,
+        AutoModelForSeq2SeqLM,
     )
 
     model_type, head, arguments = HF_FAMILIES[family]
     auto = {
         "causal-lm": AutoModelForCausalLM,
         "masked-lm": AutoModelForMaskedLM,
+        "seq2seq": AutoModelForSeq2SeqLM,
         "image-classification": AutoModelForImageClassification,
     }[head]
     config = AutoConfig.for_model(model_type, **arguments(shape))
-    return auto.from_config(config, attn_implementation="sdpa" if family != "mamba" else None)
+    return auto.from_config(config, attn_implementation=_ATTENTION.get(family, "sdpa"))
