@@ -52,6 +52,7 @@ OPTIONS = {
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
     "lab fit": "--collection --measurements --output --real",
+    "lab levers": "--plan",
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",
