@@ -135,6 +135,33 @@ def card(
 
 
 @app.command()
+def levers(
+    ladders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders that `rksp lab run` filled, or packed collections."),
+    ],
+    plan: Annotated[
+        list[Path],
+        typer.Option("--plan", help="A plan of pairs; give it again for more plans."),
+    ],
+) -> None:
+    """Print what every lever of paired plans did to the edge, the best rate and the loss."""
+    from rksp.lab.collection import stored_ladders
+    from rksp.lab.grid import read_ladder_plan
+    from rksp.lab.levers import lever_effects, lever_table, model_table
+    from rksp.lab.pairs import LadderPairs
+
+    found = {run.spec.id: run for run, _ in stored_ladders(ladders)}
+    for path in plan:
+        with reading(f"the plan {one_line(str(path), 200)}"):
+            design = read_ladder_plan(path)
+        if not isinstance(design, LadderPairs):
+            raise InputError(f"{path} is not a plan of pairs; give one that has levers.")
+        effects = lever_effects(design.pairs(), found)
+        typer.echo(f"## {design.name}\n\n{lever_table(effects)}\n{model_table(effects)}")
+
+
+@app.command()
 def measure(
     ladders: Annotated[Path, typer.Argument(help="A folder that `rksp lab run` filled.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the measurements.")],

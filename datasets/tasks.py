@@ -131,14 +131,26 @@ def _crops(generator: torch.Generator, batch: int, *, tokens: Tensor, length: in
     return Batch(inputs=rows[:, :-1].contiguous(), labels=rows[:, 1:].contiguous())
 
 
-def _masked(generator: torch.Generator, batch: int, *, tokens: Tensor, length: int) -> Batch:
-    rows: Any = _crops(generator, batch, tokens=tokens, length=length).inputs
-    hidden = torch.rand(rows.shape, generator=generator) < 0.15
-    hidden[:, 0] |= ~hidden.any(-1)  # at least one answer per sequence
+def _masked(
+    generator: torch.Generator, batch: int, *, rows: Callable[..., Batch], hidden: int
+) -> Batch:
+    whole: Any = rows(generator, batch).inputs
+    asked = torch.rand(whole.shape, generator=generator) < hidden / 100
+    asked[:, 0] |= ~asked.any(-1)  # at least one answer per sequence
     return Batch(
-        inputs=rows.masked_fill(hidden, 0),  # byte 0, absent from text, is the mask token
-        labels=rows.masked_fill(~hidden, IGNORED),
+        inputs=whole.masked_fill(asked, 0),  # token 0, which no sequence holds, is the mask
+        labels=whole.masked_fill(~asked, IGNORED),
     )
+
+
+def _denoised(
+    generator: torch.Generator, batch: int, *, rows: Callable[..., Batch], hidden: int
+) -> Batch:
+    whole: Any = rows(generator, batch).inputs
+    noisy = torch.rand(whole.shape, generator=generator) < hidden / 100
+    started = torch.nn.functional.pad(whole[:, :-1], (1, 0))
+    inputs = {"input_ids": whole.masked_fill(noisy, 0), "decoder_input_ids": started}
+    return Batch(inputs=inputs, labels=whole)
 
 
 def label_entropy(labels: Tensor) -> float:
@@ -155,14 +167,56 @@ def byte_lm(*, length: int = 64) -> Task:
     return _text_task("bytes", "causal-lm", tokens, 256, length, draw)
 
 
-def masked_bytes(*, length: int = 64) -> Task:
+def masked_bytes(*, length: int = 64, hidden: int = 15) -> Task:
     """Make a task of masked-byte prediction on the bundled Shakespeare.
 
-    15 % of the bytes are hidden; byte 0 replaces all of them.
+    `hidden` percent of the bytes are hidden; byte 0 replaces all of them.
     """
     tokens = byte_tokens()
-    draw = partial(_masked, tokens=tokens, length=length)
+    rows = partial(_crops, tokens=tokens, length=length)
+    draw = partial(_masked, rows=rows, hidden=hidden)
     return _text_task("masked_bytes", "masked-lm", tokens, 256, length, draw)
+
+
+def denoised_bytes(*, length: int = 64, hidden: int = 30) -> Task:
+    """Make a task for an encoder and a decoder: write a text of which bytes are hidden.
+
+    The text is the bundled Shakespeare. The encoder reads it with `hidden` percent of the bytes
+    replaced by byte 0; the decoder reads what comes before the byte that it predicts.
+    """
+    tokens = byte_tokens()
+    rows = partial(_crops, tokens=tokens, length=length)
+    draw = partial(_denoised, rows=rows, hidden=hidden)
+    return _text_task("denoised_bytes", "seq2seq", tokens, 256, length, draw)
+
+
+def masked_repeats(*, length: int = 32, vocab: int = 64, period: int = 4, hidden: int = 30) -> Task:
+    """Make a task of filling in hidden tokens of a row that repeats `period` random tokens.
+
+    Small encoders learn it within hundreds of steps, where masked text takes thousands: first that
+    a hidden token is one of the row's, then which.
+    """
+    return Task(
+        name="masked_repeats",
+        head="masked-lm",
+        vocab_size=vocab,
+        num_classes=vocab,
+        sequence_length=length,
+        trivial_loss=math.log(vocab - 1),
+        draw=partial(
+            _masked,
+            rows=partial(_repeats, length=length, vocab=vocab, period=period),
+            hidden=hidden,
+        ),
+    )
+
+
+def _repeats(
+    generator: torch.Generator, batch: int, *, length: int, vocab: int, period: int
+) -> Batch:
+    pattern = torch.randint(1, vocab, (batch, period), generator=generator)
+    rows = pattern.repeat(1, math.ceil(length / period))[:, :length]
+    return Batch(inputs=rows, labels=rows)
 
 
 def bpe_lm(*, length: int = 64) -> Task:
@@ -282,6 +336,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "synthetic": synthetic_lm,
     "bytes": byte_lm,
     "masked_bytes": masked_bytes,
+    "masked_repeats": masked_repeats,
+    "denoised_bytes": denoised_bytes,
     "bpe": bpe_lm,
     "wikitext": wikitext,
     "openwebtext": openwebtext,

@@ -12,10 +12,10 @@ import numpy as np
 
 from rksp.lab.collection import trivial_loss
 from rksp.lab.fine_tuning.plan import FineTuningPlan
-from rksp.lab.grid import LadderGrid, read_ladder_plan
+from rksp.lab.grid import LadderGrid, LadderPlan, read_ladder_plan
 from rksp.lab.ladder import LadderRun
 from rksp.lab.markdown import percent, span, table
-from rksp.lab.plan import Plan
+from rksp.lab.pairs import LadderPairs
 from rksp.outcome import Outcome, OutcomePolicy
 
 # Table 1 of arXiv 2602.22988: runs, and the percentage that diverged.
@@ -30,7 +30,7 @@ PUBLISHED_RECALL = {
 _ORDER = tuple(Outcome)
 
 
-def shipped_plans() -> list[Plan | LadderGrid]:
+def shipped_plans() -> list[LadderPlan]:
     """Return the plans of the collection that are part of rksp, sorted by file name."""
     folder = Path(str(files("rksp.datasets") / "plans"))
     plans = (read_ladder_plan(path) for path in sorted(folder.glob("*.yaml")))
@@ -40,7 +40,7 @@ def shipped_plans() -> list[Plan | LadderGrid]:
 def data_card(
     ladders: Sequence[LadderRun],
     *,
-    plans: Sequence[Plan | LadderGrid] | None = None,
+    plans: Sequence[LadderPlan] | None = None,
     policy: OutcomePolicy | None = None,
 ) -> str:
     """Write the Markdown card of a collection; every number in it is computed from the curves.
@@ -85,7 +85,7 @@ def data_card(
 def recall_table(
     ladders: Sequence[LadderRun],
     *,
-    plans: Sequence[Plan | LadderGrid] | None = None,
+    plans: Sequence[LadderPlan] | None = None,
     policy: OutcomePolicy | None = None,
 ) -> str:
     """Tabulate divergence by the published thresholds per normalization and rate, next to Table 1.
@@ -215,7 +215,7 @@ def _ranges(ladders: Sequence[LadderRun]) -> str:
     return table(["", "range, or values with their ladders"], lines)
 
 
-def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | LadderGrid]) -> str:
+def _origin(ladders: Sequence[LadderRun], plans: Sequence[LadderPlan]) -> str:
     present = {ladder.spec.id for ladder in ladders}
     lines = [
         "Each ladder is one model, task, seed and recipe at rates half a decade apart. Up to two "
@@ -227,16 +227,20 @@ def _origin(ladders: Sequence[LadderRun], plans: Sequence[Plan | LadderGrid]) ->
     for plan in plans:
         planned = {spec.id for spec in plan.expand()}
         if found := planned & present:
-            design = (
-                f"grid over {', '.join(plan.grid)}"
-                if isinstance(plan, LadderGrid)
-                else f"random, stratified over {len(plan.families)} families, seed {plan.seed}"
-            )
-            lines.append(f"- plan `{plan.name}` ({design}): {len(found)} of {len(planned)} ladders")
+            counts = f"{len(found)} of {len(planned)} ladders"
+            lines.append(f"- plan `{plan.name}` ({_design(plan)}): {counts}")
             present -= found
     if present:
         lines.append(f"- no known plan: {len(present)} ladders")
     return "\n".join(lines)
+
+
+def _design(plan: LadderPlan) -> str:
+    if isinstance(plan, LadderGrid):
+        return f"grid over {', '.join(plan.grid)}"
+    if isinstance(plan, LadderPairs):
+        return f"{len(plan.levers)} levers on {len(plan.models)} models, in pairs"
+    return f"random, stratified over {len(plan.families)} families, seed {plan.seed}"
 
 
 def _limits(ladders: Sequence[LadderRun]) -> str:

@@ -29,7 +29,8 @@ _FIELDS = {
     **dict.fromkeys(("trivial_loss", "seconds"), "number"),
     **dict.fromkeys(CURVES, "curve"),
 }
-_READ = ("ladder", "spec", "learning_rate", "seconds", "loss", "grad_norm")
+_OF_CURVES = (*CURVES, "planned_steps")
+_READ = ("ladder", "spec", "learning_rate", "seconds", *_OF_CURVES)
 
 
 def shipped_collection() -> Path:
@@ -56,7 +57,6 @@ def rows(ladders: Iterable[LadderRun], policy: OutcomePolicy | None = None) -> l
             "optimizer": ladder.spec.recipe.optimizer,
             "spec": json.dumps(ladder.spec.model_dump(mode="json"), sort_keys=True),
             "seed": ladder.spec.seed,
-            "planned_steps": ladder.spec.recipe.max_steps,
             "policy": judged.policy,
             "best_rate": judged.best_rate,
             "edge_low": low,
@@ -68,6 +68,7 @@ def rows(ladders: Iterable[LadderRun], policy: OutcomePolicy | None = None) -> l
                 shared
                 | {
                     "learning_rate": rate,
+                    "planned_steps": ladder.curves[index].planned_steps,
                     "outcome": str(judged.outcomes[index]),
                     "excess": judged.excess[index],
                     "seconds": ladder.seconds[index],
@@ -109,7 +110,7 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
     pyarrow_modules()  # before reading much
     ladders: dict[str, LadderRun] = {}
     provenance: dict[str, str] = {}
-    for ladder, stored in _stored_ladders(sources):
+    for ladder, stored in stored_ladders(sources):
         if ladder.spec.id not in ladders:
             ladders[ladder.spec.id] = _shortened(ladder)
             provenance[ladder.spec.id] = stored
@@ -142,9 +143,9 @@ def _ladders(columns: dict[str, list]) -> list[LadderRun]:
                 rates=tuple(columns["learning_rate"][start:end]),
                 seconds=tuple(columns["seconds"][start:end]),
                 curves=tuple(
-                    Curves(loss=loss, grad_norm=norm, planned_steps=spec.recipe.max_steps)
-                    for loss, norm in zip(
-                        columns["loss"][start:end], columns["grad_norm"][start:end], strict=True
+                    Curves(loss=loss, grad_norm=norm, planned_steps=planned)
+                    for loss, norm, planned in zip(
+                        *(columns[name][start:end] for name in _OF_CURVES), strict=True
                     )
                 ),
             )
@@ -152,7 +153,7 @@ def _ladders(columns: dict[str, list]) -> list[LadderRun]:
     return ladders
 
 
-def _stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
+def stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
     """Yield each ladder of every source with its provenance as JSON."""
     for source in sources:
         if not source.exists():

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import one_line
 from rksp.lab.fine_tuning.plan import FineTuningPlan
-from rksp.lab.plan import MOST_LADDERS, LadderSpec, Plan
+from rksp.lab.pairs import LadderPairs
+from rksp.lab.plan import MOST_LADDERS, LadderSpec, Plan, with_values
 from rksp.models.zoo import FAMILIES
 from rksp.recipe_files.parse.document import parse_file
 
@@ -38,26 +39,23 @@ class LadderGrid(BaseModel):
         if math.prod(map(len, self.grid.values())) > MOST_LADDERS:
             raise InputError(f"The grid {self.name!r} has more than {MOST_LADDERS} ladders.")
         return [
-            LadderSpec.model_validate(self._fields(values))
+            LadderSpec.model_validate(with_values(self.base, zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
         ]
 
-    def _fields(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        fields = {k: dict(v) if isinstance(v, dict) else v for k, v in self.base.items()}
-        for name, value in zip(self.grid, values, strict=True):
-            outer, _, inner = name.partition(".")
-            fields[outer] = {**(fields.get(outer) or {}), inner: value} if inner else value
-        return fields
+
+LadderPlan = Plan | LadderGrid | LadderPairs
 
 
 # The key that only plans of one design have.
-_DESIGNS: dict[str, Any] = {"grid": LadderGrid, "pretrained": FineTuningPlan}
+_DESIGNS: dict[str, Any] = {"grid": LadderGrid, "levers": LadderPairs, "pretrained": FineTuningPlan}
 
 
-def read_ladder_plan(path: Path) -> Plan | LadderGrid | FineTuningPlan:
-    """Read a plan: one with a `grid` is a grid, one with `pretrained` models tunes them.
+def read_ladder_plan(path: Path) -> LadderPlan | FineTuningPlan:
+    """Read a plan: one with a `grid` is a grid, one with `levers` has pairs.
 
-    Any other is a random design of models that are trained from their initialization.
+    One with `pretrained` models tunes them. Any other is a random design of models that are
+    trained from their initialization.
 
     Raises:
         InputError: The file is missing, is not a plan, or names an unknown family.

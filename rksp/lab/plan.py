@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -51,7 +51,9 @@ class RateLadder(BaseModel):
 class LadderSpec(RateLadder):
     """Everything that the runs of one ladder share, and the rates it starts from.
 
-    A ladder is one model, task, seed and recipe at several rates.
+    A ladder is one model, task, seed and recipe at several rates. `interventions` are lines such as
+    `kss:weight=0.1`, in the order in which they act; a ladder without them is named as if the field
+    did not exist.
     """
 
     family: str
@@ -60,6 +62,7 @@ class LadderSpec(RateLadder):
     task_options: dict[str, int] = {}
     recipe: Recipe
     seed: int
+    interventions: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -71,8 +74,21 @@ class LadderSpec(RateLadder):
             for name, value in content["recipe"].items()
             if name in _FIRST_FIELDS or value != usual[name]
         }
+        if not self.interventions:
+            del content["interventions"]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def with_values(
+    base: Mapping[str, object], values: Iterable[tuple[str, object]]
+) -> dict[str, object]:
+    """Return fields of a `LadderSpec` with values set; `recipe.batch_size` reaches into a field."""
+    fields = {name: dict(v) if isinstance(v, Mapping) else v for name, v in base.items()}
+    for name, value in values:
+        outer, _, inner = name.partition(".")
+        fields[outer] = {**(fields.get(outer) or {}), inner: value} if inner else value
+    return fields
 
 
 class Plan(BaseModel):

@@ -18,9 +18,9 @@ from rksp.ground.files import ResultFolder
 from rksp.ground.processes import SAFE_PATH, end_with
 from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.fine_tuning.spec import FineTuningSpec
-from rksp.lab.grid import LadderGrid
+from rksp.lab.grid import LadderPlan
 from rksp.lab.ladder import run_ladder
-from rksp.lab.plan import LadderSpec, Plan
+from rksp.lab.plan import LadderSpec
 from rksp.lab.store import write_ladder
 
 Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
@@ -38,7 +38,7 @@ class Tally:
 
 
 def run_plan(
-    plan: Plan | LadderGrid | FineTuningPlan,
+    plan: LadderPlan | FineTuningPlan,
     folder: Path,
     *,
     workers: int | None = None,

@@ -27,6 +27,7 @@ def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) ->
             {
                 "learning_rate": rate,
                 "seconds": round(seconds, 3),
+                "planned_steps": curves.planned_steps,
                 "loss": numbers(curves.loss),
                 "grad_norm": numbers(curves.grad_norm),
             }
@@ -56,7 +57,7 @@ def read_ladder(path: Path) -> LadderRun:
                 Curves(
                     loss=array_of(run["loss"]),
                     grad_norm=array_of(run["grad_norm"]),
-                    planned_steps=spec.recipe.max_steps,
+                    planned_steps=run.get("planned_steps", spec.recipe.max_steps),
                 )
                 for run in runs
             ),

@@ -25,7 +25,7 @@ def shape_key(spec: LadderSpec) -> str | None:
     schedule, betas, epsilon, decay and clipping.
     """
     recipe = spec.recipe
-    if zoo_config(spec.family, spec.shape) is None:
+    if zoo_config(spec.family, spec.shape) is None or spec.interventions:
         return None
     if (recipe.optimizer, recipe.precision) != ("adamw", "fp32"):
         return None

@@ -58,6 +58,7 @@ OPTIONS = {
     "lab eval-fine-tuning": "--tried",
     "lab fit-fine-tuning": "--output",
     "lab fit": "--collection --measurements --output --real",
+    "lab levers": "--plan",
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",

@@ -14,7 +14,7 @@ from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images, shakesp
 from rksp.datasets.tasks import TASKS, make_task
 from rksp.ground.errors import InputError
 
-BUNDLED = ("recall", "synthetic", "bytes", "masked_bytes", "bpe", "digits")
+BUNDLED = ("recall", "synthetic", "bytes", "masked_bytes", "masked_repeats", "bpe", "digits")
 OPTIONS = {"synthetic": {"vocab": 512, "length": 64}}
 
 
@@ -133,6 +133,26 @@ def test_masked_bytes_hide_what_they_ask_for() -> None:
     assert float(asked.float().mean()) == pytest.approx(0.15, abs=0.01)
     short = make_task("masked_bytes", length=2).draw(torch.Generator().manual_seed(0), 300)
     assert (short.labels != IGNORED).any(-1).all()  # without the guard 72 % would ask nothing
+
+
+def test_masked_repeats_can_be_filled_in_from_what_is_shown() -> None:
+    task = make_task("masked_repeats", length=14, vocab=32, period=4, hidden=30)
+    batch = task.draw(torch.Generator().manual_seed(0), 200)
+    asked = batch.labels != IGNORED
+    whole = torch.where(asked, batch.labels, batch.inputs)
+    assert torch.equal(whole[:, 4:], whole[:, :-4])
+    assert (batch.inputs[asked] == 0).all() and (whole != 0).all()
+    assert float(asked.float().mean()) == pytest.approx(0.3, abs=0.02)
+
+
+def test_denoised_bytes_show_the_decoder_only_what_came_before() -> None:
+    batch = make_task("denoised_bytes", length=32).draw(torch.Generator().manual_seed(0), 200)
+    seen, started = batch.inputs["input_ids"], batch.inputs["decoder_input_ids"]
+    assert torch.equal(started[:, 1:], batch.labels[:, :-1])
+    assert (started[:, 0] == 0).all()
+    noisy = seen == 0
+    assert torch.equal(seen[~noisy], batch.labels[~noisy])
+    assert float(noisy.float().mean()) == pytest.approx(0.3, abs=0.02)
 
 
 def test_digits_are_scikit_learn_s_standardized() -> None:

@@ -92,19 +92,20 @@ def _by_hand(model: ZooTransformer, tokens: Tensor) -> Tensor:
     depth = config.num_hidden_layers
 
     def normed(x: Tensor, module: nn.Module) -> Tensor:
-        if config.norm == "rmsnorm":
+        if isinstance(module, nn.RMSNorm):
             return _rms_norm(x, module.weight, 1e-5)
         return _layer_norm(x, module)
 
     x = model.embed.weight[tokens] + model.positions.weight[: tokens.shape[1]]
+    share = config.residual_multiplier
     for block in model.blocks:
         scale = config.attention_scale
 
         def attend(value: Tensor, module=block.attention, scale=scale) -> Tensor:
-            return _attention(value, module, causal=True, scale=scale)
+            return share * _attention(value, module, causal=True, scale=scale)
 
         def feed(value: Tensor, module=block.feed_forward) -> Tensor:
-            return _mlp(value, module)
+            return share * _mlp(value, module)
 
         match config.norm:
             case "none":
@@ -121,13 +122,19 @@ def _by_hand(model: ZooTransformer, tokens: Tensor) -> Tensor:
                 alpha = (2 * depth) ** 0.25
                 x = normed(alpha * x + attend(x), block.norm_1)
                 x = normed(alpha * x + feed(x), block.norm_2)
+            case "branch":
+                x = x + normed(attend(x), block.after_1)
+                x = x + normed(feed(x), block.after_2)
+            case "sandwich":
+                x = x + normed(attend(normed(x, block.norm_1)), block.after_1)
+                x = x + normed(feed(normed(x, block.norm_2)), block.after_2)
             case _ if config.parallel_blocks:
                 y = normed(x, block.norm_1)
                 x = x + attend(y) + feed(y)
             case _:
                 x = x + attend(normed(x, block.norm_1))
                 x = x + feed(normed(x, block.norm_2))
-    if config.norm in ("pre_ln", "subln", "subln_gains", "rmsnorm"):
+    if config.norm not in ("none", "deepnorm_no_post", "post_ln", "deepnorm"):
         x = normed(x, model.final_norm)
     return x @ model.head.weight.T
 
@@ -151,6 +158,8 @@ def test_every_norm_is_its_formula(norm: str) -> None:
         {"bias": False},
         {"tie_word_embeddings": True},
         {"intermediate_ratio": 1.5},
+        {"residual_multiplier": 0.1},
+        {"residual_multiplier": 0.1, "parallel_blocks": True},
     ],
     ids=str,
 )

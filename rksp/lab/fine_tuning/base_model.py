@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from rksp.batch import Batch
-from rksp.datasets.domain_tasks import make_domain_task
+from rksp.datasets.domain_tasks import PADDING, START, make_domain_task
 from rksp.datasets.domains import Part
 from rksp.datasets.tasks import Task
 from rksp.ground.errors import ArtifactError
@@ -31,6 +31,15 @@ from rksp.watch.training import train
 _JUDGING_SIZE, _JUDGING_BATCHES, _ONE_LABEL = 16, 4, 12
 _JUDGING_SEED = 2_000_003  # separates them from the training batches
 _REPORT, _MOST_BYTES = "base.json", 2**20
+_TOKENS = {
+    "pad_token_id": PADDING,
+    "bos_token_id": START,
+    "eos_token_id": START,
+    "decoder_start_token_id": START,
+}
+# By family, what a base model's configuration has that a model trained from its initialization has
+# not: the tokens of the domain tasks, and the gated layers of the T5 that people tune (1.1).
+_CHANGES = {"t5": _TOKENS | {"feed_forward_proj": "gated-gelu"}, "bart": _TOKENS}
 
 
 class BaseSpec(BaseModel):
@@ -93,7 +102,7 @@ class BaseModels:
 
     def _train(self, spec: BaseSpec, home: Path) -> None:
         started = time.process_time()
-        model = build_member(spec.family, spec.shape, seed=spec.seed)
+        model = base_member(spec)
         task, recipe = spec.old_task("training"), spec.recipe
         train(model, task.batches(recipe.max_steps, recipe.batch_size, seed=spec.seed), recipe)
         report = BaseReport(
@@ -112,6 +121,12 @@ class BaseModels:
             # The report comes last: a folder without one is trained again.
             for path in sorted(Path(partial).iterdir(), key=lambda path: path.name == _REPORT):
                 shutil.move(path, home / path.name)
+
+
+def base_member(spec: BaseSpec) -> nn.Module:
+    """Build a base model as its training begins."""
+    changes = _CHANGES.get(spec.family)
+    return build_member(spec.family, spec.shape, seed=spec.seed, changes=changes)
 
 
 def judging_batches(task: Task) -> list[Batch]:

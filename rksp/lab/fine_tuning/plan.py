@@ -66,7 +66,8 @@ class Pretrained(_Strict):
     """The members of a family: their widths, and the modules that carry adapters.
 
     `attention` are the modules of the usual few adapters, and `linear` those of adapters on every
-    linear layer. `depth` replaces the plan's.
+    linear layer. `depth` replaces the plan's; an encoder and its decoder have half of it each, and
+    at least one layer.
     """
 
     kind: str

@@ -14,6 +14,8 @@ Norm = Literal[
     "deepnorm_no_post",
     "subln",
     "subln_gains",
+    "branch",
+    "sandwich",
     "none",
 ]
 NORMS: tuple[str, ...] = get_args(Norm)
@@ -33,12 +35,14 @@ class ZooConfig(BaseModel):
         subln: pre_ln with a second LayerNorm before each output projection (Wang et al., 2022b).
         subln_gains: subln with that paper's initialization: value, output and feed-forward weights
             are multiplied by γ = √(ln 2L) (its decoder-only row).
+        branch: x + RMS(f(x)), RMSNorm before the head (OLMo 2; OLMo et al., 2024).
+        sandwich: x + RMS(f(RMS x)), RMSNorm before the head (Gemma 2; Gemma Team, 2024).
         none: x + f(x).
 
     `init_scheme`: `normal` draws every matrix from N(0, init_std²); `fan_in` from
     N(0, 1/fan_in); `torch` keeps the uniform default of `torch.nn.Linear`.
     `scale_residual_init` divides the output projections by √(2L) (Radford et al., 2019).
-    `attention_scale` None means 1/√head_dim.
+    `residual_multiplier` multiplies every f. `attention_scale` None means 1/√head_dim.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,6 +64,7 @@ class ZooConfig(BaseModel):
     attention_scale: float | None = None
     parallel_blocks: bool = False
     zero_init_branches: bool = False
+    residual_multiplier: float = Field(default=1.0, gt=0)
     scale_residual_init: bool = False
     tie_word_embeddings: bool = False
     bias: bool = True
@@ -106,6 +111,6 @@ class ZooConfig(BaseModel):
             raise ValueError("num_experts_per_tok exceeds num_experts")
         if self.head == "vit" and self.image_size % self.patch_size:
             raise ValueError("image_size is not a multiple of patch_size")
-        if self.parallel_blocks and self.norm in ("post_ln", "deepnorm"):
+        if self.parallel_blocks and self.norm in ("post_ln", "deepnorm", "branch", "sandwich"):
             raise ValueError(f"parallel blocks have no {self.norm} form")
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ ZOO_FAMILIES: dict[str, dict[str, Any]] = {
     "zoo_deepnorm": {"norm": "deepnorm"},
     "zoo_subln": {"norm": "subln"},
     "zoo_subln_gains": {"norm": "subln_gains"},
+    "zoo_branch": {"norm": "branch"},
+    "zoo_sandwich": {"norm": "sandwich"},
     "zoo_no_norm": {"norm": "none"},
     "zoo_qk_norm": {"norm": "rmsnorm", "qk_norm": True},
     "zoo_parallel": {"norm": "pre_ln", "parallel_blocks": True},
@@ -120,36 +123,58 @@ def _bert(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _roberta(shape: Shape) -> dict[str, Any]:
-    # Positions are counted from the one behind the padding token's number.
+def _roberta(shape: Shape, padding: int = 0) -> dict[str, Any]:
+    # Positions are counted from the padding token's id on.
     return _bert(shape) | {
-        "pad_token_id": 1,
-        "max_position_embeddings": shape["max_position_embeddings"] + 2,
-        "type_vocab_size": 1,
+        "pad_token_id": padding,
+        "max_position_embeddings": shape["max_position_embeddings"] + padding + 1,
     }
 
 
-_SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2, "decoder_start_token_id": 2}
+def _electra(shape: Shape) -> dict[str, Any]:
+    return _bert(shape) | {"embedding_size": shape["hidden_size"]}
+
+
+def _modernbert(shape: Shape) -> dict[str, Any]:
+    width = shape["hidden_size"]
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": shape["num_hidden_layers"],
+        "num_attention_heads": shape["num_attention_heads"],
+        "intermediate_size": int(width * 1.5) // 8 * 8,
+        "vocab_size": shape["vocab_size"],
+        "max_position_embeddings": shape["max_position_embeddings"],
+        "initializer_range": shape["init_std"],
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "cls_token_id": 0,
+        "sep_token_id": 0,
+        "reference_compile": False,
+    }
 
 
 def _t5(shape: Shape) -> dict[str, Any]:
-    heads = shape["num_attention_heads"]
-    return _SPECIAL | {
-        "d_model": shape["hidden_size"],
-        "d_ff": 4 * shape["hidden_size"],
-        "d_kv": shape["hidden_size"] // heads,
-        "num_layers": shape["num_hidden_layers"],
+    width, heads = shape["hidden_size"], shape["num_attention_heads"]
+    return {
+        "d_model": width,
+        "d_kv": width // heads,
+        "d_ff": 4 * width,
+        "num_layers": max(1, shape["num_hidden_layers"] // 2),  # of each stack
         "num_heads": heads,
         "vocab_size": shape["vocab_size"],
-        "dropout_rate": 0.0,
-        "feed_forward_proj": "gated-gelu",
+        "initializer_factor": shape["init_std"] / 0.02,
         "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
+        "dropout_rate": 0.0,
+        "pad_token_id": 0,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 0,
     }
 
 
 def _bart(shape: Shape) -> dict[str, Any]:
-    depth, heads = shape["num_hidden_layers"], shape["num_attention_heads"]
-    return _SPECIAL | {
+    depth, heads = max(1, shape["num_hidden_layers"] // 2), shape["num_attention_heads"]
+    return {
         "d_model": shape["hidden_size"],
         "encoder_layers": depth,
         "decoder_layers": depth,
@@ -161,6 +186,10 @@ def _bart(shape: Shape) -> dict[str, Any]:
         "vocab_size": shape["vocab_size"],
         "init_std": shape["init_std"],
         "dropout": 0.0,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 0,
         "forced_eos_token_id": None,
     }
 
@@ -190,6 +219,13 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
         "causal-lm",
         _with(_decoder, attention_dropout=0.0, hidden_dropout=0.0),
     ),
+    "phi": ("phi", "causal-lm", _with(_decoder, resid_pdrop=0.0, attention_dropout=0.0)),
+    "gemma2": ("gemma2", "causal-lm", _decoder),
+    "granite": (
+        "granite",
+        "causal-lm",
+        _with(_decoder, residual_multiplier=0.22, embedding_multiplier=12.0, logits_scaling=8.0),
+    ),
     "opt_post": ("opt", "causal-lm", _opt_post),
     "mixtral": (
         "mixtral",
@@ -211,7 +247,14 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
     "bert": ("bert", "masked-lm", _bert),
     # Masked bytes teach a small encoder no more than their frequencies; as a classifier it learns.
     "bert_classifier": ("bert", "text-classification", _with(_bert, num_labels=4)),
-    "roberta_classifier": ("roberta", "text-classification", _with(_roberta, num_labels=4)),
+    "roberta": ("roberta", "masked-lm", _with(_roberta, bos_token_id=0, eos_token_id=0)),
+    "roberta_classifier": (
+        "roberta",
+        "text-classification",
+        _with(partial(_roberta, padding=1), type_vocab_size=1, num_labels=4),
+    ),
+    "electra": ("electra", "masked-lm", _electra),
+    "modernbert": ("modernbert", "masked-lm", _modernbert),
     "t5": ("t5", "seq2seq", _t5),
     "bart": ("bart", "seq2seq", _bart),
     "vit": ("vit", "image-classification", _vit),
@@ -222,16 +265,21 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
     ),
 }
 
+_ATTENTION = {"mamba": None, "gemma2": "eager"}  # the others use scaled_dot_product_attention
+
 FAMILIES: tuple[str, ...] = (*ZOO_FAMILIES, *HF_FAMILIES)
 
 
-def build_member(family: str, shape: Shape, *, seed: int) -> nn.Module:
+def build_member(
+    family: str, shape: Shape, *, seed: int, changes: Mapping[str, object] | None = None
+) -> nn.Module:
     """Build a freshly initialized member of a family, in training mode, float32, on the CPU.
 
     Args:
         family: A name in `FAMILIES`.
         shape: Fields of `ZooConfig`; a Hugging Face family uses those that it has.
         seed: Seed of the initialization; the state of the global generator is unchanged.
+        changes: Fields of a Hugging Face configuration that replace the family's.
 
     Returns:
         The model.
@@ -245,7 +293,7 @@ def build_member(family: str, shape: Shape, *, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         if (config := zoo_config(family, shape)) is not None:
             return ZooTransformer(config).train()
-        return _build_hf(family, ZooConfig(**shape).model_dump()).train()
+        return _build_hf(family, ZooConfig(**shape).model_dump(), changes or {}).train()
 
 
 def zoo_config(family: str, shape: Shape) -> ZooConfig | None:
@@ -255,7 +303,7 @@ def zoo_config(family: str, shape: Shape) -> ZooConfig | None:
     return ZooConfig(**{**shape, **ZOO_FAMILIES[family]})
 
 
-def _build_hf(family: str, shape: Shape) -> nn.Module:
+def _build_hf(family: str, shape: Shape, changes: Mapping[str, object]) -> nn.Module:
     # Imported here, because transformers takes seconds and the zoo's own families do not need it.
     from transformers import (
         AutoConfig,
@@ -274,5 +322,5 @@ def _build_hf(family: str, shape: Shape) -> nn.Module:
         "text-classification": AutoModelForSequenceClassification,
         "image-classification": AutoModelForImageClassification,
     }[head]
-    config = AutoConfig.for_model(model_type, **arguments(shape))
-    return auto.from_config(config, attn_implementation="sdpa" if family != "mamba" else None)
+    config = AutoConfig.for_model(model_type, **{**arguments(shape), **changes})
+    return auto.from_config(config, attn_implementation=_ATTENTION.get(family, "sdpa"))

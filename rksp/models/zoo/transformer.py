@@ -24,7 +24,7 @@ class ZooOutput(NamedTuple):
 def _norm(config: ZooConfig) -> nn.Module:
     if config.norm in ("none", "deepnorm_no_post"):
         return nn.Identity()
-    kind = nn.RMSNorm if config.norm == "rmsnorm" else nn.LayerNorm
+    kind = nn.RMSNorm if config.norm in ("rmsnorm", "branch", "sandwich") else nn.LayerNorm
     return kind(config.hidden_size, eps=1e-5)
 
 
@@ -62,7 +62,11 @@ class Block(nn.Module):
     def __init__(self, config: ZooConfig) -> None:
         super().__init__()
         self.attention, self.feed_forward = Attention(config), feed_forward(config)
-        self.norm_1, self.norm_2 = _norm(config), _norm(config)
+        inside = config.norm != "branch"
+        self.norm_1, self.norm_2 = (_norm(config) if inside else nn.Identity() for _ in range(2))
+        after = config.norm in ("branch", "sandwich")
+        self.after_1, self.after_2 = (_norm(config) if after else nn.Identity() for _ in range(2))
+        self.multiplier = config.residual_multiplier
         self.is_post = config.norm in ("post_ln", "deepnorm")
         self.is_parallel = config.parallel_blocks
         deep = config.norm in ("deepnorm", "deepnorm_no_post")
@@ -71,13 +75,17 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map states `[..., tokens, width]` to `[..., tokens, width]`."""
         if self.is_post:
-            x = self.norm_1(self.alpha * x + self.attention(x))
-            return self.norm_2(self.alpha * x + self.feed_forward(x))
+            x = self.norm_1(self.alpha * x + self._branch(self.attention(x)))
+            return self.norm_2(self.alpha * x + self._branch(self.feed_forward(x)))
         if self.is_parallel:
             normed = self.norm_1(x)
-            return self.alpha * x + self.attention(normed) + self.feed_forward(normed)
-        x = self.alpha * x + self.attention(self.norm_1(x))
-        return self.alpha * x + self.feed_forward(self.norm_2(x))
+            x = self.alpha * x + self._branch(self.attention(normed))
+            return x + self._branch(self.feed_forward(normed))
+        x = self.alpha * x + self._branch(self.after_1(self.attention(self.norm_1(x))))
+        return self.alpha * x + self._branch(self.after_2(self.feed_forward(self.norm_2(x))))
+
+    def _branch(self, x: Tensor) -> Tensor:
+        return x if self.multiplier == 1.0 else self.multiplier * x
 
 
 class ZooTransformer(nn.Module):

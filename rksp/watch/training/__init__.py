@@ -1,7 +1,7 @@
 """Short training runs: the plain loop, and the run with monitors, interventions and faults."""
 
 from rksp.watch.training.loop import Companion, gradient_norm, hopeless, train
-from rksp.watch.training.runner import RunRecord, judge_alone, run
+from rksp.watch.training.runner import RunRecord, judge_alone, run, without
 
 __all__ = [
     "Companion",
@@ -11,4 +11,5 @@ __all__ = [
     "judge_alone",
     "run",
     "train",
+    "without",
 ]
