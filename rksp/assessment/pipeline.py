@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import Evidence, gather
 from rksp.assessment.model_choice import choose_model
@@ -158,7 +158,7 @@ def _assess(
     recipe: Recipe,
     response: ResponseProfile | None,
     classifier: EdgeModel | None,
-    **bars: float,
+    **bars: Any,
 ) -> RiskAssessment:
     """Return the answer of the model that covers the run, or why there is none.
 

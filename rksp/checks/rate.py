@@ -59,8 +59,8 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
             message=(
                 (
                     f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, "
-                    f"which is half of the one at which public runs of {count(definite(size))} active "
-                    f"parameters began to fail"
+                    f"which is half of the one at which public runs of {count(definite(size))} "
+                    f"active parameters began to fail"
                 )
                 + (
                     " (times 3, because attention is bounded)."

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rksp.datasets.tasks import TASKS
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import Strict
 from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
 
@@ -33,10 +34,8 @@ _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Counts = Annotated[list[_Count], Field(min_length=1)]
 
 
-class RateLadder(BaseModel):
+class RateLadder(Strict):
     """The rates of a ladder: `count` of them, `step` decades apart from `first_rate` up."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     first_rate: float = Field(gt=0, allow_inf_nan=False)
     count: int = Field(default=8, ge=2, le=1000)
@@ -75,7 +74,7 @@ class LadderSpec(RateLadder):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Plan(BaseModel):
+class Plan(Strict):
     """A random design, stratified over families: each family gets its share of the ladders.
 
     `families` maps a family to its weight. The other fields are the values to draw from,
@@ -84,8 +83,6 @@ class Plan(BaseModel):
     their own), and `task_options` maps a task to options that replace the drawn ones. Rates start
     near `first_rates[optimizer]`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     seed: int = 0

@@ -76,7 +76,7 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
         if settings is None:
             return None
         config = make_config(target, known_type(target, settings, needs_code=False)[0])
-    except (InputError, *refusals()):
+    except (InputError, *refusals()):  # type: ignore[misc]  # an unpacked tuple of classes
         return None
     known = known_settings(config).items()
     return ModelSettings(

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from rksp.batch import Batch
@@ -21,6 +20,7 @@ from rksp.datasets.domains import Part
 from rksp.datasets.tasks import Task
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write, digest, read_text
+from rksp.ground.model import Strict
 from rksp.models.configuration import quiet
 from rksp.models.zoo import build_member
 from rksp.objective import task_loss
@@ -33,10 +33,8 @@ _JUDGING_SEED = 2_000_003  # separates them from the training batches
 _REPORT, _MOST_BYTES = "base.json", 2**20
 
 
-class BaseSpec(BaseModel):
+class BaseSpec(Strict):
     """What decides the weights of a base model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: str
     shape: dict[str, bool | int | float | str | None]
@@ -57,10 +55,8 @@ class BaseSpec(BaseModel):
         return make_domain_task(self.task, part=part, **self.task_options)
 
 
-class BaseReport(BaseModel):
+class BaseReport(Strict):
     """What a base model learned, in nats on held-out data of its own domain."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     held_out: float
     trivial: float
