@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ from rksp.ground.errors import RkspError, nearest
 from rksp.ground.text import one_line
 
 # Typer brings its own click since 0.20 and used the package before: this class serves both.
-_UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 _CLOSED_PIPE = 141  # what a shell sees of a program that SIGPIPE ended
 

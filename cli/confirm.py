@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import (
@@ -26,6 +26,7 @@ from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, made_with, outputs
 from rksp.ground.errors import InputError
 from rksp.ground.flags import Flag
+from rksp.ground.model import Finite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
 
 
-class TrialOptions(BaseModel):
+class TrialOptions(Finite):
     """Options of the runs to train and compare."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     arms: Annotated[
         list[str],
@@ -173,7 +172,7 @@ def _source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> Model
         raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
     from rksp.models.resolve import resolve_tiny
 
-    return resolve_tiny(run.target, max_params=int(model.max_params), task=model.task)
+    return resolve_tiny(run.target, max_params=int(model.max_params), task=cast(Any, model.task))
 
 
 def _how_to_go_on(keep: Path | None) -> str:

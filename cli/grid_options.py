@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rksp.ground.flags import Flag
+from rksp.ground.model import Finite
 from rksp.report.formats import formats_of
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class PlanOptions(_Options):
+class PlanOptions(Finite):
     """Options of the cells of a grid."""
 
     target: Annotated[
@@ -40,7 +37,7 @@ class PlanOptions(_Options):
     dry_run: Annotated[bool, Flag("--dry-run", "Print the cells and stop.")] = False
 
 
-class EngineOptions(_Options):
+class EngineOptions(Finite):
     """Options of the workers."""
 
     store: Annotated[
@@ -76,7 +73,7 @@ class EngineOptions(_Options):
     retry_failed: Annotated[bool, Flag("--retry-failed", "Run failed cells again.")] = False
 
 
-class ViewOptions(_Options):
+class ViewOptions(Finite):
     """Options of a grid's output and exit code."""
 
     fail_on: Annotated[

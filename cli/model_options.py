@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rksp.cli.options import assignments
 from rksp.cli.process import reading
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.flags import Flag
+from rksp.ground.model import Finite
 from rksp.ground.text import one_line
 from rksp.report.formats import one_of
 
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
 
 
-class ModelOptions(BaseModel):
+class ModelOptions(Finite):
     """Options of the model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     overrides: Annotated[
         list[str],
@@ -74,5 +73,5 @@ class ModelOptions(BaseModel):
                 allow_hub=self.allow_hub,
                 max_params=int(self.max_params),
                 counts=counts,
-                task=self.task,
+                task=cast(Any, self.task),
             )

@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from rksp.ground.errors import InputError
 from rksp.ground.flags import Flag, checked, flags_of
-from rksp.ground.model import definite
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -88,13 +87,13 @@ def with_options(command: _Command) -> _Command:
     All other parameters stay as they are.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: _Group.of(hint) for name, hint in hints.items()}
-    groups = {name: group for name, group in groups.items() if group is not None}
+    found = {name: _Group.of(hint) for name, hint in hints.items()}
+    groups = {name: group for name, group in found.items() if group is not None}
     own = inspect.signature(command).parameters
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.items():
         if name in groups:
-            parameters += definite(groups[name]).parameters()
+            parameters += groups[name].parameters()
         else:
             parameters.append(
                 parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -105,12 +104,13 @@ def with_options(command: _Command) -> _Command:
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         context = values["context"] if "context" in own else values.pop("context")
-        models = {name: definite(group).read(values, context) for name, group in groups.items()}
+        models = {name: group.read(values, context) for name, group in groups.items()}
         return command(**values, **models)
 
-    run.__signature__ = inspect.Signature(parameters)
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    made: Any = run
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return made
 
 
 def brief(*names: str) -> Callable[[_Command], _Command]:
@@ -133,10 +133,11 @@ def brief(*names: str) -> Callable[[_Command], _Command]:
         def run(help_all: bool = False, **values: Any) -> Any:
             return command(**values)
 
-        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])
-        run.__annotations__ = command.__annotations__ | {"help_all": more.annotation}
-        run.brief = names
-        return run
+        made: Any = run
+        made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])
+        made.__annotations__ = command.__annotations__ | {"help_all": more.annotation}
+        made.brief = names
+        return made
 
     return decorate
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rksp.ground.flags import Flag
+from rksp.ground.model import Finite
 from rksp.report.formats import formats_of
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class GateOptions(_Options):
+class GateOptions(Finite):
     """Options of the exit code."""
 
     fail_on: Annotated[
@@ -55,7 +52,7 @@ class GateOptions(_Options):
     ] = None
 
 
-class RiskOptions(_Options):
+class RiskOptions(Finite):
     """Options of the estimate of the risk."""
 
     risk: Annotated[
@@ -75,7 +72,7 @@ class RiskOptions(_Options):
     ] = None
 
 
-class ScoreOutput(_Options):
+class ScoreOutput(Finite):
     """Options of the output of `rksp score`."""
 
     output_format: Annotated[
@@ -102,7 +99,7 @@ class ScoreOutput(_Options):
         return "full" if self.verbose and self.output_format == "text" else self.output_format
 
 
-class ConfirmOutput(_Options):
+class ConfirmOutput(Finite):
     """Options of the output of `rksp confirm`."""
 
     output_format: Annotated[

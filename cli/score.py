@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -124,6 +125,10 @@ def _how_to_go_on(measure: MeasureOptions) -> str:
     return again if measure.evidence == "config" else f"{again}, and {cheap}"
 
 
+def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
+    report(f"{title}: {step}", done, total)
+
+
 def _scored(
     name: str,
     run: RequestedRun,
@@ -160,9 +165,7 @@ def _scored(
                 risk=risk.risk,
                 classifier=classifier,
                 alternatives=run.alternatives,
-                progress=lambda done, total, step, seed=seed: report(
-                    f"{one_line(name, 60)} seed {seed}: {step}", done, total
-                ),
+                progress=partial(_told, report, f"{one_line(name, 60)} seed {seed}"),
             )
             evaluations.append(evaluation)
     shown = "nothing" if probe is None else probe.description

@@ -55,15 +55,15 @@ def transfer(
     quiet_transformers()
     with stdout_for_us_alone():
         sources = [model.resolve(run.target, run.overrides, counts=False) for run in runs]
-        inputs = [_inputs(*pair) for pair in zip(sources, runs, strict=True)]
+        origin, aim = (_inputs(*pair) for pair in zip(sources, runs, strict=True))
         measured = ({}, {}) if evidence == "config" else _measured(sources, runs)
     edges = load_edge_model()
-    found = carry(edges, *inputs, rate, measured)
+    found = carry(edges, origin, aim, rate, measured)
     errors = dict(edges.card.get("transfer", {}))
     configured = errors.pop(CONFIGURED, None)
     if configured is not None and not found.used:
         errors["rksp"] = configured
-    doubts = sorted({text for x in inputs for text in beyond(edges.predict(x), x)})
+    doubts = sorted({text for x in (origin, aim) for text in beyond(edges.predict(x), x)})
     if output_format == "json":
         document: dict[str, Any] = {
             "small_rate": rate,
@@ -75,7 +75,7 @@ def transfer(
         json.dump(document, sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")
         return 0
-    sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
+    sizes = [f"{x.width} wide, {x.depth} deep" for x in (origin, aim)]
     typer.echo(
         f"{short(found.rate)} for {large} ({sizes[1]}), "
         f"from {short(rate, 6)} for {small} ({sizes[0]})"

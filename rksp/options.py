@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from rksp.ground.flags import Flag
+from rksp.ground.model import Finite
 from rksp.ground.sizes import parse_size
 
 STATES = 2048  # enough for a full-rank spectrum at width 768: 2.7 states per dimension
@@ -17,7 +18,7 @@ def _bytes(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else value
 
 
-class MeasureOptions(BaseModel):
+class MeasureOptions(Finite):
     """What is measured, on which inputs, and with which resources.
 
     Attributes:
@@ -38,8 +39,6 @@ class MeasureOptions(BaseModel):
             `auto` streams a model if they do not fit.
         threads: Threads that fit spectra and draw weights; None is one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     evidence: Annotated[
         Literal["config", "forward", "response"],

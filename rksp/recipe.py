@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from rksp.ground.flags import Flag, checked
+from rksp.ground.model import Finite
 from rksp.optimizers.table import OPTIMIZERS, optimizer_of_class
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _ramp(value: Any) -> Any:
 _AFTER_TRAINING = ("dpo", "kto", "orpo", "reward", "ppo", "grpo")  # objectives of trained models
 
 
-class Recipe(BaseModel):
+class Recipe(Finite):
     """One point of a sweep; names follow Hugging Face's `TrainingArguments`.
 
     `learning_rate` is the peak rate. It may be absent; then rksp answers which rate is safe. Rates
@@ -81,8 +82,6 @@ class Recipe(BaseModel):
     `precision` is the arithmetic of the forward and backward pass; with `-pure` the trainable
     parameters themselves have that type. Every field carries the option that sets it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     optimizer: Annotated[
         Optimizer,

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import CHECKS, run_checks
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError
+from rksp.ground.model import Strict
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ CORPUS = Path(__file__).parent / "corpus"
 _SEEN = (Level.ERROR, Level.WARNING)
 
 
-class PublicRun(BaseModel):
+class PublicRun(Strict):
     """One published run, as its source describes it.
 
     Attributes:
@@ -39,8 +40,6 @@ class PublicRun(BaseModel):
         expected: Codes; one of them must be found, at warning or above.
         unseen: Why no check before training can name the cause; empty if one can.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     source: str

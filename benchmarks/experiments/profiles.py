@@ -11,20 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from experiments.tables import markdown
 from experiments.trials import Stored, Trial, small_trial
 from rksp.confirm.profiles import PROFILED, Curve
 from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
+from rksp.ground.model import Strict
 from rksp.outcome import OutcomePolicy
 
 _NONE = "–"
 _SHOWN = 5  # steps of a run in the table
 
 
-class ProfileRow(BaseModel):
+class ProfileRow(Strict):
     """The profile of one run in a committed result.
 
     Attributes:
@@ -33,8 +32,6 @@ class ProfileRow(BaseModel):
         loss: Training loss at the steps of the profiles, in nats.
         profiles: Quantity → (step, value); see `rksp.confirm.profiles`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: str
     rate: float

@@ -7,22 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from experiments.trials import Stored
 from rksp.confirm.arms import BASELINE
 from rksp.confirm.onset import departure
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write
+from rksp.ground.model import Strict
 from rksp.outcome import Outcome
 
 AnyRow = TypeVar("AnyRow", bound=BaseModel)
 
 
-class TrialRow(BaseModel):
+class TrialRow(Strict):
     """One trial in a committed result, with the fields that the tables need."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     arm: str
     rate: float
@@ -48,7 +47,7 @@ class TrialRow(BaseModel):
         return self.outcome == Outcome.DIVERGED
 
 
-class Cost(BaseModel):
+class Cost(Strict):
     """The time that one arm adds to a step of one experiment.
 
     Attributes:
@@ -58,8 +57,6 @@ class Cost(BaseModel):
         bare: Processor milliseconds of a step without the arm.
         acting: Processor milliseconds of a step in which the arm acts.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     experiment: str
     arm: str

@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from experiments.readings import read_readings, write_readings
 from rksp.confirm.arms import parse_arm
 from rksp.confirm.trial import alarm_rules, seen, sum_up, train_arm
 from rksp.datasets.tasks import make_task
 from rksp.documents.confirm import TrialReport
 from rksp.ground.files import ResultFolder, digest
+from rksp.ground.model import Strict
 from rksp.lab.run import Progress, work_through
 from rksp.models.zoo import build_member
 from rksp.recipe import Recipe
@@ -28,14 +27,12 @@ _EVERY = {"loss": 1, "gradient-norm": 1, "non-finite": 1, "update-rms": 4, "jaco
 DENSE = tuple(f"{name}:every={_EVERY.get(name, 5)}" for name in MONITORS)
 
 
-class Trial(BaseModel):
+class Trial(Strict):
     """Everything that one trial depends on.
 
     `fault_step` is the step from which on an alarm counts as having seen the fault. `case` names
     the failure that it replays, or whose healthy twin it is.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: str
     shape: dict[str, bool | int | float | str | None]
@@ -93,10 +90,8 @@ def small_trial(
     return Trial(**given, recipe=recipe, seed=0, **more)
 
 
-class Stored(BaseModel):
+class Stored(Strict):
     """A trial and its result."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     trial: Trial
     result: TrialReport

@@ -249,7 +249,7 @@ def _inputs(row: Row) -> FineTuningInputs:
     arch, recipe = row["arch"], row["recipe"]
     method, objective = _method(str(row["method"]))
     family = arch.get("family") or ""
-    source = row["id"] if row["group"] == _ITSELF else row["group"]
+    source: Any = row["id"] if row["group"] == _ITSELF else row["group"]
     adapts = method in ADAPTERS
     rank = _number(recipe.get("lora_rank")) if adapts else None
     alpha = _number(recipe.get("lora_alpha")) if adapts else None

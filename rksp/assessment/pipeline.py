@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import Evidence, gather
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
@@ -164,7 +164,7 @@ def _assess(
     recipe: Recipe,
     response: ResponseProfile | None,
     classifier: EdgeModel | None,
-    bars: Mapping[str, float],
+    bars: Mapping[str, Any],
     *,
     with_curve: bool,
 ) -> RiskAssessment:

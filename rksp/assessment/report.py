@@ -6,6 +6,7 @@ import platform
 import statistics
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.assessment.pipeline import Evaluation
@@ -79,7 +80,7 @@ def _target(source: ModelSource, first: Evaluation, probe: str) -> ScoredTarget:
 def _provenance(
     source: ModelSource, first: Evaluation
 ) -> dict[str, str | int | float | bool | None]:
-    made = {
+    made: dict[str, Any] = {
         "rksp": version("rksp"),
         "transformers": _transformers(source),
         "weights": first.weights,
@@ -151,7 +152,7 @@ def _unmeasured(evaluation: Evaluation) -> SeedReport:
 def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
     if len(seeds) < 2:
         return {}
-    values = {
+    values: dict[str, list[Any]] = {
         "published_score": [s.spectra.published_score for s in seeds],
         "probability_failed": [s.risk.probability_failed if s.risk else None for s in seeds],
         "start_here": [s.risk.start_here if s.risk else None for s in seeds],

@@ -33,7 +33,9 @@ def score_cost(
     forward = min(_forward(model, probe) for _ in range(1 + rounds))  # the first is to warm up
     del model
     runs = [_stages(source) for _ in range(rounds)]
-    rows = [{"stage": "one forward pass", "seconds": forward, "forward_passes": 1.0}]
+    rows: list[dict[str, Any]] = [
+        {"stage": "one forward pass", "seconds": forward, "forward_passes": 1.0}
+    ]
     for stage in runs[0]:
         seconds = min(run[stage] for run in runs)
         rows.append({"stage": stage, "seconds": seconds, "forward_passes": seconds / forward})
@@ -45,10 +47,14 @@ def score_cost(
 def _stages(source) -> dict[str, float]:
     """Return the processor seconds of each stage of one score."""
     begun: dict[str, float] = {}
+
+    def note(done: float, total: float, stage: str) -> None:
+        begun.setdefault(stage, time.process_time())
+
     evaluate(
         source,
         Recipe(learning_rate=1e-3),
-        progress=lambda done, total, stage: begun.setdefault(stage, time.process_time()),
+        progress=note,
     )
     ends = [*begun.values(), time.process_time()][1:]
     return {stage: end - start for (stage, start), end in zip(begun.items(), ends, strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
@@ -71,9 +71,11 @@ def _limit(evidence: CheckEvidence) -> float | None:
 def _whole(evidence: CheckEvidence) -> float:
     """Return the highest usual rate of training all weights, by kind and size."""
     if evidence.settings.family.encoder:
-        table, size = _ENCODERS, evidence.declared_width or 0.0
+        table: Sequence[tuple[float, float]] = _ENCODERS
+        size = evidence.declared_width or 0.0
     else:
-        table, size = _DECODERS, evidence.parameters or _DECODERS[0][0]
+        table = _DECODERS
+        size = evidence.parameters or _DECODERS[0][0]
     return next(limit for largest, limit in table if size <= largest)
 
 

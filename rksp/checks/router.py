@@ -45,12 +45,12 @@ def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
-    routers = evidence.forward.routers if evidence.forward is not None else ()
+    measured = evidence.forward.routers if evidence.forward is not None else ()
     experts = evidence.experts
-    routers = [router for router in routers if router.dead_experts is not None]
+    routers = [router for router in measured if router.dead_experts is not None]
     if not routers or not experts:
         return
-    worst = max(routers, key=lambda r: r.dead_experts)
+    worst = max(routers, key=lambda r: definite(r.dead_experts))
     share = definite(worst.dead_experts) / experts
     if share > _DEAD_SHARE:
         yield Observation(

@@ -66,7 +66,7 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
 def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
     shares = {name: evidence.number(name) for name in _DROPOUTS}
     known = {name: share for name, share in shares.items() if share is not None}
-    name = max(known, key=known.get, default=None)
+    name = max(known, key=lambda name: known[name], default=None)
     if name is not None and known[name] > _MUCH:
         yield Observation(
             level=Level.ERROR if known[name] >= _MOST else Level.WARNING,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.ground.option_lines import known_name, split_line
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
@@ -69,14 +70,14 @@ def parse_arms(texts: Sequence[str]) -> list[Arm]:
     return [parse_arm(text) for text in (BASELINE, *others)]
 
 
-def default_arms(rate: float, start_here: float | None) -> list[Arm]:
+def default_arms(rate: float | None, start_here: float | None) -> list[Arm]:
     """Return the baseline and the same run at the rate to start with, or at 0.3 of its own.
 
     Args:
         rate: The recipe's learning rate.
         start_here: The predicted rate to start with, if there is one.
     """
-    share = 1.0 if start_here is None else start_here / rate
+    share = 1.0 if start_here is None else start_here / definite(rate)
     return parse_arms([f"{_RATE}={share:.2g}" if share < _LOWER else f"{_RATE}=0.3"])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rksp.assessment.pipeline import evaluate
 from rksp.batch import Batch
@@ -339,5 +340,7 @@ def _rehearse(
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:
-    packages = {name: version(name) for name in ("rksp", "torch", "transformers", "numpy")}
+    packages: dict[str, Any] = {
+        name: version(name) for name in ("rksp", "torch", "transformers", "numpy")
+    }
     return packages | {"device": device, "python": platform.python_version()}

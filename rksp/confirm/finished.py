@@ -7,18 +7,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rksp.documents.confirm import PredictionReport, TrialReport
 from rksp.ground.files import ResultFolder, digest
+from rksp.ground.model import Strict
 from rksp.watch.monitors.sinks import JsonLines, Sink
 from rksp.watch.training.checkpoints import Checkpoints
 
 
-class _File(BaseModel):
+class _File(Strict):
     """The contents of a file, and the settings for which they are valid."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     settings: str
     trial: TrialReport | None = None

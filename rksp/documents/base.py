@@ -6,16 +6,18 @@ import json
 import math
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from rksp.ground.model import Strict
 
 SCHEMA_VERSION = "4.0"
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 
 
-class Part(BaseModel):
+class Part(Strict):
     """Base of every part: frozen, and no field that the schema does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
+    model_config = ConfigDict(from_attributes=True)
 
     @classmethod
     def of(cls, *sources: Any, **given: Any) -> Self:

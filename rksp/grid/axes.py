@@ -202,6 +202,7 @@ def read_override(text: str) -> tuple[str, Axis]:
 
 
 def _spread(text: str, kind: str, parts: list[float]) -> Axis:
+    count: float
     try:
         if kind == "range":
             start, stop, step = {1: (0, *parts, 1), 2: (*parts, 1), 3: tuple(parts)}[len(parts)]
@@ -286,6 +287,8 @@ def sweep_axis(name: str, definition: Mapping[str, Any]) -> Axis:
                 f"Sweep parameter {name}: 'probabilities' must give one number for each value."
             )
         return Choice(values=tuple(values), weights=tuple(weights) if weights else None)
+    low: Any
+    high: Any
     low, high, step = (definition.get(key) for key in ("min", "max", "q"))
     whole = isinstance(low, int) and isinstance(high, int)
     kind = str(definition.get("distribution") or ("int_uniform" if whole else "uniform"))

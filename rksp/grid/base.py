@@ -70,8 +70,8 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     if fields.get("max_grad_norm") == 0:
         fields["max_grad_norm"] = None
     if data is not None:
-        document = dataclasses.replace(base.document, data=data)
-        plain = read_document(definite(document), devices=base.devices, trainer=base.trainer)
+        document = dataclasses.replace(definite(base.document), data=data)
+        plain = read_document(document, devices=base.devices, trainer=base.trainer)
         fields = _in_steps(fields, plain.field("max_steps").value)
         read = read_document(
             definite(document), devices=base.devices, trainer=base.trainer, given=fields

@@ -71,7 +71,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
 
         torch.set_num_threads(options.workers)
     start = time.perf_counter()
-    expected = (RkspError, MemoryError, *refusals())
+    expected: tuple[type[Exception], ...] = (RkspError, MemoryError, *refusals())
     try:
         classifier = load_edge_model(options.classifier) if options.classifier else None
         evidence = gather_cell(group["target"], group["overrides"], group["seed"], options)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rksp.grid.axes import (
     Axis,
@@ -133,7 +133,9 @@ def read_plan(
         InputError: Something cannot be read.
     """
     path = Path(source)
-    base, blocks, rows, notes, sweep = Base(), [{}], None, [], {}
+    base, rows, notes = Base(), None, list[str]()
+    blocks: list[Mapping[str, Any]] = [{}]
+    sweep: Mapping[str, Any] = {}
     typed = {target} if target else set()
     if path.suffix.lower() in ROWS:
         rows = read_rows(path)
@@ -164,7 +166,7 @@ def read_plan(
     else:
         columns = Columns(allow_hub=allow_hub)
         points = [
-            columns.chosen(row, added.get("target", base.target)) | added
+            columns.chosen(row, cast(Any, added.get("target", base.target))) | dict(added)
             for row in rows
             for added in _product(extra, max_cells)
         ]
@@ -355,10 +357,11 @@ def _product(block: Mapping[str, Axis], max_cells: int) -> list[Point]:
     for name, axis in block.items():
         if isinstance(axis, Range):
             raise InputError(f"{name} is a range, and a grid cannot list it; give --samples N.")
-    size = math.prod(len(axis.values) for axis in block.values())
+    lists = [axis.values for axis in block.values() if isinstance(axis, Choice)]
+    size: int = math.prod(map(len, lists))
     if size > max_cells:
         raise _too_many(size, max_cells)
-    values = itertools.product(*(axis.values for axis in block.values()))
+    values = itertools.product(*lists)
     return [_unzipped(dict(zip(block, row, strict=True))) for row in values]
 
 
@@ -366,5 +369,5 @@ def _unzipped(point: Point) -> Point:
     flat: dict[str, Any] = {}
     for name, value in point.items():
         names = name.split("\0")
-        flat |= dict(zip(names, value, strict=True)) if len(names) > 1 else {name: value}
+        flat |= dict(zip(names, cast(Any, value), strict=True)) if len(names) > 1 else {name: value}
     return flat

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,4 +166,9 @@ def _hydra_value(value: Any) -> str:
     return f"'{escaped}'"
 
 
-SWEEPS = {".yaml": to_wandb, ".yml": to_wandb, ".txt": to_hydra, ".json": to_trials}
+SWEEPS: dict[str, Callable[..., str]] = {
+    ".yaml": to_wandb,
+    ".yml": to_wandb,
+    ".txt": to_hydra,
+    ".json": to_trials,
+}

@@ -15,6 +15,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Finite(Strict):
+    """Base of recipes and options: no number in them is infinite or undefined."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
 def definite(value: _Value | None) -> _Value:
     """Return a value that an earlier step has made sure of.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text, and surrogates:
 # these move the cursor, start a line, forge a log command, or hide the real text.
@@ -34,7 +35,7 @@ def has_control(text: str) -> bool:
     return one_line(text, limit=len(text) * 6 + 1) != text
 
 
-def safe_strings(value: object) -> object:
+def safe_strings(value: Any) -> Any:
     """Make every string in JSON data printable and one line long, keys included."""
     if isinstance(value, str):
         return one_line(value, limit=10**7)

@@ -7,9 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import Strict
 from rksp.ground.text import one_line
 from rksp.lab.fine_tuning.plan import FineTuningPlan
 from rksp.lab.pairs import LadderPairs
@@ -18,7 +19,7 @@ from rksp.models.zoo import FAMILIES
 from rksp.recipe_files.parse.document import parse_file
 
 
-class LadderGrid(BaseModel):
+class LadderGrid(Strict):
     """The ladders of a full grid.
 
     Attributes:
@@ -27,8 +28,6 @@ class LadderGrid(BaseModel):
         grid: Values by field; `recipe.warmup_steps` reaches into a nested field. The first list
             varies slowest, so that a truncated plan is complete in its first lists.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     base: dict[str, Any]

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rksp.batch import Batch
 from rksp.datasets.tasks import make_task
@@ -54,7 +55,7 @@ def run_ladder(
 
 
 def run_ladders(
-    specs: Sequence[LadderSpec],
+    specs: Sequence[Any],
     train_runs: TrainRuns | None = None,
     *,
     policy: OutcomePolicy | None = None,

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rksp.datasets.tasks import TASKS
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import Strict
 from rksp.models.zoo import FAMILIES
 from rksp.recipe import Optimizer, Recipe
 
@@ -33,10 +34,8 @@ _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Counts = Annotated[list[_Count], Field(min_length=1)]
 
 
-class RateLadder(BaseModel):
+class RateLadder(Strict):
     """The rates of a ladder: `count` of them, `step` decades apart from `first_rate` up."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     first_rate: float = Field(gt=0, allow_inf_nan=False)
     count: int = Field(default=8, ge=2, le=1000)
@@ -80,18 +79,18 @@ class LadderSpec(RateLadder):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def with_values(
-    base: Mapping[str, object], values: Iterable[tuple[str, object]]
-) -> dict[str, object]:
+def with_values(base: Mapping[str, Any], values: Iterable[tuple[str, object]]) -> dict[str, Any]:
     """Return fields of a `LadderSpec` with values set; `recipe.batch_size` reaches into a field."""
-    fields = {name: dict(v) if isinstance(v, Mapping) else v for name, v in base.items()}
+    fields: dict[str, Any] = {
+        name: dict(v) if isinstance(v, Mapping) else v for name, v in base.items()
+    }
     for name, value in values:
         outer, _, inner = name.partition(".")
         fields[outer] = {**(fields.get(outer) or {}), inner: value} if inner else value
     return fields
 
 
-class Plan(BaseModel):
+class Plan(Strict):
     """A random design, stratified over families: each family gets its share of the ladders.
 
     `families` maps a family to its weight. The other fields are the values to draw from,
@@ -100,8 +99,6 @@ class Plan(BaseModel):
     their own), and `task_options` maps a task to options that replace the drawn ones. Rates start
     near `first_rates[optimizer]`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     seed: int = 0

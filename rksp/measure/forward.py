@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -361,7 +362,7 @@ def _spread(rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def router_stats(name: str, x: Tensor, router: nn.Module, choices: int = 1) -> RouterStats:
+def router_stats(name: str, x: Tensor, router: Any, choices: int = 1) -> RouterStats:
     """Compute statistics of the softmax over all experts from the router's input.
 
     The logits are recomputed in float32, because the return value of routers differs between

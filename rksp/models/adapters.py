@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -34,8 +35,8 @@ def with_adapters(
     except ImportError:
         raise InputError("Adapters need the peft library; pip install 'rksp[peft]'.") from None
     config = peft.LoraConfig(
-        r=recipe.lora_rank,
-        lora_alpha=recipe.lora_alpha,
+        r=cast(int, recipe.lora_rank),
+        lora_alpha=cast(int, recipe.lora_alpha),  # peft divides, so a fraction will do
         target_modules=list(recipe.lora_targets),
         lora_dropout=0.0,
         modules_to_save=list(whole) or None,

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -99,7 +99,7 @@ def module_source(
         num_parameters=sum(p.numel() for p in model.parameters()),
         max_params=max_params,
         config_hash=None if config is None else hash_config(config),
-        is_pretrained=is_pretrained,
+        is_pretrained=bool(is_pretrained),
         model_class=type(model).__name__,
         notes=notes,
         seed=seed,
@@ -227,7 +227,7 @@ def shown_fields(model: nn.Module, batch: Batch | None) -> dict[str, Any]:
 def given_probe(batch: Batch) -> Probe:
     """Make a probe from the batch that came with a model."""
     return Probe(
-        inputs=batch.inputs,
+        inputs=cast(Any, batch.inputs),
         labels=batch.labels,
         description=f"the given batch of {batch.count}",
         num_tokens=batch.count,

@@ -153,9 +153,7 @@ def resolve_tiny(
     settings, _ = known_type(target, settings, needs_code and settings["model_type"] not in types)
     config = make_config(target, settings)
     full = config.to_dict()
-    base: Mapping[str, Any] = (
-        settings if settings["model_type"] == config.model_type else settings["text_config"]
-    )
+    base: Any = settings if settings["model_type"] == config.model_type else settings["text_config"]
     # Rotary factors are lists over dimensions; the shrunk configuration uses plain ones.
     base = {k: v for k, v in base.items() if not (isinstance(v, dict) and "short_factor" in v)}
     small = overlay(base, changed(shrunk(full, rung), full))
@@ -164,7 +162,7 @@ def resolve_tiny(
     if settings.get("architectures"):
         small["architectures"] = settings["architectures"]
     common = {"seed": seed, "max_params": max_params, "counts": True}
-    kind = "config" if path.suffix == ".json" else "model_type"
+    kind: Kind = "config" if path.suffix == ".json" else "model_type"
     return _from_settings(path.name, kind, small, {}, task, common)
 
 

@@ -78,7 +78,7 @@ def settings_of(target: str, *, allow_hub: bool = False) -> ModelSettings | None
             return None
         settings, _ = known_type(target, settings, needs_code=False)
         config = declared_config(settings) or make_config(target, settings)
-    except (InputError, *refusals()):
+    except (InputError, *refusals()):  # type: ignore[misc]  # an unpacked tuple of classes
         return None
     known = known_settings(config).items()
     return ModelSettings(

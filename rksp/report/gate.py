@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS, Finding
@@ -69,7 +68,7 @@ class Gate:
         if self.fail_on == "never":
             return False
         return cell["verdict"] == "risk" or any(
-            self._reaches(finding["level"]) for finding in cast(Any, cell["findings"])
+            self._reaches(finding["level"]) for finding in cell["findings"]
         )
 
     def _counts(self, issue: Finding) -> bool:

@@ -43,8 +43,8 @@ class Scale:
         if self.log:
             first = math.ceil(math.log10(self.low) - 1e-9)
             last = math.floor(math.log10(self.high) + 1e-9)
-            step = max(1, math.ceil((last - first + 1) / most))
-            return [10.0**power for power in range(first, last + 1, step)]
+            every = max(1, math.ceil((last - first + 1) / most))
+            return [10.0**power for power in range(first, last + 1, every)]
         rough = (self.high - self.low) / most or 1.0
         unit = 10.0 ** math.floor(math.log10(rough))
         step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= rough * (1 - 1e-9))

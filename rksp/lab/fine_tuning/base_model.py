@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from rksp.batch import Batch
@@ -21,6 +20,7 @@ from rksp.datasets.domains import Part
 from rksp.datasets.tasks import Task
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import atomic_write, digest, read_text
+from rksp.ground.model import Strict
 from rksp.models.configuration import quiet
 from rksp.models.zoo import build_member
 from rksp.objective import task_loss
@@ -42,10 +42,8 @@ _TOKENS = {
 _CHANGES = {"t5": _TOKENS | {"feed_forward_proj": "gated-gelu"}, "bart": _TOKENS}
 
 
-class BaseSpec(BaseModel):
+class BaseSpec(Strict):
     """What decides the weights of a base model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: str
     shape: dict[str, bool | int | float | str | None]
@@ -66,10 +64,8 @@ class BaseSpec(BaseModel):
         return make_domain_task(self.task, part=part, **self.task_options)
 
 
-class BaseReport(BaseModel):
+class BaseReport(Strict):
     """What a base model learned, in nats on held-out data of its own domain."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     held_out: float
     trivial: float

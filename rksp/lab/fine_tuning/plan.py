@@ -6,10 +6,11 @@ import itertools
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rksp.datasets.domain_tasks import DOMAIN_TASKS, VOCABULARY
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import Strict
 from rksp.lab.fine_tuning.base_model import BaseSpec
 from rksp.lab.fine_tuning.spec import FineTuningSpec, Method
 from rksp.lab.plan import MOST_LADDERS
@@ -27,11 +28,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Options = dict[str, int | str | None]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PlannedTask(_Strict):
+class PlannedTask(Strict):
     """A task by name and options.
 
     With `fresh_head` the model gets a new head for it. `batch_sizes` replace those of the plan.
@@ -44,14 +41,14 @@ class PlannedTask(_Strict):
     batch_sizes: _Counts | None = None
 
 
-class BaseTraining(_Strict):
+class BaseTraining(Strict):
     """How the base models of one width are trained."""
 
     steps: _Count
     learning_rate: _Positive
 
 
-class Kind(_Strict):
+class Kind(Strict):
     """A kind of model: what its members learn first, and what they are tuned on then.
 
     `training` replaces the plan's training of base models.
@@ -62,7 +59,7 @@ class Kind(_Strict):
     new: Annotated[list[PlannedTask], Field(min_length=1)]
 
 
-class Pretrained(_Strict):
+class Pretrained(Strict):
     """The members of a family: their widths, and the modules that carry adapters.
 
     `attention` are the modules of the usual few adapters, and `linear` those of adapters on every
@@ -78,7 +75,7 @@ class Pretrained(_Strict):
     depth: _Count | None = None
 
 
-class FineTuningPlan(_Strict):
+class FineTuningPlan(Strict):
     """A random design of ladders of fine-tuning, balanced over families, methods and tasks.
 
     Families take turns. Within a family methods alternate, widths follow, and tasks, ranks, alphas

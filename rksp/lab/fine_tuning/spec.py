@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from rksp.datasets.domain_tasks import make_domain_task
 from rksp.datasets.domains import Part
@@ -26,8 +26,6 @@ class FineTuningSpec(RateLadder):
     task's classes with a head that was not trained before. The recipe says whether all weights or
     adapters are trained.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     base: BaseSpec
     task: str

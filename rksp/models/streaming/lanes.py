@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rksp.ground.model import definite
 from rksp.models.streaming.gradients import Key, chunks
@@ -310,7 +310,5 @@ class _LaneProducts(SplitProducts):
         tall: dict[int, Any] = {id(s.empty): _LaneRows(lane, s) for s in stream.tall}
         super().__init__(stream.supply.products, tall)
 
-    def _by_rows(
-        self, weight: Any, x: Tensor, like: nn.Parameter, bias: Tensor | None = None
-    ) -> Tensor:
+    def _by_rows(self, weight: Any, x: Tensor, like: Tensor, bias: Tensor | None = None) -> Tensor:
         return weight.product(x, bias)

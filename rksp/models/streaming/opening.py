@@ -14,7 +14,7 @@ from rksp.models.streaming.memory import free_memory, readable, resident_memory
 from rksp.models.streaming.recording import record_model
 from rksp.models.streaming.skeleton import make_skeleton, share_weights
 from rksp.models.streaming.stream import Stream
-from rksp.models.streaming.weights import InitialWeights, fill_buffers
+from rksp.models.streaming.weights import InitialWeights, Weights, fill_buffers
 
 Streaming = Literal["auto", "always", "never"]
 STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
@@ -107,17 +107,19 @@ def open_stream(
         if source.is_pretrained:
             model, _ = make_skeleton(definite(source.construct_empty), seed)
             share_weights(model)
-            weights = CheckpointWeights(definite(source.folder), model)
-            weights.fill_buffers(model)
+            stored = CheckpointWeights(definite(source.folder), model)
+            stored.fill_buffers(model)
+            weights: Weights = stored
         else:
             model, recipes = record_model(definite(source.construct_empty), seed)
-            weights = InitialWeights(
+            drawn = InitialWeights(
                 recipes,
                 seed,
                 by_counter=choose_device().type == "cuda",
                 poison=poison,
             )
-            fill_buffers(model, weights)
+            fill_buffers(model, drawn)
+            weights = drawn
     except refusals() as error:
         raise refused(source.target, error) from error
     return Stream(model, weights, workers=workers, max_memory=max_memory, target=source.target)

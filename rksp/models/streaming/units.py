@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,8 @@ class Unit:
     def place(self, tensors: Mapping[str, Tensor]) -> None:
         """Place tensors as the weights."""
         for slot in self.slots:
-            slot.module._parameters[slot.attribute] = tensors[slot.name]
+            parameters: dict[str, Any] = slot.module._parameters
+            parameters[slot.attribute] = tensors[slot.name]
 
     def clear(self) -> None:
         """Replace the weights by placeholders without memory."""

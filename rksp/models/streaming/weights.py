@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, wait
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -171,7 +171,11 @@ def _truncated(
     truncated_normal_fill(target, key, offset, mean, std, low=low, high=high)
 
 
-_BY_COUNTER = {"normal_": normal_fill, "uniform_": uniform_fill, "trunc_normal_": _truncated}
+_BY_COUNTER: dict[str, Callable[..., Any]] = {
+    "normal_": normal_fill,
+    "uniform_": uniform_fill,
+    "trunc_normal_": _truncated,
+}
 
 
 def fill(weights: Weights, name: str, like: Tensor, pool: Executor | None = None) -> Tensor:

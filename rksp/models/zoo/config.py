@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from rksp.ground.model import Strict
 
 Norm = Literal[
     "pre_ln",
@@ -21,7 +23,7 @@ Norm = Literal[
 NORMS: tuple[str, ...] = get_args(Norm)
 
 
-class ZooConfig(BaseModel):
+class ZooConfig(Strict):
     """The configuration of one transformer; names follow Hugging Face's configurations.
 
     Normalization (`norm`):
@@ -44,8 +46,6 @@ class ZooConfig(BaseModel):
     `scale_residual_init` divides the output projections by √(2L) (Radford et al., 2019).
     `residual_multiplier` multiplies every f. `attention_scale` None means 1/√head_dim.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     hidden_size: int = Field(default=64, ge=4)
     num_hidden_layers: int = Field(default=4, ge=1)

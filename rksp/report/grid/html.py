@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from rksp.documents.grid import GridReport
 from rksp.recipe_files.said.assumptions import line_of
@@ -55,5 +56,5 @@ def places(report: GridReport, setting: Settings, rates: Sequence[float]) -> lis
     for i in order:
         cell = report.cells[i]
         name = setting(cell, but="learning_rate")
-        rows.setdefault(name, {}).setdefault(cell.get("learning_rate"), i)
+        rows.setdefault(name, {}).setdefault(cast(float, cell.get("learning_rate")), i)
     return [Place(name=name, cells=[row.get(rate) for rate in rates]) for name, row in rows.items()]

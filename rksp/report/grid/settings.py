@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
 
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record
@@ -57,7 +56,7 @@ class Settings:
 def by_level(cell: Record) -> str:
     """Return the cell's findings by level, such as `error RKSP501; warning RKSP502, RKSP503`."""
     found: dict[str, list[str]] = {level: [] for level in reversed(LEVELS)}
-    for finding in cast(Any, cell["findings"]):
+    for finding in cell["findings"]:
         found.setdefault(finding["level"], []).append(finding["code"])
     return "; ".join(f"{level} {', '.join(codes)}" for level, codes in found.items() if codes)
 

@@ -7,7 +7,7 @@ from rksp.grid.export import to_csv
 from rksp.grid.table import ANSWERS
 from rksp.recipe_files.said.assumptions import line_of
 from rksp.report.grid.settings import Settings, assumed_run
-from rksp.report.machines.junit import Case, suite
+from rksp.report.machines.junit import Case, Outcome, suite
 from rksp.report.score.markdown import code, plain, table
 
 _MOST_ROWS = 200  # GitHub drops a summary of more than 1 MiB whole
@@ -69,7 +69,7 @@ def csv(report: GridReport) -> str:
 def _case(report: GridReport, cell: Record, name: str) -> Case:
     verdict = str(cell["verdict"])
     message = str(cell["message"] or cell["reasons"] or f"P(failed) {_percent(cell)}")
-    outcome = "passed" if verdict in ANSWERS else "skipped"
+    outcome: Outcome = "passed" if verdict in ANSWERS else "skipped"
     if verdict == FAILED:
         outcome = "error"
     elif report.fails(cell):

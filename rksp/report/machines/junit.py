@@ -18,6 +18,8 @@ from rksp.report.issues import RISK, UNDECIDED, deciding, issues
 # XML 1.0 has no way to write these; a hostile module name must not break the document.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
+Outcome = Literal["passed", "failure", "error", "skipped"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -31,7 +33,7 @@ class Case:
     """
 
     name: str
-    outcome: Literal["passed", "failure", "error", "skipped"]
+    outcome: Outcome
     message: str
     text: str = ""
     kind: str = ""
@@ -60,8 +62,8 @@ def confirmation(report: ConfirmReport) -> str:
     """
     baseline, *others = report.arms
     failed = report.gate.failed if report.gate else report.verdict == "failed"
-    held = "passed" if report.prediction_held else "skipped"
-    undecided = "skipped" if report.verdict == "undecided" else "passed"
+    held: Outcome = "passed" if report.prediction_held else "skipped"
+    undecided: Outcome = "skipped" if report.verdict == "undecided" else "passed"
     said = f"{baseline.failed} of {baseline.runs} runs failed"
     cases = [
         Case(
@@ -118,7 +120,7 @@ def _without_finding(report: ScoreReport, seen: set[str]) -> list[Case]:
 
 
 def _case(issue: Finding, failed: bool) -> Case:
-    undecided = "skipped" if issue.code == UNDECIDED else "passed"
+    undecided: Outcome = "skipped" if issue.code == UNDECIDED else "passed"
     # A test is named after what should hold, and keeps its name whether it passes or fails.
     name = "P(failed) is below the bar" if issue.code == RISK else issue.name
     return Case(

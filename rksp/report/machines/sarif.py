@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import PurePath
+from typing import Any
 from urllib.parse import quote
 
 from rksp.checks.registry import CHECKS
@@ -60,7 +61,7 @@ def _rule(issue: Finding) -> dict[str, object]:
         rows, title, level = check.explanation, check.title, check.level
     else:
         meaning = word.meaning if word else ""
-        rows = [("Means", meaning), ("Healthy", issue.healthy), ("Source", issue.source)]
+        rows = (("Means", meaning), ("Healthy", issue.healthy), ("Source", issue.source))
         title, level = meaning or words, issue.level
     told = [(name, text) for name, text in rows if text]
     told.append(("More", f"rksp explain {issue.code}"))
@@ -86,7 +87,7 @@ def _markdown(text: str) -> str:
 
 
 def _result(found: Listing, issue: Finding, rule: int) -> dict[str, object]:
-    physical = {"artifactLocation": {"uri": quote(found.subject, safe="/")}}
+    physical: dict[str, Any] = {"artifactLocation": {"uri": quote(found.subject, safe="/")}}
     line = 1
     if issue.key in found.places:
         file, line = found.places[issue.key]

@@ -174,14 +174,17 @@ def _circle(
     # Scales hold at their ends: the middle of the circle may lie outside.
     unit = (across.end - across.start) / (across.high - across.low)
     middle = across.start - unit * across.low
-    ring = [unit * modulus for modulus in near_unit or ()]
+    ring = ""
+    if near_unit:
+        inner, outer = (unit * modulus for modulus in near_unit)
+        ring = svg.ring(middle, up(0), inner, outer, "ring")
     return svg.drawing(
         140,
         140,
         f"{len(layer.eigenvalues)} eigenvalues of {layer.name}",
         svg.line(3, up(0), 137, up(0), "grid"),
         svg.line(middle, 3, middle, 137, "grid"),
-        svg.ring(middle, up(0), *ring, "ring") if ring else "",
+        ring,
         svg.circle(middle, up(0), unit, "unit"),
         *(svg.dots(points, css) for css, points in groups.items()),
     )

@@ -103,7 +103,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     start = f"{because}; " if because else "  "
     if rate is None or risk.probability_failed is None:
-        forms = (f"{target.name}{size} {steps}; no learning rate was given",)
+        forms: tuple[str, ...] = (f"{target.name}{size} {steps}; no learning rate was given",)
     else:
         odds, at = words.odds(risk), f"at {short(rate, 6)} {steps}"
         forms = (

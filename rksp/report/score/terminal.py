@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
@@ -39,7 +40,7 @@ STYLES = {
 def render(report: ScoreReport) -> Group:
     """Render the verdict, then the numbers behind it, then what could not be measured."""
     seed = deciding(report)
-    parts = [_headline(report), _verdict(report, seed)]
+    parts: list[Any] = [_headline(report), _verdict(report, seed)]
     if report.findings:
         parts.append(_findings(report.findings))
     if report.baseline:
@@ -62,8 +63,8 @@ def render_comparison(changed: ComparisonReport) -> Group:
         table.add_column(title, justify="right" if title else "left")
     for name, pair in changed.numbers.items():
         table.add_row(name, *("–" if value is None else short(value) for value in pair))
-    for name, pair in changed.settings.items():
-        table.add_row(name, *("–" if value is None else Text(value) for value in pair))
+    for name, said in changed.settings.items():
+        table.add_row(name, *("–" if value is None else Text(value) for value in said))
     return Group(
         Text(f"{changed.verdict[0]} → {changed.verdict[1]}", style="bold"),
         _changes(changed),

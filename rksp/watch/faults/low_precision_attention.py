@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.model import definite
 from rksp.models.anatomy.attention_calls import (
     AttentionCall,
     AttentionTap,
@@ -77,7 +77,7 @@ class LowPrecisionAttention(Fault):
                 f"model uses {written!r}; build it with attn_implementation='sdpa'."
             )
 
-    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+    def arm(self, moment: Moment) -> Sequence[Any]:
         """Replace the step's attention calls."""
         if moment.step < self.step:
             return ()
@@ -98,7 +98,7 @@ class LowPrecisionAttention(Fault):
             )
 
     def _strike(self, call: AttentionCall) -> Tensor:
-        self._calls += 1
+        self._calls = definite(self._calls) + 1
         if call.dropout:
             raise NotCovered(
                 "Fault 'low_precision_attention' recomputes attention and cannot repeat its "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -110,7 +110,7 @@ class KSS(Intervention):
         self._blocks: list[nn.Module] = []
         self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
         self._bases: dict[int, Tensor] = {}
-        self._noted: list[dict[str, Tensor | float]] = []
+        self._noted: list[Mapping[str, Tensor | float]] = []
         self._seconds = 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ class ZLoss(Intervention):
         if torch.is_grad_enabled() and logits is not None:
             self._terms["output"].append(_mean_square_log_z(logits))
 
-    def _of_router(self, router: nn.Module):
+    def _of_router(self, router: Any):
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
             x = first_tensor((args, kwargs))
             if not torch.is_grad_enabled() or x is None:

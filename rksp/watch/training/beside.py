@@ -62,14 +62,14 @@ class Beside(Companion):
         self._handles: list[RemovableHandle] = []
 
     @property
-    def rate_scale(self) -> float:
+    def rate_scale(self) -> float:  # type: ignore[override]  # a plain run's is a constant
         """The product of the interventions' factors on the learning rate."""
         return math.prod(intervention.rate_scale for intervention in self.interventions)
 
-    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer | None) -> None:
         """Bind the interventions and the monitors to the model."""
         for intervention in self.interventions:
-            intervention.bind(model, optimizer)
+            intervention.bind(model, definite(optimizer))
         self.watch.bind(model)
         self.watch.leave_out_of_advice(i.name for i in self.interventions)
 
