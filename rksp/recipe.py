@@ -307,7 +307,7 @@ class Recipe(Finite):
 
 
 @lru_cache(maxsize=4096)
-def _late_share(schedule: tuple[tuple[str, object], ...]) -> float:
+def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
     """Compute `Recipe.late_share`; recipes of a grid that differ in their rates share it."""
     recipe = Recipe.model_construct(**dict(schedule))
     span = recipe.max_steps * _LATE

@@ -83,7 +83,7 @@ def _effect(
     bar = _shift(_edge(before, best, policy), _edge(after, best, policy))
     both = [rate for rate in before if rate in after]
     good = [rate for rate in both if before[rate] <= best + policy.margin]
-    rates = (min(after, key=after.get), min(before, key=before.get))
+    rates = (min(after, key=after.__getitem__), min(before, key=before.__getitem__))
     change = [after[rate] - before[rate] for rate in good]
     return LeverEffect(
         model=pair.model,
@@ -122,7 +122,7 @@ def _edge(finals: Mapping[float, float], bar: float, policy: OutcomePolicy) -> B
     If the best run itself does, the edge lies below all rates.
     """
     rates = sorted(finals)
-    best = min(rates, key=finals.get)
+    best = min(rates, key=finals.__getitem__)
     if finals[best] > bar + policy.margin:
         return -math.inf, math.log10(rates[0])
     last = best

@@ -19,7 +19,7 @@ class ChosenClass(Choice):
     """A transformers class for a configuration, which it builds."""
 
     @property
-    def auto_class(self) -> type:
+    def auto_class(self) -> Any:
         """The auto class that builds it."""
         import transformers
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,13 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def types_for(name: object) -> Container[str]:
+def types_for(name: object) -> Collection[str]:
     """Return the known model types: the table's if they include `name`, else transformers' own."""
     known = type_names()
     return known if name in known or ALIASES.get(str(name)) in known else model_types()
 
 
-def model_types() -> Mapping[str, type]:
+def model_types() -> Mapping[str, str]:
     """Return the configuration classes that transformers has, by model type."""
     with offline():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -202,7 +202,7 @@ def _merged(
     return merged
 
 
-def known_settings(config: object) -> dict[str, object]:
+def known_settings(config: Any) -> dict[str, Any]:
     """Return everything that `--set` can change about a configuration, with its value."""
     # The depth may be a property, and many classes use an undeclared head_dim.
     hidden = {"head_dim": None, "num_hidden_layers": getattr(config, "num_hidden_layers", None)}

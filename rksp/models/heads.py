@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rksp.ground.errors import InputError
 
@@ -190,7 +190,7 @@ def _is_base(architectures: object, own: Mapping[str, Sequence[str]]) -> bool:
     )
 
 
-def _chosen(heads: Heads, head: str, config: object, task: Task, notes: tuple[str, ...]) -> Choice:
+def _chosen(heads: Heads, head: str, config: Any, task: Task, notes: tuple[str, ...]) -> Choice:
     if getattr(config, "architectures", None) is None:
         config.architectures = []  # transformers iterates over it where a type has two classes
     names = heads(config.model_type).get(head) or (_AUTO[head],)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
+from rksp.ground.model import definite
 from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
 from rksp.models.config_guard import read_config
@@ -293,7 +294,7 @@ def _makers(
 
 def _deferred(whole: Callable[[], ModelSource]) -> tuple[Maker, Maker]:
     """Return what builds the model once transformers has made the source; most never do."""
-    return lambda: whole().construct(), lambda: whole().construct_empty()
+    return lambda: whole().construct(), lambda: definite(whole().construct_empty)()
 
 
 def _heads(kind: str) -> Mapping[str, list[str]]:

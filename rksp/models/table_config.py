@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rksp.models.declared import HEADS, WIDTHS
 from rksp.models.type_table import TypeRow, common, type_row
@@ -35,7 +36,7 @@ class TableConfig:
     """
 
     def __init__(
-        self, settings: dict[str, object], row: TypeRow, attributes: Mapping[str, object]
+        self, settings: dict[str, Any], row: TypeRow, attributes: Mapping[str, Any]
     ) -> None:
         self._settings, self._row, self._attributes = settings, row, attributes
 
@@ -53,24 +54,24 @@ class TableConfig:
                 return values[name]
         raise AttributeError(name)
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         else:
             self._settings[self._row.aliases.get(name, name)] = value
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the settings, nested and complete, as transformers would."""
         return {
             name: value._as_part() if isinstance(value, TableConfig) else copy.deepcopy(value)
             for name, value in self._settings.items()
         }
 
-    def _as_part(self) -> dict[str, object]:
+    def _as_part(self) -> dict[str, Any]:
         return {k: v for k, v in self.to_dict().items() if k != "transformers_version"}
 
 
-def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> TableConfig | None:
+def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> TableConfig | None:
     """Read settings with the table; None where it cannot vouch for the result.
 
     Args:
@@ -121,7 +122,7 @@ def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> 
     return TableConfig(state, row, attributes)
 
 
-def has_parts(settings: Mapping[str, object]) -> bool:
+def has_parts(settings: Mapping[str, Any]) -> bool:
     """Tell whether the table says that this type has configurations in it."""
     row = type_row(str(settings.get("model_type")))
     return row is not None and bool(row.parts)
@@ -130,11 +131,11 @@ def has_parts(settings: Mapping[str, object]) -> bool:
 _KEPT = ("model_type", "transformers_version")
 
 
-def _same(value: object, default: object) -> bool:
+def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and value == default
 
 
-def _is_sure(row: TypeRow, name: str, value: object, default: object) -> bool:
+def _is_sure(row: TypeRow, name: str, value: Any, default: Any) -> bool:
     """Tell whether transformers stores this value as it is and changes nothing else."""
     if default is _MISSING:
         is_stored = isinstance(value, _PLAIN) or _is_list(value)
@@ -154,15 +155,15 @@ def _is_sure(row: TypeRow, name: str, value: object, default: object) -> bool:
     return isinstance(default, str) and isinstance(value, str) and name.endswith("_act")
 
 
-def _is_int(value: object) -> bool:
+def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value)
 
 
-def _rope(row: TypeRow, given: dict[str, object]) -> dict[str, object] | None:
+def _rope(row: TypeRow, given: dict[str, Any]) -> dict[str, Any] | None:
     """Take the settings of rotary positions out of `given`, and return them as one setting."""
     default = row.settings["rope_parameters"]
     theta = given.pop("rope_theta", None)
@@ -181,8 +182,8 @@ def _rope(row: TypeRow, given: dict[str, object]) -> dict[str, object] | None:
 
 
 def _computed(
-    row: TypeRow, state: Mapping[str, object], later: Mapping[str, object]
-) -> Iterator[tuple[str, object]]:
+    row: TypeRow, state: Mapping[str, Any], later: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     """Yield the settings that follow from others; a rule may use what an earlier one gave."""
     for name, (rule, *of) in row.rules.items():
         if rule == "ratio":
@@ -200,14 +201,14 @@ def _whole(value: float) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def _agrees(row: TypeRow, name: str, given: object, computed: object) -> bool:
+def _agrees(row: TypeRow, name: str, given: Any, computed: Any) -> bool:
     """Tell whether a given value may stand in the place of a computed one."""
     if row.rules[name][0] == "cycle":
         return given == computed
     return _is_int(given) and given > 0 and name not in row.unsure
 
 
-def _part(default: object, given: object) -> TableConfig | None:
+def _part(default: Any, given: Any) -> TableConfig | None:
     """Read a nested configuration: the given settings, or else the parent's default ones."""
     if default is None or not isinstance(given, Mapping | None):
         return None
@@ -216,7 +217,7 @@ def _part(default: object, given: object) -> TableConfig | None:
     return table_config({**settings, "model_type": kind})
 
 
-def _divides(row: TypeRow, state: Mapping[str, object]) -> bool:
+def _divides(row: TypeRow, state: Mapping[str, Any]) -> bool:
     """Tell whether every width that its heads divide by default is still divided by them."""
     for width in WIDTHS:
         for heads in HEADS:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 FILE = "defaults.jsonl"
 
@@ -31,9 +32,9 @@ class TypeRow:
         heads: Task, `base` or `whole` → names of transformers' classes.
     """
 
-    settings: Mapping[str, object]
+    settings: Mapping[str, Any]
     aliases: Mapping[str, str] = field(default_factory=dict)
-    attributes: Mapping[str, object] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
     rules: Mapping[str, list] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
@@ -53,7 +54,7 @@ class Common:
     """
 
     transformers: str
-    settings: Mapping[str, object]
+    settings: Mapping[str, Any]
     generation: tuple[str, ...]
     interpreted: tuple[str, ...]
 

@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 NO_RANGE = "no known range"
 
@@ -53,11 +54,12 @@ class Word:
 def words() -> tuple[Word, ...]:
     """Return every word, in the order of the file."""
     text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
-    rows = tomllib.loads(text)["word"]
-    return tuple(
-        Word(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
-        for row in rows
-    )
+    rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
+    return tuple(Word(**{key: _frozen(value) for key, value in row.items()}) for row in rows)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def find_word(wanted: str) -> Word | None:

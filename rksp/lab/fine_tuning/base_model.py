@@ -39,7 +39,7 @@ _TOKENS = {
 }
 # By family, what a base model's configuration has that a model trained from its initialization has
 # not: the tokens of the domain tasks, and the gated layers of the T5 that people tune (1.1).
-_CHANGES = {"t5": _TOKENS | {"feed_forward_proj": "gated-gelu"}, "bart": _TOKENS}
+_CHANGES: dict[str, Any] = {"t5": _TOKENS | {"feed_forward_proj": "gated-gelu"}, "bart": _TOKENS}
 
 
 class BaseSpec(Strict):
