@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rksp.datasets.domain_tasks import PADDING
-from rksp.errors import InputError
+from rksp.ground.errors import InputError
 from rksp.lab.fine_tuning.spec import FineTuningSpec
 from rksp.models.adapters import with_adapters
 from rksp.models.configuration import quiet
