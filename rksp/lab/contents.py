@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rksp.files import read_text
 from rksp.ground.errors import InputError
+from rksp.ground.files import read_text
 from rksp.lab.fine_tuning.store import SCHEMA
 from rksp.lab.parquet import schema_of
 from rksp.lab.store import MOST_BYTES
