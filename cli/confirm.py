@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -166,13 +165,13 @@ def _confirmed(
 
 def _source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> ModelSource:
     if not is_shrunk:
-        source = model.resolve(run.target, run.overrides)
-        return replace(source, starts_trained=source.starts_trained or run.starts_trained)
+        return run.started(model.resolve(run.target, run.overrides))
     if model.overrides:
         raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
     from rksp.models.resolve import resolve_tiny
 
-    return resolve_tiny(run.target, max_params=int(model.max_params), task=cast(Any, model.task))
+    task = cast(Any, model.task)
+    return run.started(resolve_tiny(run.target, max_params=int(model.max_params), task=task))
 
 
 def _how_to_go_on(keep: Path | None) -> str:

@@ -78,6 +78,7 @@ def _document(read: RecipeFile) -> dict[str, object]:
             "overrides": dict(target.overrides),
             "notes": list(target.notes),
         },
+        "starts_trained": read.starts_trained,
         "target_missing": "" if target is not None else read.target_missing,
         "notes": list(read.notes),
     }
@@ -111,6 +112,8 @@ def _print(read: RecipeFile) -> None:
 
 
 def _print_target(read: RecipeFile) -> None:
+    if read.starts_trained:
+        _say("\nStart: trained weights")
     if read.target is None:
         _say(f"\nModel: none; {read.target_missing}")
         return

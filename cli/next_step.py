@@ -74,6 +74,8 @@ def _trial(context: typer.Context, report: ScoreReport) -> str:
         return ""
     if recipe.objective not in _LIKELIHOODS:
         return ""
+    if target.starts_trained and not target.is_pretrained:
+        return ""  # the weights are not at hand
     table = context.find_root().command
     if target.task not in _TRAINED or not isinstance(table, CommandTable):
         return ""

@@ -12,11 +12,11 @@ from rksp.cli.options import Given, flag_names
 from rksp.cli.process import reading
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
-from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
+    from rksp.models.source import ModelSource
     from rksp.recipe_files.said.origin import Origin
 
 _RUN_FILES = (".yaml", ".yml", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch")
@@ -41,6 +41,10 @@ class RequestedRun:
     file: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     starts_trained: bool = False
+
+    def started(self, source: ModelSource) -> ModelSource:
+        """Return the source of the target, which starts trained if the file says so."""
+        return replace(source, starts_trained=source.starts_trained or self.starts_trained)
 
 
 def requested_run(
@@ -121,9 +125,6 @@ def _from_file(
     recipe = read.recipe()
     for note in read.notes:
         print(f"rksp: {one_line(note)}", file=sys.stderr)
-    model = read.target
-    is_same = model is not None and (file is None or model.name == target)
-    starts_trained = is_same and definite(model).starts_trained
     if file is not None:
         return RequestedRun(
             target=target,
@@ -132,7 +133,7 @@ def _from_file(
             origins=read.origins(),
             file=read.path,
             keys=read.keys,
-            starts_trained=starts_trained,
+            starts_trained=read.starts_trained,
         )
     if read.target is None:
         raise InputError(f"{target}: {read.target_missing}")
@@ -146,7 +147,7 @@ def _from_file(
         origins=read.origins(),
         file=read.path,
         keys=read.keys,
-        starts_trained=starts_trained,
+        starts_trained=read.starts_trained,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,7 +145,7 @@ def _scored(
         if measure.evidence != "config":
             quiet_transformers()
         source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
-        source = replace(source, starts_trained=source.starts_trained or run.starts_trained)
+        source = run.started(source)
     # Here and not above: --help does not need them.
     with collector_paused():
         from rksp.assessment.pipeline import evaluate

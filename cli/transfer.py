@@ -43,6 +43,7 @@ def transfer(
     ] = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
+    from rksp.assessment.model_choice import uncarried
     from rksp.assessment.risk import beyond
     from rksp.classifiers.edge_model import load_edge_model
     from rksp.classifiers.fit.edge_transfer import CONFIGURED
@@ -54,37 +55,43 @@ def transfer(
         raise InputError("The learning rate is missing; give the one tuned on SMALL with --lr.")
     quiet_transformers()
     with stdout_for_us_alone():
-        sources = [model.resolve(run.target, run.overrides, counts=False) for run in runs]
-        origin, aim = (_inputs(*pair) for pair in zip(sources, runs, strict=True))
-        measured = ({}, {}) if evidence == "config" else _measured(sources, runs)
+        sources = [
+            run.started(model.resolve(run.target, run.overrides, counts=False)) for run in runs
+        ]
+        inputs = [_inputs(*pair) for pair in zip(sources, runs, strict=True)]
+        doubts = {
+            reason
+            for source, run in zip(sources, runs, strict=True)
+            for reason in uncarried(run.recipe, is_pretrained=source.holds_trained)
+        }
+        is_cheap = evidence == "config" or bool(doubts)
+        measured: Any = ({}, {}) if is_cheap else _measured(sources, runs)
     edges = load_edge_model()
-    found = carry(edges, origin, aim, rate, measured)
+    doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}
+    found = carry(edges, *inputs, rate, measured)
+    answer, shift = (None, None) if doubts else (found.rate, found.edge_shift)
     errors = dict(edges.card.get("transfer", {}))
     configured = errors.pop(CONFIGURED, None)
     if configured is not None and not found.used:
         errors["rksp"] = configured
-    doubts = sorted({text for x in (origin, aim) for text in beyond(edges.predict(x), x)})
     if output_format == "json":
-        document: dict[str, Any] = {
-            "small_rate": rate,
-            "rate": found.rate,
-            "edge_shift": found.edge_shift,
-        }
-        document |= {"rules": found.rules, "errors": errors, "reasons": doubts}
+        document: dict[str, Any] = {"small_rate": rate, "rate": answer, "edge_shift": shift}
+        document |= {"rules": found.rules, "errors": errors, "reasons": sorted(doubts)}
         document["measured"] = list(found.used)
         json.dump(document, sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")
         return 0
-    sizes = [f"{x.width} wide, {x.depth} deep" for x in (origin, aim)]
+    sizes = [f"{x.width} wide, {x.depth} deep" for x in inputs]
+    carried = "cannot tell the rate" if answer is None else short(answer)
     typer.echo(
-        f"{short(found.rate)} for {large} ({sizes[1]}), "
-        f"from {short(rate, 6)} for {small} ({sizes[0]})"
+        f"{carried} for {large} ({sizes[1]}), from {short(rate, 6)} for {small} ({sizes[0]})"
     )
-    for text in doubts:
+    for text in sorted(doubts):
         typer.echo(f"  not reliable here: {text}")
-    read = "the first gradient of each" if found.used else "the configurations alone"
-    typer.echo(f"  the edge moves by {found.edge_shift:+.2f} decades, from {read}")
-    rates = {"rksp": found.rate} | found.rules
+    if shift is not None:
+        read = "the first gradient of each" if found.used else "the configurations alone"
+        typer.echo(f"  the edge moves by {shift:+.2f} decades, from {read}")
+    rates = {"rksp": answer} | found.rules
     columns = ("rule", "rate", "edge missed by", "best rate missed by")
     rows = [columns, *(_row(name, value, errors) for name, value in rates.items())]
     for row in rows:
@@ -122,6 +129,12 @@ def _inputs(source: ModelSource, run: RequestedRun) -> EdgeInputs:
         raise InputError(f"{run.target}: {error}; a rate cannot be carried to it.") from None
 
 
-def _row(rule: str, rate: float, errors: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+def _row(
+    rule: str, rate: float | None, errors: Mapping[str, Mapping[str, float]]
+) -> tuple[str, ...]:
     missed = (errors.get(rule, {}).get(of) for of in ("edge", "best"))
-    return (rule, short(rate), *("–" if value is None else f"{value:.2f}" for value in missed))
+    return (
+        rule,
+        "–" if rate is None else short(rate),
+        *("–" if value is None else f"{value:.2f}" for value in missed),
+    )

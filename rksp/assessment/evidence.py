@@ -68,7 +68,7 @@ class Evidence:
     @property
     def is_trained(self) -> bool:
         """Whether the weights were trained before: they are stored, or a module predicts well."""
-        if self.source.is_pretrained or self.source.starts_trained:
+        if self.source.holds_trained:
             return True
         if self.profile is None or self.source.kind != "module":
             return False

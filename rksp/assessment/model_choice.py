@@ -9,6 +9,7 @@ from rksp.checks.coverage import unseen_objective
 from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.recipe import Recipe
 
+TRAINED = "trained weights: rates are carried between random initializations only"
 Answers = Literal["random initializations", "fine-tuning", "none"]
 
 
@@ -39,6 +40,17 @@ def choose_model(recipe: Recipe, *, is_pretrained: bool) -> Choice:
     if (objective := unseen_objective(recipe)) is not None:
         return Choice(model="none", reasons=(f"the labelled runs include no {objective}",))
     return Choice(model="random initializations")
+
+
+def uncarried(recipe: Recipe, *, is_pretrained: bool) -> tuple[str, ...]:
+    """Return why a rate of this run cannot be carried to another model, clauses; mostly none.
+
+    Args:
+        recipe: How the model is to be trained.
+        is_pretrained: The weights were trained before.
+    """
+    choice = choose_model(recipe, is_pretrained=is_pretrained)
+    return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
 
 
 def shown_beside(recipe: Recipe, *, is_pretrained: bool) -> tuple[tuple[str, Recipe], ...]:

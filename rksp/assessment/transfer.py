@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rksp.assessment.evidence import gather
+from rksp.assessment.evidence import Evidence, gather
 from rksp.features import extract
 from rksp.ground.model import definite
 from rksp.models.source import ModelSource
@@ -21,16 +21,22 @@ def measured_pair(
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Return the features of two models at a learning rate of 1, by name.
 
+    One model under two recipes is measured once.
+
     Args:
         small: The model and the recipe that a rate is tuned for.
         large: Those to carry it to.
         options: How both are measured.
         progress: See `Progress`.
     """
+    gathered: dict[tuple[str, str | None], Evidence] = {}  # two recipes may share one model
 
     def features(source: ModelSource, recipe: Recipe) -> Mapping[str, float]:
         named = lambda done, total, label: progress(done, total, f"{source.target}: {label}")
-        evidence = gather(source, options, progress=named)
+        model = (source.target, source.config_hash)
+        if model not in gathered:
+            gathered[model] = gather(source, options, progress=named)
+        evidence = gathered[model]
         response = evidence.response(recipe, named)
         return extract(
             definite(evidence.profile).forward, definite(evidence.profile).spectra, response

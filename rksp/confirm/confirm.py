@@ -39,6 +39,8 @@ STEPS = 200  # the longest horizon that the shipped classifier knows
 # Takes a message, the training steps done so far, and the training steps of all runs.
 ConfirmProgress = Callable[[str, int, int], None]
 
+_RANDOM = "These runs started from random weights, but the run itself starts from trained ones."
+
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
     """Shorten a recipe to `steps` steps; scale its schedule and its batch ramp in proportion."""
@@ -253,6 +255,8 @@ def _report(
 ) -> ConfirmReport:
     reports = compare(trials)
     found, said = verdict(reports), conclude(prediction, reports, faults)
+    if source.starts_trained and not source.is_pretrained:
+        said.append(_RANDOM)
     is_failed, baseline = found == "failed", reports[0]
     reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
     gate = GateReport(

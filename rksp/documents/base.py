@@ -45,6 +45,8 @@ class TargetReport(Part):
         task: What the model predicts.
         parameters: Their number; computed from the configuration within a few per cent where no
             model was built, and None where a factory cannot tell.
+        is_pretrained: Whether the weights come from files.
+        starts_trained: Whether the run starts from trained weights that may not be at hand.
         config_hash: SHA-256 of the configuration.
         notes: What was changed or dropped to read the model, and how its stream was read, a
             sentence each.
@@ -56,6 +58,7 @@ class TargetReport(Part):
     model_type: str | None
     parameters: int | None
     is_pretrained: bool
+    starts_trained: bool = False
     config_hash: str | None
     notes: list[str] = Field(default_factory=list)
 

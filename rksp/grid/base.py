@@ -51,7 +51,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     Raises:
         InputError: There is no model, or a value cannot be used.
     """
-    target, seed = base.target, base.seed
+    target, seed, starts_trained = base.target, base.seed, False
     overrides = dict(base.overrides)
     fields = {canonical(name)[1] or name: value for name, value in base.recipe.items()}
     data = base.document.data if base.document is not None else None
@@ -81,6 +81,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         if target is None:
             raise InputError(f"{source}: {read.target_missing}")
         recipe, origins = read.recipe(), read.origins()
+        starts_trained = read.starts_trained
     else:
         recipe = Recipe.parse(_in_steps(fields, Recipe.model_fields["max_steps"].default))
         origins = origins_of_flags(recipe, dict.fromkeys(fields, "the grid"))
@@ -91,6 +92,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         overrides=overrides,
         seed=seed,
         recipe=recipe,
+        starts_trained=starts_trained,
         labels=dict(point),
         assumed=assumptions(recipe, origins),
     )

@@ -48,6 +48,7 @@ class Cell:
         overrides: The changed settings of the model.
         seed: The seed of the initialization.
         recipe: How the model is to be trained.
+        starts_trained: The run file names weights to start from.
         labels: The values that the grid varies, by the names that the user gave, for tables.
         assumed: What nobody decided about the recipe, in words by field.
     """
@@ -56,6 +57,7 @@ class Cell:
     recipe: Recipe
     overrides: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
+    starts_trained: bool = False
     labels: Mapping[str, object] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -79,6 +81,7 @@ class Cell:
                 ),
                 "overrides": dict(self.overrides),
                 "seed": self.seed,
+                "starts_trained": self.starts_trained,
                 "evidence": options.evidence,
                 "states": options.states,
                 "probe": file_identity(options.probe) if options.probe else None,

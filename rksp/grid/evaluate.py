@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,12 @@ EVALUATOR = "rksp.grid.evaluate:evaluate_group"
 
 
 def gather_cell(
-    target: str, overrides: Mapping[str, object], seed: int, options: Options
+    target: str,
+    overrides: Mapping[str, object],
+    seed: int,
+    options: Options,
+    *,
+    starts_trained: bool = False,
 ) -> Evidence:
     """Resolve a target and profile one initialization, which the cells of a group share.
 
@@ -52,6 +58,7 @@ def gather_cell(
         max_params=options.max_params,
         counts=options.evidence != "config",
     )
+    source = replace(source, starts_trained=source.starts_trained or starts_trained)
     return gather(source, options.model_copy(update={"seed": seed}))
 
 
@@ -74,7 +81,13 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     expected: tuple[type[Exception], ...] = (RkspError, MemoryError, *refusals())
     try:
         classifier = load_edge_model(options.classifier) if options.classifier else None
-        evidence = gather_cell(group["target"], group["overrides"], group["seed"], options)
+        evidence = gather_cell(
+            group["target"],
+            group["overrides"],
+            group["seed"],
+            options,
+            starts_trained=group["starts_trained"],
+        )
     except expected as error:
         yield _failed(error)
         return

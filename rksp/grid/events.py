@@ -11,11 +11,15 @@ FINAL: tuple[Failure, ...] = ("invalid", "error", "timeout")
 
 
 class CellGroup(TypedDict):
-    """A group of cells with one initialization; `cells` holds pairs of key and recipe fields."""
+    """A group of cells with one initialization; `cells` holds pairs of key and recipe fields.
+
+    `starts_trained` says that the run file names weights to start from.
+    """
 
     target: str
     overrides: dict[str, object]
     seed: int
+    starts_trained: bool
     options: dict[str, object]
     cells: list[tuple[str, dict[str, object]]]
 

@@ -216,7 +216,7 @@ def _plan(
         cell = make_cell(base, point, source)
         if cell.target not in typed:
             refuse_factory(cell.target, source)
-        cells.setdefault((cell.model, cell.seed, cell.recipe), cell)
+        cells.setdefault((cell.model, cell.seed, cell.starts_trained, cell.recipe), cell)
     said = [*notes, *base.notes()]
     if len(cells) < len(points):
         said.append(f"{len(points) - len(cells)} cells are left out because they repeat others.")

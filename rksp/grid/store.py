@@ -33,7 +33,7 @@ from rksp.ground.files import check_writable
 from rksp.ground.model import definite
 from rksp.ground.text import safe_strings
 
-SCHEMA = "rksp-grid-1"
+SCHEMA = "rksp-grid-2"
 TRIES = 3
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
 _TABLES = """
@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS cells (
     key TEXT PRIMARY KEY, position INTEGER NOT NULL, init TEXT NOT NULL,
     target TEXT NOT NULL, overrides TEXT NOT NULL, seed INTEGER NOT NULL,
-    recipe TEXT NOT NULL, labels TEXT NOT NULL,
+    starts_trained INTEGER NOT NULL, recipe TEXT NOT NULL, labels TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'todo', owner TEXT, lease REAL, tries INTEGER NOT NULL DEFAULT 0,
     failure TEXT, message TEXT, result TEXT);
 CREATE INDEX IF NOT EXISTS by_state ON cells (state, position);
@@ -156,8 +156,8 @@ class GridStore:
             ):
                 self._base.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
             self._base.executemany(
-                "INSERT OR IGNORE INTO cells (key, position, init, target, overrides, seed, recipe,"
-                " labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO cells (key, position, init, target, overrides, seed,"
+                " starts_trained, recipe, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         key,
@@ -166,6 +166,7 @@ class GridStore:
                         cell.target,
                         json.dumps(dict(cell.overrides)),
                         cell.seed,
+                        cell.starts_trained,
                         json.dumps(cell.recipe.model_dump(mode="json")),
                         json.dumps(dict(cell.labels), default=str),
                     )
@@ -187,7 +188,7 @@ class GridStore:
             if first is None:
                 return None
             rows = self._base.execute(
-                "SELECT key, target, overrides, seed, recipe FROM cells"
+                "SELECT key, target, overrides, seed, starts_trained, recipe FROM cells"
                 " WHERE state = 'todo' AND init = ? ORDER BY position",
                 first,
             ).fetchall()
@@ -196,13 +197,14 @@ class GridStore:
                 " WHERE state = 'todo' AND init = ?",
                 (self.owner, now + lease, first[0]),
             )
-        _, target, overrides, seed, _ = rows[0]
+        _, target, overrides, seed, starts_trained, _ = rows[0]
         return {
             "target": target,
             "overrides": json.loads(overrides),
             "seed": seed,
+            "starts_trained": bool(starts_trained),
             "options": json.loads(definite(self._meta("options"))),
-            "cells": [(row[0], json.loads(row[4])) for row in rows],
+            "cells": [(row[0], json.loads(row[5])) for row in rows],
         }
 
     def renew(self, lease: float) -> None:

@@ -146,6 +146,11 @@ def resolve_tiny(
     """
     path = Path(target)
     types = model_types()
+    if path.is_dir():
+        raise InputError(
+            "--shrink trains a tiny model of random weights, which says nothing of those in "
+            f"{target}; leave out --shrink, or give {path / 'config.json'}."
+        )
     if path.suffix == ".json":
         settings, dropped = read_config(path)
         needs_code = "auto_map" in dropped

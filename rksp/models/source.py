@@ -69,6 +69,11 @@ class ModelSource:
     batch: Batch | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
 
+    @property
+    def holds_trained(self) -> bool:
+        """Whether the run starts from trained weights, at hand or not."""
+        return self.is_pretrained or self.starts_trained
+
     def at(self, seed: int) -> ModelSource:
         """Return the source at a seed; a factory is called again and makes a new batch."""
         return self if self.again is None or seed == self.seed else self.again(seed)

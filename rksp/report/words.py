@@ -40,6 +40,8 @@ def size_and_weights(report: ScoreReport) -> str:
     """Return size and origin of the weights: `124 M parameters, random initialization`."""
     target = report.target
     weights = "stored weights" if target.is_pretrained else "random initialization"
+    if target.starts_trained and not target.is_pretrained:
+        weights = "random weights in place of the trained ones"
     if target.kind in ("factory", "module"):
         weights = "weights as given"
     if target.parameters is None:

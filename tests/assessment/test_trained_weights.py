@@ -10,6 +10,7 @@ from support.commands import left_with
 from transformers import AutoModelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import rksp
+from rksp.assessment.model_choice import TRAINED
 from rksp.grid.cell import Options
 from rksp.grid.sweepers.gate import RiskGate
 
@@ -172,6 +173,40 @@ def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, caps
     file = tmp_path / "run.yaml"
     arguments = "learning_rate: 2.0e-5\nwarmup_ratio: 0.1\nper_device_train_batch_size: 8\n"
     file.write_text(f"{key}: gpt2\n{arguments}output_dir: out\nmax_steps: 500\n")
-    for more in ((str(file),), ("gpt2", "--recipe", str(file))):
+    for more in ((str(file),), ("gpt2", "--recipe", str(file)), ("bert", "--recipe", str(file))):
         report = scored(capsys, *more, "--evidence", "config")
         assert risk_of(report)["answered_by"] == model
+    is_trained = model == "fine-tuning"
+    alone = risk_of(scored(capsys, str(file), "--evidence", "config"))
+    grid = ["grid", str(file), "lr=2e-5,2e-3", "--evidence", "config", "--format", "json"]
+    left_with([*grid, "-o", str(tmp_path / "grid.db")])
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [cell["likely_edge"] for cell in cells] == [alone["likely_edge"]] * 2
+    transfer = ["transfer", str(file), "gpt2", "--evidence", "config", "--format", "json"]
+    assert left_with(transfer) == 0
+    carried = json.loads(capsys.readouterr().out)
+    assert (carried["rate"] is None, carried["edge_shift"] is None) == (is_trained, is_trained)
+    assert carried["reasons"] == [TRAINED] * is_trained and carried["rules"]
+
+
+def test_a_rate_is_not_carried_from_stored_weights(checkpoint, capsys):
+    pair = [str(checkpoint), str(checkpoint / "config.json")]
+    assert left_with(["transfer", *pair, "--lr", "1e-3"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("cannot tell the rate") and TRAINED in page
+    assert "the edge moves" not in page
+
+
+def test_a_shrunk_confirmation_says_that_its_weights_are_random(checkpoint, tmp_path, capsys):
+    assert left_with(["confirm", str(checkpoint), "--shrink", "--lr", "1e-3"]) == 2
+    assert "leave out --shrink" in capsys.readouterr().err
+    file = tmp_path / "run.yaml"
+    file.write_text("model_name_or_path: gpt2\nlearning_rate: 2.0e-5\nwarmup_ratio: 0.1\n")
+    few = ["--steps", "4", "--seeds", "1", "--batch-size", "2", "--sequence-length", "16"]
+    quick = ["--arm", "baseline", "--monitor", "loss", *few, "--evidence", "config"]
+    said = "started from random weights, but the run itself starts from trained ones"
+    for target in ([str(file)], ["gpt2", "--lr", "2e-5"]):
+        left_with(["confirm", *target, "--shrink", *quick, "--format", "json"])
+        report = json.loads(capsys.readouterr().out)
+        is_trained = target[0] != "gpt2"
+        assert any(said in sentence for sentence in report["conclusions"]) is is_trained

@@ -11,6 +11,7 @@ import pytest
 from support.commands import left_with
 from support.edge_cases import inputs, ladder, ladders
 
+import rksp.assessment.transfer as assessed
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fit.edge_fit import fit_edge_model
 from rksp.classifiers.fit.edge_transfer import (
@@ -62,7 +63,27 @@ def test_json_carries_the_same_rates(pair, capsys):
 def test_a_shape_beyond_the_data_is_not_reliable(pair, capsys):
     deep = ["--evidence", "config", "--set", "num_hidden_layers=900"]
     assert left_with(["transfer", *pair, "--lr", "2e-3", *deep]) == 0
-    assert "not reliable here: the number of blocks lies" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "not reliable here: the number of blocks lies" in page
+    assert page.startswith("cannot tell the rate") and "the edge moves" not in page
+    assert left_with(["transfer", *pair, "--lr", "2e-3", *deep, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rate"] is found["edge_shift"] is None and found["rules"]["1/width"] is not None
+
+
+def test_one_model_is_measured_once(pair, capsys, monkeypatch):
+    gathered = []
+    real = assessed.gather
+
+    def counted(source, *more, **named):
+        gathered.append(source.target)
+        return real(source, *more, **named)
+
+    monkeypatch.setattr(assessed, "gather", counted)
+    for small, large in ((pair[0], pair[0]), pair):
+        assert left_with(["transfer", small, large, "--lr", "2e-3", "--format", "json"]) == 0
+    assert gathered == [pair[0], *pair]
+    assert json.loads(capsys.readouterr().out.split("\n}\n")[0] + "}")["rate"] == 2e-3
 
 
 def test_what_has_no_width_is_named(pair, capsys):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import yaml
+from support.places import ROOT
+
 POSIX = ("fcntl", "grp", "posix_ipc", "pwd", "resource", "termios", "tty")
 MINIATURE = (
     "gpt2 --set n_layer=2 --set n_embd=32 --set n_head=2 --set vocab_size=256 --lr 1e-3 "
@@ -32,3 +35,15 @@ def test_that_check_can_fail():
 def test_what_starts_processes_imports_without_posix():
     done = _blocked("import rksp.grid.run, rksp.confirm.confirm, rksp.lab.run")
     assert done.returncode == 0, done.stderr
+
+
+def test_continuous_integration_tries_windows_and_macos():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]
+    assert jobs["systems"]["strategy"]["matrix"]["system"] == ["windows-latest", "macos-latest"]
+    parts = jobs["systems"]["steps"][-1]["run"].split()[2:]
+    assert all((ROOT / part).is_dir() for part in parts) and "tests/cli" in parts
+
+
+def test_the_hook_of_pre_commit_builds_nothing():
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"] == "rksp score --evidence config"

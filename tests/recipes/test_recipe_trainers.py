@@ -90,6 +90,44 @@ def test_nanogpt_characters_are_65_and_init_from_starts_from_weights():
     )
 
 
+_TRAINED = (
+    *("axolotl/pretrain.yaml", "llm-foundry/7b_dolly_sft.yaml", "torchtune/llama3_8B_full.yaml"),
+    *("restated/trl/zephyr_sft_full.yaml", "restated/llama-factory/llama3_full_sft_ds3.yaml"),
+    *("restated/ms-swift/full.sh", "restated/litgpt/phi-2_full.yaml"),
+    *("restated/nanogpt/finetune_shakespeare.py", "restated/fairseq/wav2vec_ctc_100h.yaml"),
+)
+_RANDOM = (
+    *("axolotl/muon-pretrain-fsdp2.yaml", "llm-foundry/mpt-1b.yaml", "litgpt/tinyllama.yaml"),
+    *("levanter/llama2_7b.yaml", "olmo/OLMo-1B.yaml", "restated/nanogpt/train_gpt2.py"),
+    *("restated/llm.c/run_gpt2_124M.sh", "restated/megatron/llama3_8b.sh", "pythia/pythia-1b.yml"),
+    *("restated/maxtext/base.yml", "restated/nemo/megatron_llama_config.yaml"),
+)
+
+
+@pytest.mark.parametrize("name", [*_TRAINED, *_RANDOM])
+def test_a_file_says_whether_the_run_starts_trained(name):
+    assert read_recipe_file(CONFIGS / name).starts_trained is (name in _TRAINED)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "is_trained"),
+    [
+        ("axolotl/pretrain.yaml", ("base_model:", "reinit_weights: true\nbase_model:"), False),
+        ("litgpt/tinyllama.yaml", ("initial_checkpoint_dir:", "initial_checkpoint_dir: a"), True),
+        ("olmo/OLMo-20M.yaml", ("load_path: null", "load_path: /a/step100"), False),
+        (
+            "olmo/OLMo-20M.yaml",
+            ("load_path: null", "load_path: /a\nreset_optimizer_state: true"),
+            True,
+        ),
+        ("llm-foundry/gpt-neo-125m.yaml", ("  pretrained: false", "  pretrained: true"), True),
+        ("gpt-neox/125M.yml", ('"pipe_parallel', '"finetune": true, "pipe_parallel'), True),
+    ],
+)
+def test_one_line_of_a_file_decides_where_the_run_starts(tmp_path, name, change, is_trained):
+    assert changed(tmp_path, name, change).starts_trained is is_trained
+
+
 def test_nanotron_mup_is_said(tmp_path):
     name = "nanotron/sp_350m_llama_config.yaml"
     read = changed(tmp_path, name, ("    std: 0.03125", "    use_mup: true\n    #"))

@@ -105,7 +105,13 @@ class RiskGate:
     def _of(self, cell: Cell) -> Evidence:
         key = cell.init_key(self.options)
         if key not in self._profiled:
-            found = gather_cell(cell.target, cell.overrides, cell.seed, self.options)
+            found = gather_cell(
+                cell.target,
+                cell.overrides,
+                cell.seed,
+                self.options,
+                starts_trained=cell.starts_trained,
+            )
             self._profiled[key] = found
             self.profiles += 1
             while len(self._profiled) > self.keep:

@@ -96,6 +96,8 @@ def _model(draft: Draft) -> None:
     notes = []
     if draft.true("reinit_weights") is not None:
         notes.append("reinit_weights: it starts from random weights; give the model's config.json.")
+    else:
+        draft.start_trained()
     draft.describe(base.value, draft.mapping("overrides_of_model_config"), *notes)
 
 

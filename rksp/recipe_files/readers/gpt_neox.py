@@ -71,6 +71,8 @@ def _objective(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
+    if draft.true("finetune") is not None:  # weights alone, without the optimizer
+        draft.start_trained()
     layers, width = draft.number("num_layers"), draft.number("hidden_size")
     heads = draft.number("num_attention_heads")
     if layers is None or width is None or heads is None:

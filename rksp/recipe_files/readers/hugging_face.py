@@ -323,8 +323,10 @@ def model(draft: Draft) -> None:
     settings = draft.mapping("model_config", "config", "model")
     kind = draft.text("model_type")
     if base is not None and base.value.lower() != "none":
-        weights = (draft.get("model_name_or_path"), draft.get("model_id_or_path"))
-        draft.describe(base.value, {}, starts_trained=any(found is not None for found in weights))
+        draft.describe(base.value, {})
+        is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
+        if draft.text("model_name_or_path", "model_id_or_path") is not None and not is_random:
+            draft.start_trained()
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)

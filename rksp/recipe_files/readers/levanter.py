@@ -126,6 +126,7 @@ def _model(draft: Draft) -> None:
     start = draft.text("initialize_from_hf")
     name = draft.text("hf_checkpoint", "model.hf_checkpoint")
     if start is not None and start.value.lower() not in ("false", "none"):
+        draft.start_trained()
         base = name.value if start.value.lower() == "true" and name is not None else start.value
         if base.lower() != "true":
             draft.describe(base, {}, "initialize_from_hf: it starts from that model's weights.")

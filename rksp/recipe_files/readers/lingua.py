@@ -30,6 +30,8 @@ def _precision(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
+    if draft.text("checkpoint.init_ckpt_path") is not None:
+        draft.start_trained()
     width, layers = draft.number("model.dim"), draft.number("model.n_layers")
     heads = draft.number("model.n_heads")
     if width is None or layers is None or heads is None:

@@ -83,6 +83,8 @@ def _lora(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
+    if draft.text("checkpoint_dir", "initial_checkpoint_dir") is not None:
+        draft.start_trained()
     settings = draft.mapping("model_config")
     if settings.get("n_layer") and settings.get("n_embd"):
         _describe(draft, settings)

@@ -85,6 +85,8 @@ def _model(draft: Draft) -> None:
         draft.describe(known[0], {**known[1], **length})
         return
     if not name.startswith("d") or not name[1:].isdigit() or int(name[1:]) not in _WIDTHS:
+        if name.endswith(".bin"):
+            draft.start_trained()
         draft.no_target(f"{name or 'the descriptor'} names a weight file; name a TARGET.")
         return
     width, heads = _WIDTHS[int(name[1:])]

@@ -86,6 +86,8 @@ _FRESH = {  # Hub id → model type and settings, for runs with `pretrained: fal
 
 
 def _model(draft: Draft) -> None:
+    if draft.text("load_path") is not None and draft.true("load_weights_only") is not None:
+        draft.start_trained()
     name = draft.text("model.name")
     kind = name.value if name is not None else ""
     if kind in ("hf_causal_lm", "hf_t5", "hf_prefix_lm"):
@@ -107,6 +109,7 @@ def _model(draft: Draft) -> None:
                     "give that model's config.json as TARGET."
                 )
             return
+        draft.start_trained()
         draft.describe(base.value, draft.mapping("model.config_overrides"))
         return
     experts = draft.number("model.ffn_config.moe_num_experts")
@@ -183,6 +186,7 @@ def _composer_model(draft: Draft) -> None:
         )
     settings = draft.mapping("model.model_config")
     if base is not None and starts is not None and starts.value is True:
+        draft.start_trained()
         draft.describe(base.value, settings)
     elif name is not None and name.value in ("mosaic_bert", "hf_bert"):
         notes = ["It starts from random weights."]

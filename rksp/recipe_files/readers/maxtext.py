@@ -65,6 +65,8 @@ def _precision(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
+    if draft.text("load_parameters_path") is not None:
+        draft.start_trained()
     name, block = draft.text("model_name"), draft.text("decoder_block")
     experts = draft.number("num_experts")
     known = shape_of(name.value) if name is not None else None

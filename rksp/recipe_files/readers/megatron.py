@@ -137,6 +137,8 @@ def _fall(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
+    if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
+        draft.start_trained()
     found = {name: draft.number(key, f"language_model.{key}") for key, name in _SHAPE.items()}
     sizes = {name: int(number.value) for name, number in found.items() if number is not None}
     experts = draft.number("num_experts", "language_model.num_moe_experts")

@@ -63,6 +63,13 @@ def _swift_precision(draft: Draft) -> None:
         draft.put("precision", precision_of(found.value) or "bf16", found)
 
 
+def _swift_model(draft: Draft) -> None:
+    """Set the model, whose weights are always loaded (swift/model/register.py)."""
+    model(draft)
+    if draft.text("model") is not None:
+        draft.start_trained()
+
+
 _OWN = ("tuner_type", "train_type", "sft_type", "rlhf_type", "model_id_or_path", "swift_version")
 _OTHERS = (
     "model", "torch_dtype", "template_type", "split_dataset_ratio", "model_author", "lora_rank",
@@ -87,6 +94,6 @@ READER = Reader(
         _swift_objective,
         objective,
         _swift_batch,
-        model,
+        _swift_model,
     ),
 )

@@ -50,6 +50,7 @@ def _model(draft: Draft) -> None:
         shape[key] = int(found.value) if found is not None else default
     start = draft.text("init_from")
     if start is not None and start.value not in ("scratch", "resume"):
+        draft.start_trained()
         name = f"openai-community/{start.value}"
         draft.describe(name, {}, "init_from: it starts from that model's weights.")
         return

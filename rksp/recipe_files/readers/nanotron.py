@@ -108,6 +108,7 @@ def _model(draft: Draft) -> None:
     deviation = float(std.value) if std is not None else settings.get("initializer_range")
     start = draft.text("model.init_method.path")
     if start is not None:
+        draft.start_trained()
         draft.note(f"It starts from the weights in {start.value}, which rksp does not read.")
     if settings.get("is_mamba_config"):
         state = settings.get("ssm_cfg") or {}

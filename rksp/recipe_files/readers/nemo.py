@@ -87,6 +87,7 @@ def _adapters(draft: Draft) -> None:
             draft.put("lora_rank", rank.value, rank)
     start = draft.text("restore_from_path", "model.restore_from_path")
     if start is not None:
+        draft.start_trained()
         draft.note(f"It starts from {start.value}, which rksp does not read.")
 
 

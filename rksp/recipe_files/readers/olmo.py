@@ -55,11 +55,16 @@ def _fall(draft: Draft) -> None:
 def _start(draft: Draft) -> None:
     """Note `load_path`: a checkpoint, only its weights with `reset_optimizer_state`."""
     found = draft.text("load_path")
-    if found is not None:
-        draft.note(
-            f"load_path: the run continues from {found.value}, which rksp does not read; "
-            "it judges the start from fresh weights."
-        )
+    if found is None:
+        return
+    if draft.true("reset_optimizer_state", "reset_trainer_state") is not None:
+        draft.start_trained()
+        draft.note(f"load_path: it starts from {found.value}, which rksp does not read.")
+        return
+    draft.note(
+        f"load_path: the run continues from {found.value}, which rksp does not read; "
+        "it judges the start from fresh weights."
+    )
 
 
 def _model(draft: Draft) -> None:

@@ -96,6 +96,7 @@ def _model(draft: Draft) -> None:
     known = shape_of(f"{family}_{flavor.value}" if name is not None and flavor else family)
     weights = hub_id_of(assets.value) if assets is not None else None
     if family.startswith("sft_") and weights is not None:
+        draft.start_trained()
         draft.describe(weights, {}, f"It finetunes the weights in {definite(assets).value}.")
         return
     if known is not None:

@@ -97,6 +97,8 @@ def _objective(draft: Draft) -> None:
 def _model(draft: Draft) -> None:
     """Set the model from a folder of downloaded weights with its repository's name."""
     folder = draft.text("checkpointer.checkpoint_dir")
+    if folder is not None:
+        draft.start_trained()
     name = hub_id_of(folder.value) if folder is not None else None
     found = draft.text("model._component_")
     if name is not None:

@@ -60,13 +60,11 @@ class FileTarget:
         name: A model type, or the Hub id or path that the file names.
         overrides: Settings to change.
         notes: Differences from the file's model.
-        starts_trained: The file names weights to start from, not only an architecture.
     """
 
     name: str
     overrides: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    starts_trained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +82,8 @@ class RecipeFile:
         understood: Number of the file's settings that were read.
         settings: Number of settings in the file.
         keys: Field -> the trainer's key that takes its value in rksp's units, where there is one.
+        starts_trained: The run starts from weights that the file names, not only from an
+            architecture.
     """
 
     path: Path
@@ -96,6 +96,7 @@ class RecipeFile:
     understood: int
     settings: int
     keys: Mapping[str, str] = field(default_factory=dict)
+    starts_trained: bool = False
 
     def field(self, name: str) -> RecipeField:
         """Return the field of this name."""

@@ -49,6 +49,7 @@ class Draft:
         self._notes: list[str] = []
         self._seen: set[str] = set()
         self._target: FileTarget | None = None
+        self._starts_trained = False
         self._target_missing = "the file does not describe a model; name one as TARGET."
 
     def get(self, *keys: str) -> Found | None:
@@ -220,18 +221,14 @@ class Draft:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
-    def describe(
-        self,
-        name: str,
-        overrides: Mapping[str, Any],
-        *notes: str,
-        starts_trained: bool = False,
-    ) -> None:
+    def start_trained(self) -> None:
+        """Record that the run starts from trained weights, not from a random initialization."""
+        self._starts_trained = True
+
+    def describe(self, name: str, overrides: Mapping[str, Any], *notes: str) -> None:
         """Set the model that the file describes; settings that are None are left out."""
         kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
-        self._target = FileTarget(
-            name=name, overrides=kept, notes=notes, starts_trained=starts_trained
-        )
+        self._target = FileTarget(name=name, overrides=kept, notes=notes)
 
     def no_target(self, sentence: str) -> None:
         """Record why the file's model cannot become the target."""
@@ -256,6 +253,7 @@ class Draft:
             notes=tuple(self._notes),
             understood=len(self._seen & set(self.document.leaves())),
             settings=len(self.document.leaves()),
+            starts_trained=self._starts_trained,
         )
 
     def where(self, found: Found) -> str:
