@@ -251,7 +251,7 @@ def _from_settings(
         own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
         return own.make(trust_remote_code=remote is not None)
 
-    skeleton = _skeleton(target, make) if common["counts"] else None
+    skeleton = _skeleton(target, make, chosen.config) if common["counts"] else None
     return ModelSource(
         target=target,
         kind=kind,
@@ -270,12 +270,13 @@ def _from_settings(
     )
 
 
-def _skeleton(target: str, construct: Callable[[], nn.Module]) -> nn.Module:
+def _skeleton(target: str, construct: Callable[[], nn.Module], config: Any) -> nn.Module:
     """Build the model without memory.
 
     Args:
         target: What it is called in messages.
         construct: Makes the model on the device that is set.
+        config: Its configuration, for messages.
 
     Returns:
         A model on the meta device.
@@ -288,7 +289,7 @@ def _skeleton(target: str, construct: Callable[[], nn.Module]) -> nn.Module:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             skeleton = construct()
     except refusals() as error:
-        raise refused(target, error) from error
+        raise refused(target, error, config) from error
     held = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
     if held > _MOST_BUFFERS:
         raise InputError(
