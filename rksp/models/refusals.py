@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 from rksp.ground.errors import InputError
 
@@ -33,8 +34,8 @@ def refusals() -> tuple[type[Exception], ...]:
     return (*_REFUSALS, strict) if strict else _REFUSALS
 
 
-def refused(target: str, error: BaseException) -> InputError:
-    """Make one sentence from an error of transformers."""
+def refused(target: str, error: BaseException, config: Any = None) -> InputError:
+    """Make one sentence from an error of transformers; a configuration may show what would work."""
     text = " ".join(str(error).split())[:300] or "no message"
     if isinstance(error, ImportError) and (library := _LIBRARY.search(text)):
         return InputError(
@@ -42,5 +43,17 @@ def refused(target: str, error: BaseException) -> InputError:
         )
     return InputError(
         f"{target} cannot be built ({type(error).__name__}: {text}); "
-        "correct the configuration, or change it with --set."
+        f"{_working_heads(config) or 'correct the configuration, or change it with --set.'}"
     )
+
+
+def _working_heads(config: Any) -> str:
+    """Advise the nearest lower number of heads that divides the width; empty if all is well."""
+    if getattr(config, "head_dim", None) is not None:  # the width of a head is a setting of its own
+        return ""
+    width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or not width % heads:
+        return ""
+    name = getattr(config, "attribute_map", {}).get("num_attention_heads", "num_attention_heads")
+    fits = next(count for count in range(heads, 0, -1) if width % count == 0)
+    return f"{heads} heads do not divide the width {width}: try --set {name}={fits}."

@@ -259,7 +259,7 @@ def _from_settings(
         chosen = choose_class(*choice, task, has_weights=has_weights)
         makers = _makers(chosen, folder, trust_remote_code=remote is not None)
     notes += chosen.notes
-    skeleton = _skeleton(target, makers[1]) if common["counts"] else None
+    skeleton = _skeleton(target, makers[1], chosen.config) if common["counts"] else None
     return ModelSource(
         target=target,
         kind=kind,
@@ -307,12 +307,13 @@ def _heads(kind: str) -> Mapping[str, list[str]]:
     return {} if row is None else row.heads
 
 
-def _skeleton(target: str, construct: Callable[[], nn.Module]) -> nn.Module:
+def _skeleton(target: str, construct: Callable[[], nn.Module], config: Any) -> nn.Module:
     """Build the model without memory.
 
     Args:
         target: What it is called in messages.
         construct: Makes the model on the device that is set.
+        config: Its configuration, for messages.
 
     Returns:
         A model on the meta device.
@@ -327,7 +328,7 @@ def _skeleton(target: str, construct: Callable[[], nn.Module]) -> nn.Module:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             skeleton = construct()
     except refusals() as error:
-        raise refused(target, error) from error
+        raise refused(target, error, config) from error
     held = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
     if held > _MOST_BUFFERS:
         raise InputError(

@@ -460,3 +460,9 @@ def test_remote_code_runs_only_when_asked_for(tmp_path, monkeypatch):
     assert source.model_class == "OwnModel" and source.num_parameters == 12
     assert any("--trust-remote-code" in note for note in source.notes)
     assert source.build().linear.weight.shape == (3, 3)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_with_a_number_that_does():
+    with pytest.raises(InputError, match=r"width 128: try --set n_head=8\.$"):
+        resolve("gpt2", overrides={"n_embd": 128})
+    assert resolve("gpt2", overrides={"n_embd": 128, "n_head": 8}).num_parameters

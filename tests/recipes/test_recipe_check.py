@@ -242,3 +242,8 @@ def test_a_level_can_be_changed_and_reorders():
 def test_unknown_codes_and_levels_name_the_nearest(arguments: dict, said: str):
     with pytest.raises(InputError, match=said):
         select_findings(mixed(), **arguments)
+
+
+def test_a_short_form_is_answered_with_the_name_of_its_field():
+    with pytest.raises(InputError, match="did you mean warmup_steps"):
+        Recipe.parse({"warmup": 100})

@@ -94,7 +94,7 @@ _TRAINED = (
     *("axolotl/pretrain.yaml", "llm-foundry/7b_dolly_sft.yaml", "torchtune/llama3_8B_full.yaml"),
     *("restated/trl/zephyr_sft_full.yaml", "restated/llama-factory/llama3_full_sft_ds3.yaml"),
     *("restated/ms-swift/full.sh", "restated/litgpt/phi-2_full.yaml"),
-    *("restated/nanogpt/finetune_shakespeare.py", "restated/fairseq/wav2vec_ctc_100h.yaml"),
+    "restated/nanogpt/finetune_shakespeare.py",
 )
 _RANDOM = (
     *("axolotl/muon-pretrain-fsdp2.yaml", "llm-foundry/mpt-1b.yaml", "litgpt/tinyllama.yaml"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,8 @@ class MemoryPlan:
             raise InputError(
                 f"{target} needs {readable(self.peak)} of memory even when streamed "
                 f"({readable(self.weights)} of it weights), more than {readable(limit)}; "
-                "raise --max-memory, or use a shorter probe or fewer threads."
+                f"give --max-memory {math.ceil(self.peak / 1e6)}MB if there is as much, use fewer "
+                "threads or --snapshots, or build nothing: --evidence config."
             )
 
 

@@ -151,10 +151,7 @@ def _objective(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    if (
-        draft.text("checkpoint.finetune_from_model", "finetune_from_model", "model.w2v_path")
-        is not None
-    ):
+    if draft.text("checkpoint.finetune_from_model", "finetune_from_model") is not None:
         draft.start_trained()
     found = draft.text("model._name", "arch", "model.arch")
     if found is not None and found.value in ("roberta", "roberta_base"):
