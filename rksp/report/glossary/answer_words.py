@@ -230,10 +230,19 @@ ANSWER_WORDS: tuple[Word, ...] = (
         name="fine-tuning",
         meaning=(
             "Training that goes on from trained weights instead of random ones. It needs rates far "
-            "lower than training from scratch: rksp explain RKSP508 has the usual limits."
+            "lower than training from scratch. A model of its own answers; its card says what it "
+            "was fitted on, and rksp explain RKSP508 has the usual limits."
         ),
         check="RKSP508",
-        spellings=("fine tune", "finetuning", "full fine-tuning", "SFT"),
+        spellings=("fine tune", "finetuning", "full fine-tuning", "SFT", "answered_by"),
+    ),
+    Word(
+        name="forgetting",
+        meaning=(
+            "What trained weights lose of abilities that the new task leaves untouched. The rate "
+            "is the median from which LoRA loses a tenth; 27 ladders of one source show it."
+        ),
+        spellings=("forgets_from", "forgets"),
     ),
     Word(
         name="pretrained",
