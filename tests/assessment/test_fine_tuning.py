@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.places import CONFIGS
+from support.places import RUN_CONFIGS
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import rksp
@@ -91,7 +91,7 @@ def test_the_start_lies_within_a_decade_of_the_known_rate(config, more, usual):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_no_published_recipe_of_fine_tuning_is_at_risk(name):
-    recipe = read_recipe_file(CONFIGS / name).recipe()
+    recipe = read_recipe_file(RUN_CONFIGS / name).recipe()
     given = recipe.model_dump(exclude={"learning_rate"}, exclude_unset=True)
     said = answer(PUBLISHED[name], rate=recipe.learning_rate, **given)
     is_covered = recipe.objective != "dpo" and recipe.optimizer == "adamw"
