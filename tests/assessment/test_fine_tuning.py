@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.places import RUN_CONFIGS
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import rksp
@@ -13,6 +14,7 @@ from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.score import RiskAssessment
 from rksp.features import Tier
 from rksp.recipe import Recipe
+from rksp.recipe_files.registry import read_recipe_file
 
 BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 30522}
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
@@ -23,6 +25,29 @@ LLAMA = {
     "num_attention_heads": 32,
     "intermediate_size": 11008,
     "vocab_size": 32000,
+}
+SMOLLM = LLAMA | {"hidden_size": 2048, "num_hidden_layers": 24, "intermediate_size": 8192}
+PUBLISHED = {  # run files of others, and what stands for the weights that they name
+    "restated/litgpt/llama-2-7b_lora.yaml": LLAMA,
+    "restated/llama-factory/llama3_full_sft_ds3.yaml": LLAMA,
+    "restated/llama-factory/llama3_lora_dpo.yaml": LLAMA,
+    "restated/llama-factory/llama3_lora_pretrain.yaml": LLAMA,
+    "restated/llama-factory/llama3_lora_sft_fsdp_qlora.yaml": LLAMA,
+    "restated/llama-factory/qwen2_full_sft_muon.yaml": SMOLLM | {"model_type": "qwen2"},
+    "restated/ms-swift/qlora_bnb.sh": LLAMA | {"model_type": "qwen2"},
+    "restated/ms-swift/streaming.sh": LLAMA | {"model_type": "qwen2"},
+    "restated/trl/smollm2_sft.yaml": SMOLLM,
+    "restated/trl/zephyr_orpo.yaml": LLAMA | {"model_type": "mixtral", "num_local_experts": 8},
+    "restated/trl/zephyr_sft_full.yaml": LLAMA | {"model_type": "mistral"},
+    "restated/wandb/bert_emotion_lora.yaml": BERT,
+    "torchtune/llama2_7B_qlora.yaml": LLAMA,
+    "torchtune/llama3_1_405B_qlora.yaml": LLAMA,
+    "torchtune/llama3_1_8B_full_dpo.yaml": LLAMA,
+    "torchtune/llama3_2_3B_lora.yaml": LLAMA,
+    "torchtune/llama3_8B_dora.yaml": LLAMA,
+    "torchtune/mistral_7B_qlora_single_device.yaml": LLAMA | {"model_type": "mistral"},
+    "torchtune/phi4_14B_lora.yaml": LLAMA | {"model_type": "phi3"},
+    "torchtune/qwen2_5_7B_lora.yaml": LLAMA | {"model_type": "qwen2"},
 }
 LORA = {"peft": "lora", "lora_rank": 16}
 CLASSES = {"task": "text-classification"}
@@ -62,6 +87,15 @@ def test_the_start_lies_within_a_decade_of_the_known_rate(config, more, usual):
     assert said.verdict == "ok" and usual / 10 < said.start_here < usual * 10
     assert said.start_here <= said.do_not_exceed < said.likely_edge
     assert answer(config, rate=usual, **more).verdict == "ok"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_no_published_recipe_of_fine_tuning_is_at_risk(name):
+    recipe = read_recipe_file(RUN_CONFIGS / name).recipe()
+    given = recipe.model_dump(exclude={"learning_rate"}, exclude_unset=True)
+    said = answer(PUBLISHED[name], rate=recipe.learning_rate, **given)
+    is_covered = recipe.objective != "dpo" and recipe.optimizer == "adamw"
+    assert said.verdict in (("ok", "caution") if is_covered else ("cannot tell",))
 
 
 @pytest.mark.parametrize("more", [LORA, {}], ids=["lora", "all"])

@@ -144,10 +144,10 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
 
 
 def test_a_cell_is_safe_where_the_answer_is_ok_and_nowhere_else():
-    record = {"expected_excess": 0.1, "findings": []}
+    record = {"probability_failed": 0.1, "findings": []}
     assert table.is_safe(record | {"verdict": "ok"})
     assert not table.is_safe(record | {"verdict": "caution"})
-    assert not table.is_safe(record | {"verdict": "ok", "expected_excess": None})
+    assert not table.is_safe(record | {"verdict": "ok", "probability_failed": None})
     faulty = [{"code": "RKSP304", "level": "error"}]
     assert not table.is_safe(record | {"verdict": "ok", "findings": faulty})
 

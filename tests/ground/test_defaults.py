@@ -88,7 +88,6 @@ def _options(command) -> set[str]:
 
 # Options that take a path or a place, and only read it.
 READS = {
-    "--data",
     "--real",
     "--recipe",
     "--probe",
@@ -97,6 +96,7 @@ READS = {
     "--measurements",
     "--known",
     "--ladders",
+    "--plan",
 }
 
 
