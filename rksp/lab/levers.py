@@ -91,8 +91,10 @@ def _effect(
         seed=pair.plain.seed,
         edge=own if learned else math.nan,
         reach=bar,
-        is_bound=math.isinf(_edge(before, best, policy)[1])
-        or math.isinf(_edge(after, min(after.values()), policy)[1]),
+        is_bound=learned
+        and any(
+            math.isinf(_edge(finals, min(finals.values()), policy)[1]) for finals in (before, after)
+        ),
         best=math.log10(rates[0] / rates[1]) if learned else math.nan,
         loss=min(after.values()) - best,
         loss_at_equal_rate=float(np.median(change)) if change else math.nan,
@@ -193,14 +195,17 @@ def model_table(effects: Sequence[LeverEffect]) -> str:
 
 
 def median_with_interval(values: Sequence[float]) -> str:
-    """Return the median of the finite values and its 95 % interval over pairs, as text."""
-    finite = np.array([value for value in values if math.isfinite(value)])
-    if not len(finite):
+    """Return the median of the known values and its 95 % interval over pairs, as text.
+
+    NaN is not known. Infinity counts: a lever that diverges must not look better for it.
+    """
+    known = np.array([value for value in values if not math.isnan(value)])
+    if not len(known):
         return "–"
-    text = f"{np.median(finite):+.2f}"
-    if len(finite) < 3:  # an interval of two values would only repeat them
+    text = f"{np.median(known):+.2f}"
+    if len(known) < 3:  # an interval of two values would only repeat them
         return text
     low, high = bootstrap(
-        lambda rows: float(np.median(finite[rows])), np.arange(len(finite)), draws=1000
+        lambda rows: float(np.median(known[rows])), np.arange(len(known)), draws=1000
     )
     return f"{text} [{low:+.2f}, {high:+.2f}]"

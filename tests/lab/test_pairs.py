@@ -194,6 +194,7 @@ def test_a_lever_that_stops_learning_has_no_edge_and_is_counted() -> None:
 def test_an_interval_needs_three_pairs() -> None:
     assert median_with_interval([0.1, math.nan]) == "+0.10"
     assert median_with_interval([]) == "–"
+    assert median_with_interval([0.1, math.inf]) == "+inf"  # divergence is no missing value
     assert median_with_interval([0.1, 0.2, 0.3]) == "+0.20 [+0.10, +0.30]"
 
 
