@@ -59,6 +59,7 @@ def transfer(
             run.started(model.resolve(run.target, run.overrides, counts=False)) for run in runs
         ]
         inputs = [_inputs(*pair) for pair in zip(sources, runs, strict=True)]
+        origin, aim = inputs
         doubts = {
             reason
             for source, run in zip(sources, runs, strict=True)
@@ -68,7 +69,7 @@ def transfer(
         measured: Any = ({}, {}) if is_cheap else _measured(sources, runs)
     edges = load_edge_model()
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}
-    found = carry(edges, *inputs, rate, measured)
+    found = carry(edges, origin, aim, rate, measured)
     answer, shift = (None, None) if doubts else (found.rate, found.edge_shift)
     errors = dict(edges.card.get("transfer", {}))
     configured = errors.pop(CONFIGURED, None)

@@ -81,7 +81,7 @@ class Choice:
 
 def choose(
     target: str,
-    config: object,
+    config: Any,
     architectures: object,
     heads: Heads,
     task: Task | None = None,
@@ -108,6 +108,7 @@ def choose(
     own = heads(kind)
     known: list[Task] = [name for name in _TABLES if name in own]
     notes: tuple[str, ...] = ()
+    chosen: Task | None
     if task is not None and task != "other":
         if task not in known:
             raise InputError(
@@ -167,7 +168,7 @@ def _text_tower(config: object) -> object | None:
 
 
 def _of_two_towers(
-    target: str, config: object, text: object, known: Sequence[Task], heads: Heads
+    target: str, config: Any, text: Any, known: Sequence[Task], heads: Heads
 ) -> Choice:
     """Choose the text tower alone, because a model that compares two towers has no own loss."""
     images = "; --task image-classification scores the image tower" if known else ""

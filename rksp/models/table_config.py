@@ -221,7 +221,9 @@ def _divides(row: TypeRow, state: Mapping[str, Any]) -> bool:
     """Tell whether every width that its heads divide by default is still divided by them."""
     for width in WIDTHS:
         for heads in HEADS:
-            sizes = [(values.get(width), values.get(heads)) for values in (row.settings, state)]
+            sizes: list[Any] = [
+                (values.get(width), values.get(heads)) for values in (row.settings, state)
+            ]
             if not all(_is_int(size) and size > 0 for pair in sizes for size in pair):
                 continue
             (before, by), (after, now) = sizes
