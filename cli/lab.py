@@ -45,14 +45,14 @@ def run(
     ] = "cpu",
 ) -> None:
     """Train the ladders of PLAN that the folder does not hold yet."""
-    from rksp.lab.collection import collection_ids
+    from rksp.lab.contents import packed_ids
     from rksp.lab.grid import read_ladder_plan  # torch and transformers: seconds that --help spares
     from rksp.lab.run import run_plan
 
     with reading(f"the plan {one_line(str(plan), 200)}"):
         design = read_ladder_plan(plan)
     _check_device(device)
-    stored = collection_ids(known) if known is not None else frozenset()
+    stored = packed_ids(known) if known is not None else frozenset()
     try:
         with counted(f"plan {design.name}") as report:
             tally = run_plan(

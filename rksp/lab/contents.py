@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
+from rksp.lab.collection import collection_ids
 from rksp.lab.fine_tuning.store import SCHEMA
-from rksp.lab.parquet import schema_of
+from rksp.lab.parquet import read_columns, schema_of
 from rksp.lab.store import MOST_BYTES
 
 
@@ -26,3 +27,10 @@ def hold_fine_tuning(source: Path) -> bool:
         return json.loads(read_text(path, MOST_BYTES)).get("schema") == SCHEMA
     except (InputError, ValueError, AttributeError, RecursionError):
         return False
+
+
+def packed_ids(path: Path) -> frozenset[str]:
+    """Return the ids of the ladders of a packed file of either kind."""
+    if hold_fine_tuning(path):
+        return frozenset(read_columns(path, SCHEMA, ("ladder",))["ladder"])
+    return collection_ids(path)

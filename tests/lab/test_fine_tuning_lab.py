@@ -18,8 +18,13 @@ from typer.testing import CliRunner
 from rksp.cli import lab as cli
 from rksp.datasets.domain_tasks import DOMAIN_TASKS, make_domain_task
 from rksp.datasets.domains import DOMAINS, domain_tokens, enciphered
+<<<<<<< HEAD:tests/lab/test_fine_tuning_lab.py
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.lab.contents import hold_fine_tuning
+=======
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.lab.contents import hold_fine_tuning, packed_ids
+>>>>>>> labf:tests/test_fine_tuning_lab.py
 from rksp.lab.fine_tuning.base_model import (
     BaseModels,
     BaseReport,
@@ -366,6 +371,7 @@ def test_a_ladder_survives_its_file_and_the_table(tmp_path: Path) -> None:
         assert str(ladder.after) == str(twin.after)
         assert ladder.judge() == twin.judge() and ladder.base == twin.base
         assert ladder.measured == twin.measured
+    assert packed_ids(packed) == {ladder.spec.id for ladder in ladders}
     again = tmp_path / "again.parquet"
     pack_fine_tuning([packed], again)
     assert again.read_bytes() == packed.read_bytes()
