@@ -18,13 +18,8 @@ from typer.testing import CliRunner
 from rksp.cli import lab as cli
 from rksp.datasets.domain_tasks import DOMAIN_TASKS, make_domain_task
 from rksp.datasets.domains import DOMAINS, domain_tokens, enciphered
-<<<<<<< HEAD:tests/lab/test_fine_tuning_lab.py
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.lab.contents import hold_fine_tuning
-=======
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.lab.contents import hold_fine_tuning, packed_ids
->>>>>>> labf:tests/test_fine_tuning_lab.py
 from rksp.lab.fine_tuning.base_model import (
     BaseModels,
     BaseReport,
