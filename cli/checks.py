@@ -27,5 +27,6 @@ def checks(
     width = max(len(check.name) for check in CHECKS)
     for check in CHECKS:
         print(f"{check.code}  {check.level:<7}  {check.name:<{width}}  {check.title}")
+    sys.stdout.flush()  # a closed pipe ends the command here, before the hint
     print("rksp explain CODE explains a check.", file=sys.stderr)
     return 0

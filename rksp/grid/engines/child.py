@@ -25,6 +25,8 @@ def main(coordinator: int, evaluator: str) -> None:
     # Keep what libraries print out of the stream of events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    # By lines: what waits in a buffer would come after the traceback, and be the last words.
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", buffering=1, closefd=False)
     evaluate = load_evaluator(evaluator)
     for line in sys.stdin:
         for event in itertools.chain(({"kind": "started"},), evaluate(json.loads(line)), (None,)):
