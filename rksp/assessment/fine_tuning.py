@@ -19,7 +19,7 @@ from rksp.features import Tier
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
-from rksp.recipe import Recipe
+from rksp.recipe import LOW_RANK, Recipe
 
 _KINDS = {
     "causal-lm": "decoder",
@@ -69,7 +69,7 @@ def fine_tuning_inputs(
     family, shape = family_of(said.name), said.shape()
     kind = kind_of(family) or _KINDS.get(task) or ("encoder" if said.family.encoder else "other")
     spec = optimizer_spec(recipe.optimizer)
-    adapts = recipe.peft in ("lora", "qlora")
+    adapts = recipe.peft in LOW_RANK
     return FineTuningInputs(
         method="full" if recipe.peft == "none" else recipe.peft,
         objective=_objective(recipe, task, kind),
