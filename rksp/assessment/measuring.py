@@ -34,7 +34,7 @@ _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
 
 
 def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -> Evidence:
-    """Build and measure one initialization; see `rksp.assessment.evidence.gather`."""
+    """Build and measure one initialization; see `rksp.assessment.gathering.gather`."""
     source = source.at(options.seed)
     probe = _probe(source, options)
     seconds: dict[str, float] = {}
