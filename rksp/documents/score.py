@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Finding, Level
 from rksp.documents.verdict import Verdict
-from rksp.recipe import Recipe
+from rksp.recipe import USUAL_RANK, Recipe
 
 # What a probe's description calls text whose tokens mean nothing to trained weights.
 BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
@@ -24,7 +24,7 @@ def _pairs(values: object) -> object:
 
 
 # Beside all weights of a trained model, so that both rates are seen at once.
-ADAPTERS_BESIDE = "LoRA adapters of rank 16"
+ADAPTERS_BESIDE = f"LoRA adapters of rank {USUAL_RANK}"
 
 
 class ScoredTarget(TargetReport):
