@@ -10,11 +10,12 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
+from rksp.documents.own_runs import LearnedReport
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import read_text
 
@@ -96,6 +97,7 @@ class EdgeEstimate:
         log_best, best_spread: The same of the best rate.
         contributions: What each column adds to log10 of the edge, in decades.
         outside: Columns beyond the range of the data, each with by how much, in decades.
+        learned: How far a team's own runs moved it; None where there are none.
     """
 
     log_edge: float
@@ -109,6 +111,7 @@ class EdgeEstimate:
     knots: np.ndarray
     below: np.ndarray
     above: np.ndarray
+    learned: LearnedReport | None = None
 
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails.
@@ -166,6 +169,26 @@ class EdgeEstimate:
         high = rates - self.log_edge - self.edge_spread * _QUANTILES
         lost = np.interp(low, self.knots, self.below) + np.interp(high, self.knots, self.above)
         return lost.mean(axis=1)
+
+
+class EdgePredictor(Protocol):
+    """What answers for random initializations: the fitted model, or one that knows own runs too."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What it was fitted on."""
+
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the configuration lets every measured column be."""
+
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """Return the distribution of the edge and of the best rate."""
+
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return by how many widths of its range each measured feature lies outside of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,33 +11,14 @@ from typing import Any
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel, horizon_share
+from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel, Expected, horizon_share
+from rksp.documents.own_runs import LearnedReport
 from rksp.own_runs.observed import Observed, path_of
-from rksp.own_runs.offsets import LAST, STEP, Path, kernel, normal_of, posterior, tree_of
-from rksp.own_runs.spreads import Spreads, best_spreads, edge_spreads
+from rksp.own_runs.offsets import LAST, STEP, TAIL, Path, kernel, normal_of, posterior, tree_of
+from rksp.own_runs.spreads import LEVELS, Spreads, best_spreads, edge_spreads
 
 _MOST_NOISE = 0.95  # of a spread: something about a source always stays unknown
 _APART = 0.1  # decades between runs as short as the lab's and as long as real ones, for no reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """How far a team's runs move an answer.
-
-    Attributes:
-        edge_shift, best_shift: Decades.
-        edge_before, edge_after: Standard deviation of the edge, in decades.
-        best_before, best_after: The same of the best rate.
-        knows: Deepest of `rksp.own_runs.spreads.LEVELS` that the target shares with a run.
-    """
-
-    edge_shift: float
-    best_shift: float
-    edge_before: float
-    edge_after: float
-    best_before: float
-    best_after: float
-    knows: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +42,11 @@ class InformedModel:
         """What the prior was fitted on."""
         return self.prior.card
 
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the prior's configuration lets measured columns be."""
+        return self.prior.expected
+
     def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
         """Return what the prior says."""
         return self.prior.strangeness(measured)
@@ -77,20 +63,14 @@ class InformedModel:
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> EdgeEstimate:
-        """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`."""
-        return self.learn(inputs, measured)[0]
-
-    def learn(
-        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
-    ) -> tuple[EdgeEstimate, Learned | None]:
-        """Return what `predict` returns, and how far the runs moved it; None where there are none.
+        """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`.
 
         What was measured of the target holds for its own ladders too, so that it is not counted
-        twice.
+        twice. A ladder of the model itself that shows its edge covers it, whatever its shape.
         """
         said = self.prior.predict(inputs, measured)
         if not self.seen:
-            return said, None
+            return said
         bare = self.prior.predict(inputs) if measured else said
         surplus = said.log_edge - bare.log_edge, said.log_best - bare.log_best
         path = path_of(self.family, inputs)
@@ -107,7 +87,24 @@ class InformedModel:
                 noise = _extra_noise(best_spreads(center, one.inputs.optimizer), best, apart)
                 found = one.best_likelihood(center.log_best + of_best)
                 bests.append((one.path, _blurred(found, noise)))
-        return _informed(said, _answer(edges, path, edge), _answer(bests, path, best), edge)
+        found = _informed(said, _answer(edges, path, edge), _answer(bests, path, best), edge)
+        learned = self._learned(said, *found)
+        shown = {one.path[:3] for one in self.seen if one.shows_edge}
+        outside = {} if path[:3] in shown else found[0].outside
+        return replace(found[0], learned=learned, outside=outside)
+
+    def _learned(self, said: EdgeEstimate, found: EdgeEstimate, level: int) -> LearnedReport:
+        return LearnedReport(
+            runs=sum(int(np.isfinite(one.failed).sum()) for one in self.seen),
+            ladders=sum(one.is_ladder for one in self.seen),
+            shares=LEVELS[level],
+            edge_shift=found.log_edge - said.log_edge,
+            best_shift=found.log_best - said.log_best,
+            edge_range_before=_range(said.edge_spread),
+            edge_range_after=_range(found.edge_spread),
+            best_range_before=_range(said.best_spread),
+            best_range_after=_range(found.best_spread),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,22 +129,13 @@ def _answer(seen: Sequence[tuple[Path, np.ndarray]], path: Path, spreads: Spread
 
 def _informed(
     said: EdgeEstimate, edge: _Moved, best: _Moved, spreads: Spreads
-) -> tuple[EdgeEstimate, Learned]:
-    """Return the estimate with both posteriors in place.
+) -> tuple[EdgeEstimate, int]:
+    """Return the estimate with both posteriors in place, and the deepest level that is shared.
 
     What nothing was seen of, the target's own model or its recipe, stays noise within the source.
     """
     unseen = [s for level, s in enumerate(spreads.levels) if level > max(edge.known, 2)]
     noise = math.hypot(*unseen, spreads.seed)
-    learned = Learned(
-        edge_shift=edge.shift,
-        best_shift=best.shift,
-        edge_before=said.edge_spread,
-        edge_after=edge.spread,
-        best_before=said.best_spread,
-        best_after=best.spread,
-        knows=max(edge.known, best.known),
-    )
     informed = replace(
         said,
         log_edge=said.log_edge + edge.shift,
@@ -156,7 +144,12 @@ def _informed(
         log_best=said.log_best + best.shift,
         best_spread=best.spread,
     )
-    return informed, learned
+    return informed, max(edge.known, best.known)
+
+
+def _range(spread: float) -> float:
+    """Return the factor between the ends of the 90 % range of a rate."""
+    return 10 ** (2 * TAIL * spread)
 
 
 def _extra_noise(own: Spreads, target: Spreads, apart: float) -> float:

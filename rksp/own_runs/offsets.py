@@ -18,8 +18,8 @@ import numpy as np
 STEP = 0.025  # decades
 GRID = np.arange(-3.5, 3.5001, STEP)
 _TAILED = 2  # levels, outermost first, whose offsets have heavy tails: families lie 1.2 decades off
-_TAIL = 1.6448536269514722  # standard deviations from the median of a normal to its 5 % quantile
-_T4 = _TAIL / 2.131846786326649  # scale of Student's t₄ with the same quantile
+TAIL = 1.6448536269514722  # standard deviations from the median of a normal to its 5 % quantile
+_T4 = TAIL / 2.131846786326649  # scale of Student's t₄ with the same quantile
 LAST = 4  # the level of a ladder
 _TINY = 1e-300
 _DIGITS = 3  # of a spread; kernels are kept by it
@@ -132,4 +132,4 @@ def quantiles(density: np.ndarray, shares: Sequence[float]) -> list[float]:
 def normal_of(density: np.ndarray) -> tuple[float, float]:
     """Return median and spread of the normal with the 5 %, 50 % and 95 % quantiles of a density."""
     low, middle, high = quantiles(density, (0.05, 0.5, 0.95))
-    return middle, (high - low) / (2 * _TAIL)
+    return middle, (high - low) / (2 * TAIL)
