@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, flag_names, with_options
+from rksp.cli.options import (
+    AsFormat,
+    Devices,
+    Given,
+    Panel,
+    RecipeFile,
+    TextOrJson,
+    flag_names,
+    with_options,
+)
 from rksp.cli.own_runs import READING_SECONDS
 from rksp.cli.process import quiet_transformers, reading, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
@@ -45,9 +54,7 @@ def runs(
         str | None,
         typer.Option(help="The loss, by its tracker's name; the default knows the usual names."),
     ] = None,
-    output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="text or json.")
-    ] = "text",
+    output_format: TextOrJson = "text",
 ) -> int:
     """Show what past runs say: their labels, their ladders, and how well rksp predicts them."""
     from rksp.classifiers.edge_model import load_edge_model

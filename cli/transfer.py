@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.options import Devices, Given, Panel, RecipeFile, TextOrJson, with_options
 from rksp.cli.own_runs import learned_from
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
@@ -46,9 +46,7 @@ def transfer(
             "--runs", help="Learn from past runs: files or folders, as for rksp runs; repeatable."
         ),
     ] = None,
-    output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="text or json.")
-    ] = "text",
+    output_format: TextOrJson = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.assessment.model_choice import uncarried

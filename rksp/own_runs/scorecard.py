@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
+from rksp.classifiers.edge_estimate import EdgeEstimate
+from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.fit.metrics import auroc, ece
 from rksp.documents.own_runs import (
     HistoryReport,
@@ -20,7 +21,6 @@ from rksp.ground.text import short
 from rksp.own_runs.history import History, PastLadder
 from rksp.own_runs.informed import InformedModel
 from rksp.own_runs.observed import Observed
-from rksp.own_runs.offsets import TAIL
 from rksp.recipe import Recipe
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
@@ -181,8 +181,8 @@ def _edge_error(seen: Observed, say: EdgeEstimate) -> float:
 
 def _is_inside(seen: Observed, say: EdgeEstimate) -> bool:
     low, high = _interval(seen)
-    reach = TAIL * say.edge_spread
-    return low <= say.log_edge + reach and high >= say.log_edge - reach
+    bottom, top = (math.log10(say.quantile(share)) for share in (0.05, 0.95))
+    return low <= top and high >= bottom
 
 
 def _surprise(seen: Observed, say: EdgeEstimate, others: EdgeEstimate | None) -> str:
@@ -196,7 +196,7 @@ def _surprise(seen: Observed, say: EdgeEstimate, others: EdgeEstimate | None) ->
         if estimate is None:
             continue
         distance = max(low - estimate.log_edge, estimate.log_edge - high, 0.0)
-        if distance > _SURPRISING * estimate.edge_spread:
+        if distance > _SURPRISING * estimate.edge.spread:
             side = "above" if low > estimate.log_edge else "below"
             factor = short(10**distance, 2)
             return f"its edge lies a factor of {factor} {side} what {whom} would have said"
