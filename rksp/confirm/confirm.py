@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
+from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, training_data, trivial_loss
@@ -29,6 +30,7 @@ from rksp.models.source import ModelSource
 from rksp.objective import mean_loss
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
+from rksp.own_runs.learning import learn
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.alarm import Alarm, Severity
@@ -76,6 +78,7 @@ def confirm(
     text: Path | None = None,
     device: str = "cpu",
     folder: Path | None = None,
+    past_runs: Sequence[Path] = (),
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -95,6 +98,7 @@ def confirm(
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
             critical alarm, a checkpoint from before it. The same call with the same folder reuses
             the finished runs and trains the rest.
+        past_runs: Files and folders of past runs that the prediction learns from.
         progress: Called with the progress.
 
     Raises:
@@ -123,12 +127,16 @@ def confirm(
         progress=progress,
     )
     settings = runs.settings()
-    judged = {"of": _identity(options, threshold, seeds)}
+    judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
+    classifier = None
+    if past_runs:
+        classifier, read = learn(past_runs, source, trained)
+        judged["runs"] = digest(read.model_dump_json())
     finished = FinishedRuns(folder, settings)
     with finished.alone():
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
-        prediction = runs.prediction(predictions, options, threshold)
+        prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
             runs = replace(runs, arms=default_arms(recipe.learning_rate, prediction.start_here))
         predicted = time.perf_counter()
@@ -172,7 +180,11 @@ class _Runs:
         }
 
     def prediction(
-        self, finished: FinishedRuns, options: MeasureOptions, threshold: float
+        self,
+        finished: FinishedRuns,
+        options: MeasureOptions,
+        threshold: float,
+        classifier: EdgePredictor | None = None,
     ) -> PredictionReport:
         """Return the mean prediction over the seeds; reuse a stored one."""
         prediction = finished.prediction()
@@ -182,7 +194,9 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
+            evaluation, _ = evaluate(
+                self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
+            )
             evaluations.append(evaluation)
         prediction = mean_prediction(evaluations, threshold)
         finished.keep_prediction(prediction)
