@@ -20,6 +20,8 @@ from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.trial import HeldOut, in_precision, sum_up, train_arm
+from rksp.datasets.own_probe import fit_head
+from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.errors import InputError
@@ -91,7 +93,8 @@ def confirm(
         seeds: Seeds of initialization, data order, dropout and faults.
         faults: Lines for the registry of faults.
         monitors: Lines for the registry of monitors.
-        options: How the prediction measures; its seed and probe follow `seeds` and `text`.
+        options: How the prediction measures; its seed and probe follow `seeds` and `text`. Its
+            data are also those that the runs train on.
         threshold: The threshold of the prediction; see `rksp.assessment.pipeline.evaluate`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
@@ -109,6 +112,12 @@ def confirm(
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
+    data = None if options.data is None else read_own_rows(options.data)
+    if data is not None:
+        if text is not None or source.batch is not None:
+            other = "--text" if text is not None else f"the batches of {source.target}"
+            raise InputError(f"The runs train on --data or on {other}, not on both.")
+        fit_head(source, data)
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
     if monitors:
         make_monitors(monitors)
@@ -123,6 +132,7 @@ def confirm(
         faults=faults,
         monitors=monitors,
         text=text,
+        data=data,
         device=device,
         progress=progress,
     )
@@ -156,6 +166,7 @@ class _Runs:
     faults: Sequence[str]
     monitors: Sequence[str]
     text: Path | None
+    data: OwnRows | None
     device: str
     progress: ConfirmProgress
 
@@ -176,6 +187,7 @@ class _Runs:
             "faults": list(self.faults),
             "monitors": list(self.monitors),
             "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
+            "data": None if self.data is None else digest(repr(self.data), length=64),
             "device": self.device,
         }
 
@@ -240,6 +252,7 @@ class _Runs:
             self.recipe,
             seed=seed,
             text=self.text,
+            data=self.data,
             device=self.device,
             holds_out=self.source.is_pretrained,
         )

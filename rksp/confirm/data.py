@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from rksp.batch import IGNORED, Batch
+from rksp.datasets.own_probe import own_probe
+from rksp.datasets.own_rows import OwnRows
 from rksp.datasets.probe import make_probe
 from rksp.datasets.tasks import label_entropy
 from rksp.ground.errors import InputError
@@ -47,19 +50,21 @@ def training_data(
     *,
     seed: int,
     text: Path | None = None,
+    data: OwnRows | None = None,
     device: str = "cpu",
     holds_out: bool = False,
 ) -> TrainingData:
     """Draw the data by the seed alone.
 
-    The data are the model's own batches where it brings some. Otherwise sequences are places of
-    the probe text in random order; each occurs once before any repeats.
+    The data are the model's own batches where it brings some, or the user's examples. Otherwise
+    sequences are places of the probe text in random order; each occurs once before any repeats.
 
     Args:
         source: The model.
         recipe: How many batches of which size; a loader's batches have their own size.
         seed: Decides the order.
         text: A file to train on instead of the bundled text.
+        data: The user's examples, instead of a text.
         device: Where the batches lie.
         holds_out: Keep some examples back to judge the runs.
 
@@ -71,19 +76,17 @@ def training_data(
     size = max(1, recipe.batch_size // recipe.gradient_accumulation_steps)
     if source.loader is not None:
         return _of_loader(source.at(seed), steps, seed, holds_out, device)
-    if source.batch is not None:
-        pool = definite(source.at(seed).batch)
-        first = min(_HELD_OUT, pool.count // _HELD_SHARE) if holds_out else 0
-        if pool.is_whole:
-            return TrainingData(batches=[pool.to(device)] * steps, held_out=[])
-        held, free = torch.randperm(pool.count, generator=generator).tensor_split([first])
-    else:
-        spare = _HELD_OUT + 2 * _BETWEEN if holds_out else 0
-        count = min(_POOL, steps * size) + spare
-        pool = _probed(source, recipe, count, seed, text, generator)
+    spare = _HELD_OUT + 2 * _BETWEEN if holds_out else 0
+    pool = _pool(source, recipe, min(_POOL, steps * size) + spare, seed, text, data, generator)
+    if pool.is_whole:
+        return TrainingData(batches=[pool.to(device)] * steps, held_out=[])
+    if source.batch is None and data is None:  # in the order of the text, whose places overlap
         places = torch.arange(pool.count)
         _, held, _, free = places.tensor_split([_BETWEEN, _BETWEEN + _HELD_OUT, spare])
         held, free = (held, free) if holds_out else (places[:0], places)
+    else:
+        first = min(_HELD_OUT, pool.count // _HELD_SHARE) if holds_out else 0
+        held, free = torch.randperm(pool.count, generator=generator).tensor_split([first])
     rounds = -(-steps * size // len(free))
     order = [free[torch.randperm(len(free), generator=generator)] for _ in range(rounds)]
     return TrainingData(
@@ -127,31 +130,30 @@ def _of_loader(
     )
 
 
-def _probed(
+def _pool(
     source: ModelSource,
     recipe: Recipe,
     count: int,
     seed: int,
     text: Path | None,
+    data: OwnRows | None,
     generator: torch.Generator,
 ) -> Batch:
-    """Return sequences of the probe text, or images, in the order of their places."""
-    if source.task == "text-classification":
+    """Return the examples to draw from: the model's own, the user's, a text's, or images."""
+    if source.batch is not None:
+        return definite(source.at(seed).batch)
+    if source.task == "text-classification" and data is None:
         raise InputError(
             f"{source.target} classifies texts, and rksp has no labelled ones of its own to train "
-            "it on; give a factory that returns the model and its batches."
+            "it on; give --data FILE with the columns text and label."
         )
-    pool = make_probe(
-        source,
-        num_sequences=count,
-        sequence_length=recipe.sequence_length,
-        seed=seed,
-        text=text,
-    )
+    made = partial(make_probe, text=text) if data is None else partial(own_probe, data=data)
+    pool = made(source, num_sequences=count, sequence_length=recipe.sequence_length, seed=seed)
     if pool.labels is None:
         raise InputError(
             f"rksp has no labels for what {source.target} predicts, so it cannot train it; "
-            "give a language model, or a classifier of at least ten classes."
+            "give a language model, a classifier of images of at least ten classes, or one of "
+            "texts with --task text-classification and --data."
         )
     inputs, labels = dict(pool.inputs), pool.labels
     if source.task == "masked-lm":

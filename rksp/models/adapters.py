@@ -53,7 +53,8 @@ def with_adapters(
         )
     rank = recipe.lora_rank or USUAL_RANK
     kind = getattr(getattr(model, "config", None), "model_type", None)
-    known = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, _EVERY)
+    usual: dict[str, Any] = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    known = usual.get(str(kind), _EVERY)
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=cast(int, recipe.lora_alpha or rank),  # peft divides, so a fraction will do

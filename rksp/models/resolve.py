@@ -259,9 +259,8 @@ def _from_settings(
 
         chosen = choose_class(*choice, task, has_weights=has_weights)
         makers = _makers(chosen, folder, is_fresh, trust_remote_code=remote is not None)
-        if chosen.task == "text-classification" and chosen.config.pad_token_id is None:
-            # A decoder's classifier reads the last token before the padding.
-            chosen.config.pad_token_id = _padding(chosen.config)
+        if chosen.task == "text-classification":
+            _with_padding(chosen.config)
     notes += chosen.notes
     if is_fresh:
         notes.append(f"The head is fresh: the weights of {target} hold none for {chosen.task}.")
@@ -345,10 +344,11 @@ def _skeleton(target: str, construct: Callable[[], nn.Module], config: Any) -> n
     return skeleton
 
 
-def _padding(config: Any) -> int:
-    """Return the token that a model without one for padding is padded with."""
-    end = getattr(config, "eos_token_id", None)
-    return end if isinstance(end, int) else 0
+def _with_padding(config: Any) -> None:
+    """Name a token for padding: a decoder's classifier reads the last token before it."""
+    if getattr(config, "pad_token_id", None) is None:
+        end = getattr(config, "eos_token_id", None)
+        config.pad_token_id = end if isinstance(end, int) else 0
 
 
 def _load(chosen: ChosenClass, folder: Path, is_fresh: bool) -> nn.Module:
