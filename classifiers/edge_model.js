@@ -1,5 +1,5 @@
-// The model of the edge in JavaScript, for the playground: what `edge_inputs.py` makes of a run and
-// what `edge_model.py` says of it, name by name and in the same order. It is generic in the columns:
+// The model of the edge in JavaScript, for the playground: what `edge_inputs.py` makes of a run, and
+// what `edge_model.py`, `edge_estimate.py` and `rates.py` say of it. It is generic in the columns:
 // the lines of the artifact decide which of them count. tests/report/test_playground.py holds it
 // against Python in a browser, so that neither can change alone.
 "use strict";
@@ -18,7 +18,7 @@ const DO_NOT_EXCEED = 0.05;
 const FAR = 0.7;
 const LONG_STEPS = 1000; // of a model without normalization
 const HALVINGS = 60;
-const TAIL = 1.2816; // standard deviations to the ends of the interval of P(failed)
+const TAIL = 0.05; // share of the sources beyond each end of the interval of P(failed)
 
 // The normal distribution. The series has no cancellation: all of its terms are positive.
 function erf(x) {
@@ -45,7 +45,7 @@ function inverseCdf(share) {
   return x;
 }
 
-const QUANTILES = Array.from({ length: 41 }, (_, i) => inverseCdf((i + 0.5) / 41));
+const QUANTILES = Array.from({ length: 21 }, (_, i) => inverseCdf((i + 0.5) / 21));
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const clip = (value, low, high) => Math.min(high, Math.max(low, value));
 
@@ -184,19 +184,14 @@ function predict(model, run, facts) {
   const reached = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
   const unreached = -Math.log10(reached);
   const long = clip(Math.log(run.max_steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
-  const blend = (of) => {
-    const [short, far] = [of(model.short), of(model.long)];
-    return Array.isArray(short)
-      ? short.map((value, i) => (1 - long) * value + long * far[i])
-      : (1 - long) * short + long * far;
+  const mix = (short, far) => (1 - long) * short + long * far;
+  const blend = (of) => of(model.short).map((short, i) => mix(short, of(model.long)[i]));
+  const around = (location, name) => {
+    const within = mix(model.short[name].within, model.long[name].within);
+    return rateMixture(location, within, blend((h) => h[name].between), model.weights);
   };
-  const logEdge = lineAt(model.edge, features) + unreached;
-  const logBest = lineAt(model.best, features) + unreached;
-  const edgeSpread = blend((h) => h.edge_spread);
-  const edgeNoise = blend((h) => h.edge_noise);
-  const between = Math.sqrt(Math.max(edgeSpread ** 2 - edgeNoise ** 2, 0));
-  const edge = rateMixture(logEdge, edgeNoise, [between], [1]);
-  const best = rateMixture(logBest, blend((h) => h.best_spread), [0], [1]);
+  const edge = around(lineAt(model.edge, features) + unreached, "edge");
+  const best = around(lineAt(model.best, features) + unreached, "best");
   const [below, above] = [blend((h) => h.below), blend((h) => h.above)];
   const excess = (log) =>
     [[best, below], [edge, above]].reduce(
@@ -215,17 +210,16 @@ function predict(model, run, facts) {
         ),
       0,
     );
-  const lapse = { share: model.lapse, low: model.lapse, high: model.lapse };
   const lapsing = (chance, share) => share + (1 - 2 * share) * chance;
-  const failed = (rate) => lapsing(edge.below(Math.log10(rate)), lapse.share);
-  const [highest, lowest] = [logEdge + TAIL * between, logEdge - TAIL * between];
+  const failed = (rate) => lapsing(edge.below(Math.log10(rate)), model.lapse.share);
+  const [highest, lowest] = [edge.source(1 - TAIL), edge.source(TAIL)];
   const interval = (rate) => {
     const log = Math.log10(rate);
     const [low, high] = [highest, lowest].map((at) => cdf((log - at) / edge.within));
     const point = failed(rate);
     return [
-      Math.min(lapsing(low, lapse.low), lapsing(low, lapse.high), point),
-      Math.max(lapsing(high, lapse.low), lapsing(high, lapse.high), point),
+      Math.min(lapsing(low, model.lapse.low), lapsing(low, model.lapse.high), point),
+      Math.max(lapsing(high, model.lapse.low), lapsing(high, model.lapse.high), point),
     ];
   };
   const outside = Object.entries(model.ranges)
@@ -233,8 +227,8 @@ function predict(model, run, facts) {
     .filter(([, over]) => over > 1e-9)
     .map(([name, over]) => [name, Number(over.toFixed(4))]);
   return {
-    startHere: startHere(logBest, excess),
-    likelyEdge: 10 ** logEdge,
+    startHere: startHere(best.location, excess),
+    likelyEdge: 10 ** edge.location,
     doNotExceed: 10 ** edge.quantile(DO_NOT_EXCEED),
     failed,
     interval,

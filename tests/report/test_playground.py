@@ -98,7 +98,7 @@ def _python(run: dict) -> dict:
 
 
 def _differing(ours: dict, theirs: dict) -> list[str]:
-    near = lambda a, b: math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-7)
+    near = lambda a, b: math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
     names = [n for n in ours if isinstance(ours[n], float) and not near(ours[n], theirs[n])]
     if near(ours["least"], theirs["least"]):  # two rates that are expected to lose the same
         names = [name for name in names if name != "startHere"]
