@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
@@ -67,6 +67,9 @@ class RateMixture:
 
     weights: tuple[float, ...]
     parts: tuple[RateDistribution, ...]
+    _solved: dict[tuple[float, str], float] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def location(self) -> float:
@@ -101,7 +104,14 @@ class RateMixture:
         return math.fsum(w * of(part) for w, part in zip(self.weights, self.parts, strict=True))
 
     def _solve(self, share: float, below: Callable[[RateDistribution, float], float]) -> float:
-        """Return where the mean of `below` is this share, by bisection."""
+        """Return where the mean of `below` is this share; each question is solved once."""
+        asked = (share, below.__name__)
+        if asked not in self._solved:
+            self._solved[asked] = self._halved(share, below)
+        return self._solved[asked]
+
+    def _halved(self, share: float, below: Callable[[RateDistribution, float], float]) -> float:
+        """Solve by bisection."""
         if share == 0.5 and len({part.location for part in self.parts}) == 1:
             return self.parts[0].location
         # The quantile lies among those of the widest and of the narrowest part.
