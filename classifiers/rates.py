@@ -70,6 +70,7 @@ class RateMixture:
     _solved: dict[tuple[float, str], float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _spreads: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def location(self) -> float:
@@ -90,7 +91,13 @@ class RateMixture:
     def below(self, rate: float) -> float:
         """Return the chance that the value lies below a rate."""
         log_rate = math.log10(rate)
-        return self._mean(lambda part: part.below_log(log_rate))
+        if not self._spreads:
+            self._spreads.extend(part.spread for part in self.parts)
+        of_parts = zip(self.weights, self.parts, self._spreads, strict=True)
+        return math.fsum(
+            weight * _NORMAL.cdf((log_rate - part.location) / spread)
+            for weight, part, spread in of_parts
+        )
 
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the values lies."""
