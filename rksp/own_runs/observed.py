@@ -50,6 +50,11 @@ class Observed:
         return len(np.unique(self.log_rates)) > 1
 
     @property
+    def shows_edge(self) -> bool:
+        """Whether some of its rates trained and others failed."""
+        return bool((self.failed == 0).any() and (self.failed == 1).any())
+
+    @property
     def path(self) -> Path:
         """Its place in the tree of offsets, from the family to the ladder."""
         return path_of(self.family, self.inputs, self.kept_apart)
