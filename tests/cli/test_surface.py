@@ -78,8 +78,9 @@ OPTIONS = {
 }
 
 REPORT_KEYS = (
-    "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs provenance recipe "
-    "recipe_origins recipe_places risk_verdict schema_version seeds spread target timings verdict"
+    "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
+    "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
+    "target timings verdict"
 )
 
 

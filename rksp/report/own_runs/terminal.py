@@ -69,11 +69,11 @@ def table(history: HistoryReport) -> Table:
 def notes(history: HistoryReport) -> Iterator[str]:
     """Yield what each ladder shows, what contradicts what, and what was left out."""
     for number, ladder in enumerate(history.ladders, start=1):
-        said = [_edge(ladder)] if _is_ladder(ladder) and ladder.likely_edge is not None else []
-        said += [f"not used, {ladder.unused}"] if ladder.unused else []
-        said += [ladder.surprise] if ladder.surprise else []
-        if said and (_is_ladder(ladder) or ladder.surprise):
-            yield f"ladder {number} ({one_line(ladder.name, 100)}): {'; '.join(said)}"
+        found = [_edge(ladder)] if _is_ladder(ladder) and ladder.likely_edge is not None else []
+        found += [f"not used, {ladder.unused}"] if ladder.unused else []
+        found += [ladder.surprise] if ladder.surprise else []
+        if found and (_is_ladder(ladder) or ladder.surprise):
+            yield f"ladder {number} ({one_line(ladder.name, 100)}): {'; '.join(found)}"
     hidden = sum(len(ladder.runs) for ladder in history.ladders) - _MOST_ROWS
     if hidden > 0:
         yield f"{hidden:,} more runs: --format json lists all"
