@@ -38,7 +38,7 @@ def _read(path: Path) -> Iterator[RawRun]:
     finals: dict[str, object] = {}
     name, code = path.stem.removeprefix("run-"), None
     for data in _messages(path):
-        record: Any = wandb_internal_pb2.Record()  # type: ignore[attr-defined]  # made at run time
+        record: Any = wandb_internal_pb2.Record()
         try:
             record.ParseFromString(data)
         except Exception as error:  # protobuf's DecodeError

@@ -81,8 +81,8 @@ def notes(history: HistoryReport) -> Iterator[str]:
     if assumed:
         yield f"not said by every run, so taken from the recipe in question: {', '.join(assumed)}"
     if history.ignored:
-        names = one_line(", ".join(history.ignored), 300)
-        yield f"ignored columns (neither recipe nor settings of the model): {names}"
+        columns = one_line(", ".join(history.ignored), 300)
+        yield f"ignored columns (neither recipe nor settings of the model): {columns}"
     for reason, names in _reasons(history).items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         yield one_line(f"left out, {reason}: {', '.join(names[:_MOST_NAMED])}{more}", 400)
