@@ -104,7 +104,7 @@ class TrialOptions(Finite):
 
 _PREDICTION = Panel(
     title="Measurement",
-    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads"}),
+    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
     helps={"evidence": "How much the prediction may spend.", "seed": "The first seed."},
 )
 

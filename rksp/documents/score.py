@@ -10,7 +10,7 @@ from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Finding, Level
 from rksp.documents.own_runs import HistoryReport, LearnedReport
 from rksp.documents.verdict import Verdict
-from rksp.recipe import Recipe
+from rksp.recipe import USUAL_RANK, Recipe
 
 # What a probe's description calls text whose tokens mean nothing to trained weights.
 BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
@@ -25,7 +25,7 @@ def _pairs(values: object) -> object:
 
 
 # Beside all weights of a trained model, so that both rates are seen at once.
-ADAPTERS_BESIDE = "LoRA adapters of rank 16"
+ADAPTERS_BESIDE = f"LoRA adapters of rank {USUAL_RANK}"
 
 
 class ScoredTarget(TargetReport):

@@ -62,6 +62,7 @@ OPTIONS = {
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",
+    "playground": RECIPE + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
     "runs": RECIPE

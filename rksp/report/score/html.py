@@ -24,7 +24,7 @@ from rksp.spectra.spectrum import VARIANTS
 _SHOWN_CIRCLES = 24
 PERCENT = "percent"  # the form of a probability
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
-_LIKELIHOOD = (
+LIKELIHOOD = (
     (0.01, "exceptionally unlikely"),
     (0.1, "very unlikely"),
     (0.33, "unlikely"),
@@ -129,7 +129,7 @@ def page(template: str, document: dict[str, Any], **content: Any) -> str:
 
 def likelihood(probability: float) -> str:
     """Return a probability in the words of the IPCC's guidance note."""
-    return next(name for end, name in _LIKELIHOOD if probability <= end)
+    return next(name for end, name in LIKELIHOOD if probability <= end)
 
 
 def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
