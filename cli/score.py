@@ -98,7 +98,7 @@ def score(
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
-            result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+            result, run = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
@@ -137,15 +137,15 @@ def _scored(
     *,
     seeds: int,
     threshold: float,
-) -> ScoreReport:
-    """Measure every seed, and report them together."""
+) -> tuple[ScoreReport, RequestedRun]:
+    """Measure every seed, and report them together; the run has what its model shows of it."""
     classifier = _classifier(risk.classifier)
     with collector_paused():
         measure = with_threads(measure)
         if measure.evidence != "config":
             quiet_transformers()
         source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
-        source = run.started(source)
+        run, source = run.met(source)
     # Here and not above: --help does not need them.
     with collector_paused():
         from rksp.assessment.pipeline import evaluate
@@ -168,7 +168,7 @@ def _scored(
             )
             evaluations.append(evaluation)
     shown = "nothing" if probe is None else probe.description
-    return score_report(source, run.recipe, evaluations, shown)
+    return score_report(source, run.recipe, evaluations, shown), run
 
 
 def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:

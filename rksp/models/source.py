@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,6 +47,7 @@ class ModelSource:
         model: A model that is already in memory; measurements leave it unchanged.
         batch: The model's own batch with its loss; None probes it with text or images.
         again: Makes a factory's source at another seed.
+        shown: Fields of the recipe that a model in memory and its batch show.
     """
 
     target: str
@@ -68,6 +69,7 @@ class ModelSource:
     model: nn.Module | None = field(default=None, repr=False)
     batch: Batch | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def holds_trained(self) -> bool:
