@@ -45,7 +45,8 @@ _ALIASES = {
     "lr_scheduler_type": "schedule",
     "dtype": "precision",
 }
-_TARGETS = ("target", "model", "model_name_or_path")
+_WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
+_TARGETS = ("target", "model", _WEIGHTS)
 _PREFIXES = ("config.", "params_", "hparams.", "recipe.")
 _MOST = 1_000_000  # values on one axis
 _LARGEST_POWER = 300
@@ -132,6 +133,12 @@ def canonical(name: str) -> tuple[str, str]:
         ):
             return "recipe", field
     return "set", plain
+
+
+def names_weights(name: str) -> bool:
+    """Tell whether an axis names the weights that a run starts from, and not only its model."""
+    plain = name.strip().lstrip("+").replace("-", "_")
+    return canonical(name)[0] == "target" and plain.rsplit(".", 1)[-1].endswith(_WEIGHTS)
 
 
 def axis_of(name: str, value: Any) -> Axis:

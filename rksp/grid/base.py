@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rksp.grid.axes import canonical
+from rksp.grid.axes import canonical, names_weights
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
@@ -60,7 +60,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         if data is not None and definite(base.document).has(name):
             data = _placed(data, name, value)
         elif kind == "target":
-            target = str(value)
+            target, starts_trained = str(value), starts_trained or names_weights(name)
         elif kind == "seed":
             seed = seed_of(value)
         elif kind == "recipe":
@@ -81,7 +81,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         if target is None:
             raise InputError(f"{source}: {read.target_missing}")
         recipe, origins = read.recipe(), read.origins()
-        starts_trained = read.starts_trained
+        starts_trained = starts_trained or read.starts_trained
     else:
         recipe = Recipe.parse(_in_steps(fields, Recipe.model_fields["max_steps"].default))
         origins = origins_of_flags(recipe, dict.fromkeys(fields, "the grid"))
