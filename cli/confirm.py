@@ -18,7 +18,7 @@ from rksp.cli.options import (
     RecipeFile,
     with_options,
 )
-from rksp.cli.output_options import ConfirmOutput
+from rksp.cli.output_options import ConfirmOutput, ExitZero
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
@@ -91,16 +91,24 @@ class TrialOptions(Finite):
             ),
         ),
     ] = None
+    runs: Annotated[
+        list[Path],
+        Flag(
+            "--runs",
+            "Let the prediction learn from past runs, as for rksp runs; repeatable.",
+            unit="path",
+        ),
+    ] = []
     bar: Annotated[
         float,
         Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
     ] = Field(default=0.5, gt=0, le=1)
-    exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
+    exit_zero: ExitZero = False
 
 
 _PREDICTION = Panel(
     title="Measurement",
-    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads"}),
+    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
     helps={"evidence": "How much the prediction may spend.", "seed": "The first seed."},
 )
 
@@ -163,6 +171,7 @@ def _confirmed(
             text=trials.text,
             device=trials.device,
             folder=trials.keep,
+            past_runs=trials.runs,
             progress=progress,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.said.assumptions import alternatives, origins_of_flags
 from rksp.recipe_files.said.heard import heard
 from rksp.recipe_files.said.reported import with_origins
-from rksp.result import Result
+from rksp.report.score.result import Result
 
 
 def score(
@@ -35,6 +35,7 @@ def score(
     lr: float | None = None,
     is_pretrained: bool | None = None,
     options: MeasureOptions | None = None,
+    runs: str | Path | Sequence[str | Path] = (),
     **measure: Any,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
@@ -58,6 +59,7 @@ def score(
         is_pretrained: The module holds trained weights, which no labelled run has, and checks of
             the initialization are skipped; default what the weights and the loss show.
         options: How it is measured.
+        runs: Files and folders of past runs to learn from; see `rksp runs --help`.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
     Returns:
@@ -86,12 +88,23 @@ def score(
         source = source.at(options.seed)
     recipe, origins, notes = heard(recipe, origins_of_flags(recipe, typed), source.shown)
     source = replace(source, notes=(*source.notes, *notes))
+    classifier, own_runs = None, None
+    if runs:
+        from rksp.own_runs.learning import learn
+
+        paths = [runs] if isinstance(runs, str | Path) else runs
+        classifier, own_runs = learn([Path(path) for path in paths], source, recipe)
     with nullcontext() if source.model is None else left_as_found(source.model):
         evaluation, probe = evaluate(
-            source, recipe, options, alternatives=alternatives(recipe, origins)
+            source,
+            recipe,
+            options,
+            classifier=classifier,
+            alternatives=alternatives(recipe, origins),
         )
     seen = "nothing" if probe is None else probe.description
     report = score_report(source, recipe, [evaluation], seen)
+    report = report.model_copy(update={"own_runs": own_runs})
     return Result(with_origins(report, origins))
 
 

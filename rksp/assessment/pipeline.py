@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rksp.assessment.evidence import Evidence, gather
+from rksp.assessment.evidence import Evidence
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.model_choice import choose_model, shown_beside
 from rksp.assessment.risk import assess, certain_failure, declared_inputs, untold
 from rksp.checks.coverage import uncovered, untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
-from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, RiskAssessment
@@ -56,7 +57,7 @@ def evaluate(
     *,
     threshold: float = 0.5,
     risk: float = 0.05,
-    classifier: EdgeModel | None = None,
+    classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> tuple[Evaluation, Probe | None]:
@@ -97,7 +98,7 @@ def judge(
     *,
     threshold: float = 0.5,
     risk: float = 0.05,
-    classifier: EdgeModel | None = None,
+    classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     with_details: bool = True,
     progress: Progress = lambda done, total, label: None,
@@ -105,7 +106,7 @@ def judge(
     """Assess one recipe; measure only what no earlier recipe has measured.
 
     Args:
-        evidence: From `rksp.assessment.evidence.gather`.
+        evidence: From `rksp.assessment.gathering.gather`.
         recipe: How the model is to be trained.
         threshold: See `rksp.assessment.risk.assess`.
         risk: See `rksp.assessment.risk.assess`.
@@ -117,7 +118,7 @@ def judge(
     Returns:
         The evaluation.
     """
-    response = evidence.response(recipe, progress)
+    response = response_of(evidence, recipe, progress)
     missing, assessment, others = None, None, []
 
     def answer(recipe: Recipe, with_curve: bool = False) -> RiskAssessment:
@@ -163,7 +164,7 @@ def _assess(
     evidence: Evidence,
     recipe: Recipe,
     response: ResponseProfile | None,
-    classifier: EdgeModel | None,
+    classifier: EdgePredictor | None,
     bars: Mapping[str, Any],
     *,
     with_curve: bool,
