@@ -60,7 +60,11 @@ class TrialOptions(Finite):
     ] = Field(default=3, ge=1)
     faults: Annotated[
         list[str],
-        Flag("--fault", "Plant a defect on purpose (bitflip:step=50); repeatable.", unit="fault"),
+        Flag(
+            "--fault",
+            "Plant a defect on purpose (bitflip:step=50,bit=30); repeatable.",
+            unit="fault",
+        ),
     ] = []
     monitors: Annotated[
         list[str],

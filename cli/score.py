@@ -99,7 +99,7 @@ def score(
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
-            result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+            result, run = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
@@ -138,15 +138,15 @@ def _scored(
     *,
     seeds: int,
     threshold: float,
-) -> ScoreReport:
-    """Measure every seed, and report them together."""
+) -> tuple[ScoreReport, RequestedRun]:
+    """Measure every seed, and report them together; the run has what its model shows of it."""
     classifier = _classifier(risk.classifier)
     with collector_paused():
         measure = with_threads(measure)
         if measure.evidence != "config":
             quiet_transformers()
         source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
-        source = run.started(source)
+        run, source = run.met(source)
     classifier, own_runs = learned_from(risk.runs, source, run.recipe, classifier)
     # Here and not above: --help does not need them.
     with collector_paused():
@@ -171,7 +171,7 @@ def _scored(
             evaluations.append(evaluation)
     shown = "nothing" if probe is None else probe.description
     made = score_report(source, run.recipe, evaluations, shown)
-    return made.model_copy(update={"own_runs": own_runs}).finite()
+    return made.model_copy(update={"own_runs": own_runs}).finite(), run
 
 
 def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:

@@ -119,7 +119,8 @@ def assess(
         failed = estimate.failed(learning_rate)
         low, high = estimate.interval(learning_rate)
         excess = estimate.expected_excess(learning_rate)
-        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+        shown = rounded(start), rounded(ceiling)  # as the checks and grids see them
+        verdict = verdict_at(threshold, failed, high, learning_rate, *shown)
     return RiskAssessment(
         verdict=verdict,
         reasons=[],
