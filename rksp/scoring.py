@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import nn
 
+from rksp.assessment.applied import apply_levers
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
+from rksp.models.declared import Declared
 from rksp.models.given import left_as_found, module_source, shown_fields
 from rksp.models.given_loss import Loss
 from rksp.models.resolve import resolve
@@ -33,6 +35,7 @@ def score(
     *,
     lr: float | None = None,
     is_pretrained: bool | None = None,
+    apply: Sequence[str] = (),
     options: MeasureOptions | None = None,
     **measure: Any,
 ) -> Result:
@@ -56,6 +59,7 @@ def score(
         lr: The learning rate, in place of the recipe's.
         is_pretrained: The module holds trained weights, which no labelled run has, and checks of
             the initialization are skipped; default what the weights and the loss show.
+        apply: Levers to answer with, such as `["qk_norm", "warmup=500"]`.
         options: How it is measured.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
@@ -88,10 +92,20 @@ def score(
         counts = options.evidence != "config"
         source = target if isinstance(target, ModelSource) else resolve(str(target), counts=counts)
         source = source.at(options.seed)
+    classifier = None
+    if apply:
+        declared, trained = Declared(source.config, source.task), source.holds_trained
+        applied = apply_levers(apply, declared, recipe, is_pretrained=trained)
+        recipe, classifier = applied.recipe, applied.model
+        typed |= applied.said
     origins = origins_of_flags(recipe, typed)
     with nullcontext() if source.model is None else left_as_found(source.model):
         evaluation, probe = evaluate(
-            source, recipe, options, alternatives=alternatives(recipe, origins)
+            source,
+            recipe,
+            options,
+            classifier=classifier,
+            alternatives=alternatives(recipe, origins),
         )
     seen = "nothing" if probe is None else probe.description
     report = score_report(source, recipe, [evaluation], seen)
