@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
+from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.levers.effects import LeverSize
 
 _EIGHTY = NormalDist().inv_cdf(0.9)  # standard deviations from the middle of an 80 % interval
@@ -65,9 +66,9 @@ class ShiftedEdgeModel(EdgeModel):
             ArtifactError: See `EdgeModel.predict`.
         """
         found = EdgeModel.predict(self, inputs, measured)
+        shift = self.shift
         return replace(
             found,
-            log_edge=found.log_edge + self.shift.edge,
-            edge_spread=math.hypot(found.edge_spread, self.shift.spread),
-            log_best=found.log_best + self.shift.best,
+            edge=found.edge.moved(shift.edge, shift.spread),
+            best=found.best.moved(shift.best, 0.0),
         )

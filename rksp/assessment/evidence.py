@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rksp.features import Tier
-from rksp.ground.errors import InputError
-from rksp.ground.model import definite
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import MeasureOptions
@@ -20,7 +18,6 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.datasets.probe import Probe
     from rksp.measure.response import ResponseProfile
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
 
@@ -45,6 +42,7 @@ class Evidence:
         weights: How the weights were held, as a sentence.
         seconds: Wall time of each step.
         stream: The stream that fed the model, now closed, if it was streamed.
+        responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
     """
 
@@ -59,7 +57,7 @@ class Evidence:
     seconds: dict[str, float] = field(default_factory=dict)
     stream: Stream | None = None
     declared: Declared = field(init=False, repr=False, compare=False)
-    _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
+    responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the configuration once for all recipes."""
@@ -83,54 +81,6 @@ class Evidence:
         from rksp.models.given_loss import tokens_of
 
         return tokens_of(self.source.batch.inputs) is not None
-
-    def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
-        """Return the response to the recipe's first update; recipes that agree on it share it."""
-        if self.tier < Tier.RESPONSE or not definite(self.probe).batch.is_judged:
-            return None
-        if optimizer_spec(recipe.optimizer).make is None:
-            return None  # rksp can check this recipe, but not take its steps
-        step = first_step(recipe)
-        if step not in self._responses:
-            from rksp.assessment.measuring import measured_response
-
-            self._responses[step] = measured_response(self, step, progress)
-        return self._responses[step]
-
-
-def gather(
-    source: ModelSource,
-    options: MeasureOptions | None = None,
-    *,
-    progress: Progress = lambda done, total, label: None,
-) -> Evidence:
-    """Gather everything that does not depend on the recipe: build and measure one initialization.
-
-    With `evidence="config"` only the configuration is read.
-
-    Args:
-        source: The target.
-        options: How to measure it.
-        progress: Called at the start of each step and as it proceeds; see `Progress`.
-
-    Returns:
-        The evidence.
-
-    Raises:
-        InputError: An option, the probe or the model cannot be used, or a target without a
-            configuration is not to be measured.
-    """
-    options = options or MeasureOptions()
-    if options.evidence != "config":
-        from rksp.assessment.measuring import measured
-
-        return measured(source, options, progress)
-    if source.config is None:
-        raise InputError(
-            f"{source.target} has no configuration; leave out --evidence config to measure it."
-        )
-    seedless = options.model_copy(update={"seed": 0})  # a configuration has no seed
-    return Evidence(source=source, options=seedless, tier=Tier.CONFIG)
 
 
 def first_step(recipe: Recipe) -> Recipe:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
+from rksp.classifiers.edge_estimate import EdgeEstimate
+from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.levers.catalogue import LEVERS
 from rksp.classifiers.levers.effects import LeverSize, LeverTable, load_lever_table
 from rksp.classifiers.levers.lever import SHARED, Lever, kind_of

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 from rksp.assessment.evidence import Evidence
 from rksp.batch import Batch
@@ -21,25 +20,21 @@ from rksp.models.given import given_probe
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.meter import Progress
-from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming.opening import check_response_whole, open_stream, should_stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
-from rksp.spectra.model_profile import Profile, profile
+from rksp.spectra.model_profile import profile
 
-_THREE_COPIES = (
-    "it needs three copies of the weights in memory, and they do not fit; "
-    "the evidence is forward; use --stream auto"
-)
 _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
 
 
 def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -> Evidence:
-    """Build and measure one initialization; see `rksp.assessment.evidence.gather`."""
+    """Build and measure one initialization; see `rksp.assessment.gathering.gather`."""
     source = source.at(options.seed)
     probe = _probe(source, options)
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
-    responds = tier > Tier.FORWARD
+    responds = tier > Tier.FORWARD and probe.batch.is_judged
     with ExitStack() as stack:
         with _timed(seconds, "build", progress):
             stream = None
@@ -55,7 +50,10 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                         max_memory=options.max_memory,
                     )
                 )
+                stream.response_batch = _halves(probe.batch)[0] if responds else None
             else:
+                if is_there and responds:
+                    check_response_whole(source, options.max_memory)
                 tokens, limit = probe.num_tokens, options.max_memory
                 check_pass(source.target, source.config, tokens=tokens, limit=limit)
             model = source.model if stream is None else stream.model
@@ -74,8 +72,6 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                 progress=progress,
             )
         weights = "in memory" if stream is None else stream.describe()
-    if responds and stream is None and not response_fits(source, options.max_memory):
-        tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
     return Evidence(
         source=source,
         options=options,
@@ -118,12 +114,6 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
         )
     sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
     return make_probe(source, num_sequences=sequences, text=options.probe)
-
-
-def _without(seen: Profile, name: str, reason: str) -> Profile:
-    """Return the profile with the reason why `name` is not measured."""
-    missing = seen.forward.not_measured | {name: reason}
-    return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rksp.grid.axes import canonical
 from rksp.models.identity import file_identity, identity
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.recipe_files.columns import canonical
 
 _SPECTRUM = {"blocks", "variant", "rank", "kreiss"}  # options that change the profile
 

@@ -135,6 +135,6 @@ def test_a_shift_moves_the_edge_and_widens_it() -> None:
     shifted = ShiftedEdgeModel.around(plain, Shift.of(["qk_norm"], [size, size]))
     before, after = plain.predict(inputs), shifted.predict(inputs)
     assert after.log_edge == pytest.approx(before.log_edge + 1.0)
-    assert after.edge_spread > before.edge_spread
+    assert after.edge.spread > before.edge.spread
     none = ShiftedEdgeModel.around(plain, Shift.of([], [])).predict(inputs)
     assert none.failed(1e-2) == before.failed(1e-2)
