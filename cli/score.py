@@ -112,8 +112,8 @@ def score(
     with stdout_for_us_alone():
         try:
             source, run = _met(run, model, measure)
-            classifier = _classifier(risk.classifier)
-            classifier, own_runs = learned_from(risk.runs, source, run.recipe, classifier)
+            prior = _classifier(risk.classifier)
+            classifier, own_runs = learned_from(risk.runs, source, run.recipe, prior)
             run, classifier = _with_levers(run, source, apply, classifier)
             answer = {"risk": risk.risk, "classifier": classifier, "threshold": bar.bar}
             result = _scored(target, run, source, measure, answer, seeds=seeds)

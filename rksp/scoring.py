@@ -13,6 +13,8 @@ from torch import nn
 from rksp.assessment.applied import apply_levers
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
+from rksp.classifiers.edge_model import EdgePredictor
+from rksp.documents.own_runs import HistoryReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
 from rksp.models.declared import Declared
@@ -92,7 +94,8 @@ def score(
         source = source.at(options.seed)
     recipe, origins, notes = heard(recipe, origins_of_flags(recipe, typed), source.shown)
     source = replace(source, notes=(*source.notes, *notes))
-    classifier, own_runs = None, None
+    classifier: EdgePredictor | None = None
+    own_runs: HistoryReport | None = None
     if runs:
         from rksp.own_runs.learning import learn
 
