@@ -170,8 +170,8 @@ def _scored(
             )
             evaluations.append(evaluation)
     shown = "nothing" if probe is None else probe.description
-    report = score_report(source, run.recipe, evaluations, shown)
-    return report.model_copy(update={"own_runs": own_runs}).finite()
+    made = score_report(source, run.recipe, evaluations, shown)
+    return made.model_copy(update={"own_runs": own_runs}).finite()
 
 
 def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:
