@@ -207,19 +207,24 @@ def measure(
         typer.echo(f"{pack_measurements(output, pack_to, base=known)} measurements in {pack_to}.")
 
 
-_REAL = typer.Option(help="File of public ladders and runs, one JSON object a line; repeatable.")
+Real = Annotated[
+    list[Path] | None,
+    typer.Option(help="File of public ladders and runs, one JSON object a line; repeatable."),
+]
+Collection = Annotated[
+    Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
+]
+Measurements = Annotated[
+    Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
+]
 
 
 @app.command()
 def fit(
     output: Annotated[Path, typer.Option("--output", "-o", help="The model to write.")],
-    real: Annotated[list[Path] | None, _REAL] = None,
-    collection: Annotated[
-        Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
-    ] = None,
-    measurements: Annotated[
-        Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
-    ] = None,
+    real: Real = None,
+    collection: Collection = None,
+    measurements: Measurements = None,
 ) -> None:
     """Fit a model of the edge for `--classifier`; the same data give the same bytes."""
     from rksp.classifiers.fit.edge_fit import fit_edge_model
@@ -236,13 +241,9 @@ def fit(
 
 @app.command("eval")
 def evaluate(
-    real: Annotated[list[Path] | None, _REAL] = None,
-    collection: Annotated[
-        Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
-    ] = None,
-    measurements: Annotated[
-        Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
-    ] = None,
+    real: Real = None,
+    collection: Collection = None,
+    measurements: Measurements = None,
     probes: Annotated[
         int,
         typer.Option(min=0, help="Lab models to measure with the probe of rksp score as well."),

@@ -61,7 +61,7 @@ class FineTuningModel:
         """Return the distributions of the best rate, of the edge, and of what is forgotten.
 
         Raises:
-            ArtifactError: A predicted rate is beyond all sense, so the model is damaged.
+            ArtifactError: No optimizer has a rate as predicted, so the model is damaged.
         """
         forgetting = self._distribution(inputs, "forgetting")
         base = next(term for term in terms(inputs) if term.factor == "base")
@@ -243,7 +243,7 @@ class FineTuningModel:
             noise = _positive(stored["noise"], RESPONSES)
             share, low, high = (_number(x) for x in stored["lapse"])
             if not 0 < low < share < high < 0.5:
-                raise ValueError("the share of lapses is beyond all sense")
+                raise ValueError("the share of lapses is no share of few runs")
             if not isinstance(stored["card"]["digest"], str):
                 raise TypeError("the digest of the card is not a text")
             return cls(
@@ -285,7 +285,7 @@ def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
 def _positive(stored: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     found = {name: _number(stored[name]) for name in names}
     if not 0 < min(found.values()) <= max(found.values()) < _SENSELESS:
-        raise ValueError("a spread is not positive, or beyond all sense")
+        raise ValueError("a spread is not positive, or too wide")
     return found
 
 

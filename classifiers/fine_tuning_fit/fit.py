@@ -1,4 +1,4 @@
-"""Fits the model of fine-tuning to ladders, recipes and runs of many sources."""
+"""Fit the model of fine-tuning to ladders, recipes and runs of many sources."""
 
 from __future__ import annotations
 

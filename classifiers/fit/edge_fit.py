@@ -1,4 +1,4 @@
-"""Fits the model of the edge to ladders of the lab and of public sources."""
+"""Fit the model of the edge to ladders of the lab and of public sources."""
 
 from __future__ import annotations
 

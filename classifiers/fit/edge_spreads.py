@@ -1,4 +1,4 @@
-"""Measures the errors of the model of the edge on whole sources that it did not see."""
+"""Measure the errors of the model of the edge on whole sources that it did not see."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ _SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "
 
 
 def _by_script(draft: Draft) -> None:
-    """Return the objective that the name of a transformers example script states."""
+    """Set the objective that the name of a transformers example script states."""
     program = draft.document.program
     for start, meaning in _SCRIPTS.items():
         if program.startswith(start) and not draft.knows("objective"):
