@@ -227,6 +227,7 @@ def _without_rates(**known: object) -> RiskAssessment:
     """Return an answer of which only these fields are known."""
     unknown = dict.fromkeys(RiskAssessment.model_fields)
     unknown |= {"reasons": [], "curve": [], "contributions": [], "outside": {}}
+    unknown |= {"measuring_adds": []}
     return RiskAssessment(**unknown | known)
 
 
