@@ -157,7 +157,8 @@ def assess_fine_tuning(
     if learning_rate is not None:
         failed = said.failed(learning_rate)
         low, high = said.interval(learning_rate)
-        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+        shown = rounded(start), rounded(ceiling)  # as the checks and grids see them
+        verdict = verdict_at(threshold, failed, high, learning_rate, *shown)
     return RiskAssessment(
         verdict=verdict,
         reasons=[],

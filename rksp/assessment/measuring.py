@@ -29,15 +29,11 @@ from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.meter import Progress
-from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming.opening import check_response_whole, open_stream, should_stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
-from rksp.spectra.model_profile import Profile, profile
+from rksp.spectra.model_profile import profile
 
-_THREE_COPIES = (
-    "it needs three copies of the weights in memory, and they do not fit; "
-    "the evidence is forward; use --stream auto"
-)
 NOT_YOURS = "The trained weights were measured on other text than yours; --data FILE gives yours."
 _STREAMED_ADAPTERS = "adapters are built only on a model in memory"
 _OLD_SEQUENCES, _OLD_LENGTH = 4, 64  # of the text on which the drift is read
@@ -50,7 +46,7 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
     probe = _probe(source, options)
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
-    responds = tier > Tier.FORWARD
+    responds = tier > Tier.FORWARD and probe.batch.is_judged
     with ExitStack() as stack:
         with _timed(seconds, "build", progress):
             stream = None
@@ -66,7 +62,10 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                         max_memory=options.max_memory,
                     )
                 )
+                stream.response_batch = _halves(probe.batch)[0] if responds else None
             else:
+                if is_there and responds:
+                    check_response_whole(source, options.max_memory)
                 tokens, limit = probe.num_tokens, options.max_memory
                 check_pass(source.target, source.config, tokens=tokens, limit=limit)
             model = source.model if stream is None else stream.model
@@ -85,10 +84,8 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                 progress=progress,
             )
         weights = "in memory" if stream is None else stream.describe()
-    if source.is_pretrained and source.batch is None and options.data is None:
-        seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
-    if responds and stream is None and not response_fits(source, options.max_memory):
-        tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
+        if source.is_pretrained and source.batch is None and options.data is None:
+            seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
     return Evidence(
         source=source,
         options=options,
@@ -160,12 +157,6 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
             raise InputError("Give --probe or --data, not both.")
         return own_probe(source, read_own_rows(options.data), num_sequences=sequences)
     return make_probe(source, num_sequences=sequences, text=options.probe)
-
-
-def _without(seen: Profile, name: str, reason: str) -> Profile:
-    """Return the profile with the reason why `name` is not measured."""
-    missing = seen.forward.not_measured | {name: reason}
-    return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:

@@ -13,7 +13,8 @@ from typing import Any
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
-from rksp.confirm.arms import Arm, default_arms
+from rksp.classifiers.edge_model import EdgePredictor
+from rksp.confirm.arms import Arm, default_arms, parse_arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
@@ -23,7 +24,7 @@ from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
@@ -31,6 +32,7 @@ from rksp.models.source import ModelSource
 from rksp.objective import mean_loss
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
+from rksp.own_runs.learning import learn
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.alarm import Alarm, Severity
@@ -78,6 +80,7 @@ def confirm(
     text: Path | None = None,
     device: str = "cpu",
     folder: Path | None = None,
+    past_runs: Sequence[Path] = (),
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -85,7 +88,7 @@ def confirm(
     Args:
         source: The model that would be trained.
         recipe: How it would be trained; it needs a learning rate.
-        arms: The arms, the baseline first; default the baseline and `default_arms`.
+        arms: The arms, the baseline first; default `default_arms`.
         steps: The length of every run; see `shortened`.
         seeds: Seeds of initialization, data order, dropout and faults.
         faults: Lines for the registry of faults.
@@ -98,6 +101,7 @@ def confirm(
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
             critical alarm, a checkpoint from before it. The same call with the same folder reuses
             the finished runs and trains the rest.
+        past_runs: Files and folders of past runs that the prediction learns from.
         progress: Called with the progress.
 
     Raises:
@@ -133,14 +137,20 @@ def confirm(
         progress=progress,
     )
     settings = runs.settings()
-    judged = {"of": _identity(options, threshold, seeds)}
+    judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
+    classifier = None
+    if past_runs:
+        classifier, read = learn(past_runs, source, trained)
+        judged["runs"] = digest(read.model_dump_json())
     finished = FinishedRuns(folder, settings)
     with finished.alone():
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
-        prediction = runs.prediction(predictions, options, threshold)
+        prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
-            runs = replace(runs, arms=default_arms(recipe.learning_rate, prediction.start_here))
+            lever = _first_lever(source, trained, prediction)
+            usual = default_arms(recipe.learning_rate, prediction.start_here, lever)
+            runs = replace(runs, arms=usual)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
@@ -184,7 +194,11 @@ class _Runs:
         }
 
     def prediction(
-        self, finished: FinishedRuns, options: MeasureOptions, threshold: float
+        self,
+        finished: FinishedRuns,
+        options: MeasureOptions,
+        threshold: float,
+        classifier: EdgePredictor | None = None,
     ) -> PredictionReport:
         """Return the mean prediction over the seeds; reuse a stored one."""
         prediction = finished.prediction()
@@ -194,7 +208,9 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
+            evaluation, _ = evaluate(
+                self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
+            )
             evaluations.append(evaluation)
         prediction = mean_prediction(evaluations, threshold)
         finished.keep_prediction(prediction)
@@ -382,6 +398,19 @@ def _model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
     """
     model = as_trained(source.build(seed), recipe, source.task, seed=seed)
     return in_precision(model, recipe).train()
+
+
+def _first_lever(source: ModelSource, recipe: Recipe, prediction: PredictionReport) -> str:
+    """Return the arm of the largest lever that this model can be trained with; empty for none."""
+    for lever in prediction.levers:
+        if not lever.arm:
+            continue
+        try:
+            _rehearse(source, recipe, [parse_arm(lever.arm)], ())
+        except NotCovered:
+            continue
+        return lever.arm
+    return ""
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

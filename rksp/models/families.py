@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 # Decoders and encoders are of text; those of images are fine-tuned at higher rates, and encoders of
 # text on few examples.
@@ -185,15 +186,14 @@ _WORDS: dict[str, str] = {
 
 
 def _row(words: str) -> Family:
-    kind, of, true = None, None, []
+    said: dict[str, Any] = {}
     for word in words.split():
+        name, is_of, lineage = word.partition("=")
         if word in KINDS:
-            kind = word
-        elif word.startswith("of="):
-            of = word.removeprefix("of=")
+            said["kind"] = word
         else:
-            true.append(word)
-    return Family(kind=kind, of=of, **dict.fromkeys(true, True))
+            said[name] = lineage if is_of else True
+    return Family(**said)
 
 
 FAMILIES: dict[str, Family] = {name: _row(words) for name, words in _WORDS.items()}
@@ -204,10 +204,8 @@ _KIND_OF = {row.of or name: row.kind for name, row in FAMILIES.items()}
 def family_of(names: Iterable[str]) -> Family:
     """Return what is true of any of these model types: a whole model and its text part."""
     rows = [FAMILIES[name] for name in names if name in FAMILIES]
-    return Family(
-        kind=next((row.kind for row in rows if row.kind), None),
-        **{fact: any(getattr(row, fact) for row in rows) for fact in _FACTS},
-    )
+    said: dict[str, Any] = {fact: any(getattr(row, fact) for row in rows) for fact in _FACTS}
+    return Family(kind=next((row.kind for row in rows if row.kind), None), **said)
 
 
 def lineage_of(model_type: str) -> str:

@@ -13,7 +13,7 @@ from support.places import ROOT
 LAYERS = (
     "ground", "batch", "moment", "outcome", "objective", "optimizers", "recipe", "options",
     "kernels", "documents", "datasets", "recipe_files", "models", "measure", "spectra", "features",
-    "checks", "classifiers", "assessment", "watch", "lab", "grid", "confirm", "report",
+    "checks", "classifiers", "assessment", "own_runs", "watch", "lab", "grid", "confirm", "report",
     "scoring", "bench", "cli",
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.

@@ -122,9 +122,14 @@ def _adapters(draft: Draft) -> None:
     draft.put("lora_alpha", alpha.value if alpha is not None else 8.0, alpha)
 
 
+_OTHER_RUNS = ("initialize_from_checkpoint_path", "initialize_model_from_checkpoint_path")
+
+
 def _model(draft: Draft) -> None:
     start = draft.text("initialize_from_hf")
     name = draft.text("hf_checkpoint", "model.hf_checkpoint")
+    if draft.text(*_OTHER_RUNS) is not None:
+        draft.start_trained()
     if start is not None and start.value.lower() not in ("false", "none"):
         draft.start_trained()
         base = name.value if start.value.lower() == "true" and name is not None else start.value
@@ -154,10 +159,11 @@ def _model(draft: Draft) -> None:
     draft.describe(kind.value, changes, "The vocabulary is the tokenizer's; the default is used.")
 
 
-_TRAINER = ("trainer.train_batch_size", "trainer.num_train_steps", "trainer.mp",
-            "trainer.model_axis_size", "trainer.per_device_parallelism", "trainer.wandb",
-            "trainer.tracker", "trainer.checkpointer", "trainer.axis_resources",
-            "trainer.per_device_eval_parallelism")  # fmt: skip
+_TRAINER = (
+    "trainer.train_batch_size trainer.num_train_steps trainer.mp trainer.model_axis_size "
+    "trainer.per_device_parallelism trainer.wandb trainer.tracker trainer.checkpointer "
+    "trainer.axis_resources trainer.per_device_eval_parallelism"
+)
 
 READER = Reader(
     name="levanter",
@@ -166,11 +172,11 @@ READER = Reader(
     source="stanford-crfm/levanter, src/levanter/optim/{config,muon}.py and "
     "src/levanter/trainer.py",
     marks=(
-        Marks(some=_TRAINER, least=2, none=("trainer.precision", "trainer.max_steps")),
+        Marks(some=_TRAINER, least=2, none="trainer.precision trainer.max_steps"),
         Marks(
             some=_TRAINER,
-            all=("optimizer",),
-            none=("trainer.precision", "trainer.max_steps"),
+            all="optimizer",
+            none="trainer.precision trainer.max_steps",
         ),
     ),
     steps=(

@@ -30,7 +30,8 @@ def _precision(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    if draft.text("checkpoint.init_ckpt_path") is not None:
+    is_resumed = draft.true("checkpoint.continue_training_from_init") is not None
+    if draft.text("checkpoint.init_ckpt_path") is not None and not is_resumed:
         draft.start_trained()
     width, layers = draft.number("model.dim"), draft.number("model.n_layers")
     heads = draft.number("model.n_heads")
@@ -68,14 +69,10 @@ READER = Reader(
     source="facebookresearch/lingua, lingua/{optim,data,distributed}.py and apps/main/train.py",
     marks=(
         Marks(
-            all=("steps", "optim.lr"),
+            all="steps optim.lr",
             some=(
-                "grad_acc_steps",
-                "distributed.model_dtype",
-                "distributed.fsdp_type",
-                "data.seq_len",
-                "model.dim",
-                "dump_dir",
+                "grad_acc_steps distributed.model_dtype distributed.fsdp_type data.seq_len "
+                "model.dim dump_dir"
             ),
             least=2,
         ),
