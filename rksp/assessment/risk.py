@@ -229,9 +229,8 @@ def untold(
 def _without_rates(**known: object) -> RiskAssessment:
     """Return an answer of which only these fields are known."""
     unknown = dict.fromkeys(RiskAssessment.model_fields)
-    lists: dict[str, object] = {
-        name: [] for name in ("reasons", "curve", "contributions", "levers", "applied")
-    }
+    empty = ("reasons", "curve", "contributions", "measuring_adds", "levers", "applied")
+    lists: dict[str, object] = {name: [] for name in empty}
     unknown |= {**lists, "outside": {}}
     return RiskAssessment(**unknown | known)
 

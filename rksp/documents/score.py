@@ -100,7 +100,11 @@ class ForwardReport(Part):
 
 
 class ResponseReport(Part):
-    """The response to the first update; see `rksp.measure.response.ResponseProfile`."""
+    """The response to the first update; see `rksp.measure.response.ResponseProfile`.
+
+    `drift` is the KL divergence, in nats a position, of trained weights' predictions on the bundled
+    text after one update at a rate of 1e-3.
+    """
 
     grad_norm: float | None
     grad_max: float | None
@@ -109,6 +113,7 @@ class ResponseReport(Part):
     overshoot: float | None
     forward_passes: float
     reason: str | None
+    drift: float | None = None
 
 
 class CurvePoint(NamedTuple):
@@ -191,6 +196,8 @@ class RiskAssessment(Part):
             fine-tuning states no losses, so `start_excess` and `expected_excess` are None.
         forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
             median; None where no data show it.
+        measuring_adds: What a measurement of trained weights adds to the rates, with an interval,
+            a sentence each; empty where nothing was measured.
         learned: How far the team's own runs moved the answer; None where there are none.
         levers: What would raise the edge, the largest first.
         applied: Levers that the answer counts with, by name.
@@ -218,6 +225,7 @@ class RiskAssessment(Part):
     classifier_data: str | None
     answered_by: Literal["random initializations", "fine-tuning"] | None = None
     forgets_from: float | None = None
+    measuring_adds: list[str] = Field(default_factory=list)
     learned: LearnedReport | None = None
     levers: list[LeverReport] = Field(default_factory=list)
     applied: list[str] = Field(default_factory=list)

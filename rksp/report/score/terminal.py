@@ -98,6 +98,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
     lines += [Text(f"  {said}") for said in (words.learned(seed), *words.trained(seed)) if said]
+    lines += [Text(f"  {said}", "dim") for said in risk.measuring_adds]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:
