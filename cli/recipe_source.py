@@ -61,6 +61,17 @@ class RequestedRun:
         )
         return run, replace(self.started(source), notes=(*source.notes, *notes))
 
+    def changed(self, recipe: Recipe, said: Mapping[str, str]) -> RequestedRun:
+        """Return the run with another recipe; `said` has the words behind each changed field."""
+        from rksp.recipe_files.said.origin import Origin, OriginKind
+
+        origins = {name: Origin(kind=OriginKind.FLAG, text=text) for name, text in said.items()}
+        values = {name: getattr(recipe, name) for name in said}
+        others = [(text, other.model_copy(update=values)) for text, other in self.alternatives]
+        return replace(
+            self, recipe=recipe, origins={**self.origins, **origins}, alternatives=others
+        )
+
 
 def requested_run(
     target: str,

@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import nn
 
+from rksp.assessment.applied import apply_levers
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
+from rksp.models.declared import Declared
 from rksp.models.given import left_as_found, module_source
 from rksp.models.given_loss import Loss
 from rksp.models.resolve import resolve
@@ -34,6 +36,7 @@ def score(
     *,
     lr: float | None = None,
     is_pretrained: bool | None = None,
+    apply: Sequence[str] = (),
     options: MeasureOptions | None = None,
     runs: str | Path | Sequence[str | Path] = (),
     **measure: Any,
@@ -58,6 +61,7 @@ def score(
         lr: The learning rate, in place of the recipe's.
         is_pretrained: The module holds trained weights, which no labelled run has, and checks of
             the initialization are skipped; default what the weights and the loss show.
+        apply: Levers to answer with, such as `["qk_norm", "warmup=500"]`.
         options: How it is measured.
         runs: Files and folders of past runs to learn from; see `rksp runs --help`.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
@@ -94,6 +98,11 @@ def score(
 
         paths = [runs] if isinstance(runs, str | Path) else runs
         classifier, own_runs = learn([Path(path) for path in paths], source, recipe)
+    if apply:
+        declared, trained = Declared(source.config, source.task), source.holds_trained
+        applied = apply_levers(apply, declared, recipe, is_pretrained=trained, model=classifier)
+        recipe, classifier = applied.recipe, applied.model
+        origins |= origins_of_flags(recipe, applied.said)
     with nullcontext() if source.model is None else left_as_found(source.model):
         evaluation, probe = evaluate(
             source,

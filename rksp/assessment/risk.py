@@ -229,7 +229,10 @@ def untold(
 def _without_rates(**known: object) -> RiskAssessment:
     """Return an answer of which only these fields are known."""
     unknown = dict.fromkeys(RiskAssessment.model_fields)
-    unknown |= {"reasons": [], "curve": [], "contributions": [], "outside": {}}
+    lists: dict[str, object] = {
+        name: [] for name in ("reasons", "curve", "contributions", "levers", "applied")
+    }
+    unknown |= {**lists, "outside": {}}
     return RiskAssessment(**unknown | known)
 
 

@@ -128,6 +128,34 @@ class Contribution(NamedTuple):
     feature: str
 
 
+class LeverReport(Part):
+    """A change that would raise the edge of this model and recipe.
+
+    Attributes:
+        name: Its name in `--apply`.
+        title: What it adds, such as `300 steps of warm-up`.
+        change: How it is made: a setting of the run file or of the model's configuration.
+        factor: By how much the edge rises, a ratio; `low` and `high` are the ends of the 80 %
+            interval for a family that was not measured.
+        loss: Nats by which runs at their usual rates end higher with it; lower if negative.
+        cost: Processor time of a step over that without it, on the small models that were measured.
+        pairs, families: Pairs of ladders, and families of models, that it was measured in.
+        arm: The arm of `rksp confirm` that tries it; empty if a run cannot take it up.
+    """
+
+    name: str
+    title: str
+    change: str
+    factor: float
+    low: float
+    high: float
+    loss: float
+    cost: float
+    pairs: int
+    families: int
+    arm: str
+
+
 class RiskAssessment(Part):
     """The answer for one model and recipe. Probabilities lie between 0 and 1.
 
@@ -164,6 +192,8 @@ class RiskAssessment(Part):
         forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
             median; None where no data show it.
         learned: How far the team's own runs moved the answer; None where there are none.
+        levers: What would raise the edge, the largest first.
+        applied: Levers that the answer counts with, by name.
     """
 
     verdict: Verdict
@@ -189,6 +219,8 @@ class RiskAssessment(Part):
     answered_by: Literal["random initializations", "fine-tuning"] | None = None
     forgets_from: float | None = None
     learned: LearnedReport | None = None
+    levers: list[LeverReport] = Field(default_factory=list)
+    applied: list[str] = Field(default_factory=list)
 
 
 class KernelReport(Part):

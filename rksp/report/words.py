@@ -13,6 +13,7 @@ from rksp.documents.score import (
     ADAPTERS_BESIDE,
     BYTES_FOLDED,
     BYTES_SPREAD,
+    LeverReport,
     RiskAssessment,
     ScoreReport,
     SeedReport,
@@ -34,6 +35,7 @@ TITLES = {
 
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
+_FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 
@@ -172,6 +174,31 @@ def crossed(risk: RiskAssessment) -> str:
     if risk.start_here <= risk.do_not_exceed:
         return ""
     return "in a run this short the best bet (S) is above the safe line (X)"
+
+
+def lever(one: LeverReport, *, brief: bool = False) -> str:
+    """Say what a lever adds and by how much: `300 steps of warm-up (…) by 1.8× [1.2×, 2.7×]`."""
+    if brief:
+        return f"{one.title} by {short(one.factor, 2)}×"
+    size = f"{short(one.factor, 2)}× [{short(one.low, 2)}, {short(one.high, 2)}]"
+    price = f" at {one.loss:+.2f} nats" if abs(one.loss) >= _FELT else ""
+    return f"{one.title} {one.change} by {size}{price}"
+
+
+def levers(risk: RiskAssessment, *, most: int = 3, brief: bool = False) -> str:
+    """Say what would raise the edge, in one line; empty where nothing is known to."""
+    shown = [lever(one, brief=brief) for one in risk.levers[:most]]
+    if not shown:
+        return ""
+    first, *others = shown
+    head, _, size = first.rpartition(" by ")
+    return "; ".join([f"{head} would raise the edge by {size}", *others])
+
+
+def applied(risk: RiskAssessment | None) -> str:
+    """Say which levers the answer counts with; empty if none."""
+    names = [] if risk is None else risk.applied
+    return f"with {', '.join(names)} applied" if names else ""
 
 
 def cost(report: ScoreReport, risk: RiskAssessment) -> str:

@@ -21,14 +21,15 @@ except SystemExit as end:
 """
 _RECIPE = """
 import time
-from rksp.checks.registry import recipe_findings
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.registry import run_checks
 from rksp.recipe import Recipe
 llama = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
 }
 begun = time.process_time()
-assert recipe_findings(Recipe(learning_rate=1e-2), llama).findings
+assert run_checks(CheckEvidence(recipe=Recipe(learning_rate=1e-2), config=llama))
 assert time.process_time() - begun < 0.5
 """
 _DRIVER = """

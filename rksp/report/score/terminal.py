@@ -107,6 +107,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
                 lines.append(Text(f"  {c.meaning} {word} the edge by a factor of {factor:.2g}"))
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         lines.append(Text(f"  {sentence}", style="bold"))
+    lines += [Text(f"  {said}") for said in (words.applied(risk), words.levers(risk)) if said]
     if risk.curve:
         lines.append(Text(f"  {_curve(risk.curve)}", "dim"))
     return Group(*lines)
