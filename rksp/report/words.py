@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
@@ -59,6 +60,8 @@ def blocks(report: ScoreReport) -> str:
 
 def stream(report: ScoreReport) -> str:
     """Describe the residual stream: `blocks transformer.h (12), width 768`."""
+    if report.seeds[0].spectra.reason == NOTHING_RAN:
+        return "only the configuration was read"
     if not report.target.blocks:
         return "the model has no residual stream of constant width"
     return f"blocks {blocks(report)}, width {report.target.width}"

@@ -49,7 +49,8 @@ def render(report: ScoreReport) -> Group:
         parts.append(_changes(report.baseline))
     if seed.spectra.layers:
         parts += [Text(), _spectra(seed)]
-    parts += [Text(), _measured(seed)]
+    if measured(seed):
+        parts += [Text(), _measured(seed)]
     if report.recipe_origins:
         parts += [Text(), *_recipe(report, seed)]
     if report.own_runs is not None:
