@@ -27,6 +27,7 @@ def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
         width, depth = equivalent_shape(definite(evidence.model))
     return edge_inputs(
         recipe,
+        evidence.declared,
         width=width,
         depth=depth,
         vocabulary=_vocabulary(evidence),

@@ -29,6 +29,7 @@ from rksp.recipe import Recipe
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
+_MEANINGS["family"] = "the model's family"
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
 _CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
@@ -37,9 +38,12 @@ _LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalizati
 
 
 def edge_inputs(
-    recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm
+    recipe: Recipe, declared: Declared, *, width: int, depth: int, vocabulary: int, norm: Norm
 ) -> EdgeInputs:
-    """Return the inputs of the edge model for a recipe and a model."""
+    """Return the inputs of the edge model for a recipe and a model.
+
+    What kind of model it is, its configuration declares.
+    """
     spec = optimizer_spec(recipe.optimizer)
     return EdgeInputs(
         width=width,
@@ -54,6 +58,10 @@ def edge_inputs(
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,
         norm=norm,
+        family=declared.name,
+        is_parallel=declared.is_parallel,
+        normalizes_branches=declared.family.branch_norm,
+        init_std=declared.init_std,
     )
 
 
@@ -67,6 +75,7 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
         raise NotCovered("the configuration states no width or depth")
     return edge_inputs(
         recipe,
+        declared,
         width=declared.width,
         depth=declared.depth,
         vocabulary=declared.vocabulary or CLASSIFIER_VOCABULARY,
