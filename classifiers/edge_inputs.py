@@ -203,6 +203,11 @@ MEASURED_COLUMNS: tuple[Column, ...] = (
     Column(name="grad_norm", meaning="the gradient before the first step"),
 )
 
+# What every contribution to the edge is of.
+MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)} | {
+    "family": "the model's family"
+}
+
 
 def measured_features(at_unit_rate: Mapping[str, float]) -> dict[str, float]:
     """Return the measured columns of the features at rate 1; NaN where not measured."""

@@ -87,6 +87,14 @@ class TrialOptions(Finite):
             ),
         ),
     ] = None
+    runs: Annotated[
+        list[Path],
+        Flag(
+            "--runs",
+            "Let the prediction learn from past runs, as for rksp runs; repeatable.",
+            unit="path",
+        ),
+    ] = []
     bar: Annotated[
         float,
         Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
@@ -96,7 +104,7 @@ class TrialOptions(Finite):
 
 _PREDICTION = Panel(
     title="Measurement",
-    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads"}),
+    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
     helps={"evidence": "How much the prediction may spend.", "seed": "The first seed."},
 )
 
@@ -159,6 +167,7 @@ def _confirmed(
             text=trials.text,
             device=trials.device,
             folder=trials.keep,
+            past_runs=trials.runs,
             progress=progress,
         )
 

@@ -24,6 +24,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
+from rksp.cli.own_runs import learned_from
 from rksp.cli.process import (
     collector_paused,
     quiet_transformers,
@@ -146,6 +147,7 @@ def _scored(
             quiet_transformers()
         source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
         source = run.started(source)
+    classifier, own_runs = learned_from(risk.runs, source, run.recipe, classifier)
     # Here and not above: --help does not need them.
     with collector_paused():
         from rksp.assessment.pipeline import evaluate
@@ -168,7 +170,8 @@ def _scored(
             )
             evaluations.append(evaluation)
     shown = "nothing" if probe is None else probe.description
-    return score_report(source, run.recipe, evaluations, shown)
+    made = score_report(source, run.recipe, evaluations, shown)
+    return made.model_copy(update={"own_runs": own_runs}).finite()
 
 
 def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ def score(
     lr: float | None = None,
     is_pretrained: bool | None = None,
     options: MeasureOptions | None = None,
+    runs: str | Path | Sequence[str | Path] = (),
     **measure: Any,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
@@ -57,6 +58,7 @@ def score(
         is_pretrained: The module holds trained weights, which no labelled run has, and checks of
             the initialization are skipped; default what the weights and the loss show.
         options: How it is measured.
+        runs: Files and folders of past runs to learn from; see `rksp runs --help`.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
     Returns:
@@ -89,12 +91,23 @@ def score(
         source = target if isinstance(target, ModelSource) else resolve(str(target), counts=counts)
         source = source.at(options.seed)
     origins = origins_of_flags(recipe, typed)
+    classifier, own_runs = None, None
+    if runs:
+        from rksp.own_runs.learning import learn
+
+        paths = [runs] if isinstance(runs, str | Path) else runs
+        classifier, own_runs = learn([Path(path) for path in paths], source, recipe)
     with nullcontext() if source.model is None else left_as_found(source.model):
         evaluation, probe = evaluate(
-            source, recipe, options, alternatives=alternatives(recipe, origins)
+            source,
+            recipe,
+            options,
+            classifier=classifier,
+            alternatives=alternatives(recipe, origins),
         )
     seen = "nothing" if probe is None else probe.description
     report = score_report(source, recipe, [evaluation], seen)
+    report = report.model_copy(update={"own_runs": own_runs})
     return Result(with_origins(report, origins))
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from rksp.batch import Batch, mapped
+from rksp.batch import Batch, Objective, mapped
 from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory
@@ -106,6 +106,7 @@ def module_source(
         construct=lambda: copy.deepcopy(model),
         model=model,
         batch=own,
+        loader=batch if isinstance(batch, DataLoader) else None,
     )
 
 
@@ -162,19 +163,24 @@ def given_batch(model: nn.Module, given: Any, loss: Loss | None) -> Batch:
     """
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; give a function that returns a scalar.")
-    device = next(model.parameters()).device
-    given = mapped(
-        _as_tensors(given),
-        lambda t: t.to(device, torch.float32 if t.is_floating_point() else t.dtype),
-    )
-    inputs, target = split_batch(model, given)
-    batch = Batch(inputs=inputs, labels=target, objective=GivenLoss(loss), given=given)
+    batch = one_batch(model, given, GivenLoss(loss))
     if batch.count < 2:
         raise InputError(
             f"The batch holds {batch.count} example; give two or more, counted by the first "
             "dimension of its tensors."
         )
     return batch
+
+
+def one_batch(model: nn.Module, given: Any, objective: Objective) -> Batch:
+    """Make a batch as the model takes it from one of the user's, on the model's device."""
+    device = next(model.parameters()).device
+    given = mapped(
+        _as_tensors(given),
+        lambda t: t.to(device, torch.float32 if t.is_floating_point() else t.dtype),
+    )
+    inputs, target = split_batch(model, given)
+    return Batch(inputs=inputs, labels=target, objective=objective, given=given)
 
 
 def _as_tensors(given: Any) -> Any:

@@ -206,12 +206,6 @@ def test_what_a_factory_lacks_is_said_in_one_sentence(factory, sentence, capsys,
     assert len(said) == 1 and sentence in said[0]
 
 
-def test_confirm_says_what_it_cannot_train(capsys, monkeypatch):
-    monkeypatch.chdir(SUPPORT)
-    assert left_with(["confirm", "given_models:vit", "--lr", "1e-3", "--format", "json"]) == 2
-    assert "is not a transformers model" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("given", "loss", "sentence"),
     [
