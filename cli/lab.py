@@ -252,7 +252,7 @@ def evaluate(
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
     from rksp.classifiers.fit.edge_card import fit_and_evaluate
-    from rksp.lab.edge_ladders import edge_ladders
+    from rksp.lab.edge_ladders import edge_ladders, model_pairs
 
     ladders = edge_ladders(collection, measurements, real or [])
     deployed = None
@@ -260,7 +260,7 @@ def evaluate(
         from rksp.lab.deployed_probe import deployed_features  # torch: only this needs models
 
         deployed = deployed_features(ladders, probes, collection)
-    typer.echo(fit_and_evaluate(ladders, deployed), nl=False)
+    typer.echo(fit_and_evaluate(ladders, deployed, model_pairs()), nl=False)
 
 
 _LAB = Annotated[

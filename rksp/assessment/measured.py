@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rksp.assessment.evidence import Evidence
-from rksp.assessment.risk import edge_inputs
+from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.ground.model import definite
@@ -31,6 +31,7 @@ def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
         depth=depth,
         vocabulary=_vocabulary(evidence),
         norm=_norm(evidence),
+        **kind_of(evidence.declared),
     )
 
 
