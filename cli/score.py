@@ -26,6 +26,7 @@ from rksp.cli.options import (
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.process import (
     collector_paused,
+    counted_threads,
     quiet_transformers,
     reading,
     stdout_for_us_alone,
@@ -61,6 +62,14 @@ Seeds = Annotated[
         rich_help_panel="Measurement",
     ),
 ]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Measure anew, and keep nothing for the next score of this model.",
+        rich_help_panel="Measurement",
+    ),
+]
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -83,6 +92,7 @@ def score(
     devices: Devices = None,
     as_format: AsFormat = None,
     seeds: Seeds = 1,
+    no_cache: NoCache = False,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
@@ -98,7 +108,16 @@ def score(
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
-            result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+            result = _scored(
+                target,
+                run,
+                measure,
+                model,
+                risk,
+                seeds=seeds,
+                threshold=bar.bar,
+                is_cached=not no_cache,
+            )
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
@@ -137,53 +156,69 @@ def _scored(
     *,
     seeds: int,
     threshold: float,
+    is_cached: bool,
 ) -> ScoreReport:
-    """Measure every seed, and report them together."""
+    """Measure every seed, or read what was kept of it, and report them together."""
+    from rksp.assessment.store import MeasurementStore  # not for --help
+
     classifier = _classifier(risk.classifier)
-    with collector_paused():
-        measure = with_threads(measure)
-        if measure.evidence != "config":
-            quiet_transformers()
-        source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
-        source = run.started(source)
-    # Here and not above: --help does not need them.
-    with collector_paused():
-        from rksp.assessment.pipeline import evaluate
-        from rksp.assessment.report import score_report
     if measure.evidence == "config" and seeds > 1:
         print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
         seeds = 1
+    measure = counted_threads(measure)
+    at_seeds = [
+        measure.model_copy(update={"seed": seed})
+        for seed in range(measure.seed, measure.seed + seeds)
+    ]
+    store = MeasurementStore.of(is_cached)
+    with collector_paused():
+        source = run.started(model.resolve(run.target, run.overrides, counts=False))
+        from rksp.assessment.evidence import is_known
+        from rksp.assessment.pipeline import evaluate
+        from rksp.assessment.report import score_report
+    if all(is_known(source, options, run.recipe, store) for options in at_seeds):
+        memory: AbstractContextManager = nullcontext()
+    else:
+        source, memory = _ready(source, measure)
     evaluations = []
-    with live_progress() as report, _memory(source, measure):
-        for seed in range(measure.seed, measure.seed + seeds):
-            evaluation, probe = evaluate(
+    with live_progress() as report, memory:
+        for options in at_seeds:
+            label = f"{one_line(name, 60)} seed {options.seed}"
+            evaluation = evaluate(
                 source,
                 run.recipe,
-                measure.model_copy(update={"seed": seed}),
+                options,
                 threshold=threshold,
                 risk=risk.risk,
                 classifier=classifier,
                 alternatives=run.alternatives,
-                progress=partial(_told, report, f"{one_line(name, 60)} seed {seed}"),
+                store=store,
+                progress=partial(_told, report, label),
             )
             evaluations.append(evaluation)
-    shown = "nothing" if probe is None else probe.description
-    return score_report(source, run.recipe, evaluations, shown)
+    return score_report(run.recipe, evaluations)
 
 
-def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:
-    """Keep freed memory while a model is measured; a stream has buffers of its own."""
-    if measure.evidence == "config":
-        return nullcontext()
-    from rksp.models.streaming.opening import should_stream
+def _ready(
+    source: ModelSource, measure: MeasureOptions
+) -> tuple[ModelSource, AbstractContextManager]:
+    """Load what measures, and return the whole source and what memory does meanwhile.
 
+    Freed memory is kept; a stream has buffers of its own.
+    """
+    with collector_paused():
+        with_threads(measure)
+        quiet_transformers()
+        from rksp.models.streaming.opening import should_stream
+
+        source = source.whole()
     streams = should_stream(
         source,
         measure.streaming,
         measure.max_memory,
         with_response=measure.evidence != "forward",
     )
-    return nullcontext() if streams else freed_memory_kept()
+    return source, nullcontext() if streams else freed_memory_kept()
 
 
 def _as_asked(

@@ -12,6 +12,7 @@ from torch import nn
 
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
+from rksp.assessment.store import MeasurementStore
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
 from rksp.models.given import left_as_found, module_source, shown_fields
@@ -34,6 +35,7 @@ def score(
     lr: float | None = None,
     is_pretrained: bool | None = None,
     options: MeasureOptions | None = None,
+    cache: bool | str | Path = True,
     **measure: Any,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
@@ -57,6 +59,9 @@ def score(
         is_pretrained: The module holds trained weights, which no labelled run has, and checks of
             the initialization are skipped; default what the weights and the loss show.
         options: How it is measured.
+        cache: Keep what is measured, and take it from there: True in the user's cache folder, or
+            this folder; False measures anew and keeps nothing. A module, a factory and code that
+            came with a model are always measured.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
     Returns:
@@ -85,17 +90,18 @@ def score(
     elif batch is not None or loss is not None:
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
     else:
-        counts = options.evidence != "config"
-        source = target if isinstance(target, ModelSource) else resolve(str(target), counts=counts)
+        source = target if isinstance(target, ModelSource) else resolve(str(target), counts=False)
         source = source.at(options.seed)
     origins = origins_of_flags(recipe, typed)
     with nullcontext() if source.model is None else left_as_found(source.model):
-        evaluation, probe = evaluate(
-            source, recipe, options, alternatives=alternatives(recipe, origins)
+        evaluation = evaluate(
+            source,
+            recipe,
+            options,
+            alternatives=alternatives(recipe, origins),
+            store=MeasurementStore.of(cache),
         )
-    seen = "nothing" if probe is None else probe.description
-    report = score_report(source, recipe, [evaluation], seen)
-    return Result(with_origins(report, origins))
+    return Result(with_origins(score_report(recipe, [evaluation]), origins))
 
 
 def _contradictions(recipe: Recipe, shown: Mapping[str, Any]) -> list[str]:

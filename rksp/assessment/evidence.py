@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rksp.features import Tier
@@ -14,14 +15,13 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
-    from torch import nn
-
+    from rksp.assessment.measurement import Measurement
+    from rksp.assessment.measuring import Built
+    from rksp.assessment.store import MeasurementStore
     from rksp.checks.facts import ModelFacts
-    from rksp.datasets.probe import Probe
-    from rksp.measure.response import ResponseProfile
+    from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
-    from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
 
 _LEARNED = 0.5  # nats below a uniform guess; random weights lie at it or above
@@ -32,38 +32,46 @@ NOTHING_RAN = "the evidence is the configuration; nothing was run"
 class Evidence:
     """What is known of one initialization; it can judge any number of recipes.
 
-    With the tier `config` nothing was built or run, and all measurements are None.
+    With the tier `config` nothing was built or run, and there is no measurement.
 
     Attributes:
         source: The target.
         options: How it was measured; `seed` is that of the initialization.
         tier: The most evidence that a recipe may use, at most what the options allow.
-        model: The model as initialized; every measurement leaves it unchanged.
-        probe: The model's inputs.
-        profile: Spectra and forward statistics.
-        facts: What the checks read off the model.
-        weights: How the weights were held, as a sentence.
+        measurement: What was measured of it; its responses grow with the recipes.
+        built: The model and its inputs; None until something is to be measured.
+        store: Where measurements are kept; None keeps none.
         seconds: Wall time of each step.
-        stream: The stream that fed the model, now closed, if it was streamed.
+        kernels: What `Measurement.kernels` gained since.
         declared: What the configuration declares.
     """
 
     source: ModelSource
     options: MeasureOptions
     tier: Tier
-    model: nn.Module | None = None
-    probe: Probe | None = None
-    profile: Profile | None = None
-    facts: ModelFacts | None = None
-    weights: str = "not built"
+    measurement: Measurement | None = None
+    built: Built | None = None
+    store: MeasurementStore | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    stream: Stream | None = None
+    kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
     _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the configuration once for all recipes."""
         object.__setattr__(self, "declared", Declared(self.source.config, self.source.task))
+        if self.measurement is not None:
+            self._responses.update(self.measurement.responses)
+
+    @property
+    def profile(self) -> Profile | None:
+        """Spectra and forward statistics."""
+        return None if self.measurement is None else self.measurement.profile
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """What the checks read off the model."""
+        return None if self.measurement is None else self.measurement.facts
 
     @property
     def is_trained(self) -> bool:
@@ -86,22 +94,43 @@ class Evidence:
 
     def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
         """Return the response to the recipe's first update; recipes that agree on it share it."""
-        if self.tier < Tier.RESPONSE or not definite(self.probe).batch.is_judged:
+        if not self.responds_to(recipe):
             return None
-        if optimizer_spec(recipe.optimizer).make is None:
-            return None  # rksp can check this recipe, but not take its steps
         step = first_step(recipe)
         if step not in self._responses:
             from rksp.assessment.measuring import measured_response
 
             self._responses[step] = measured_response(self, step, progress)
+            self.keep()
         return self._responses[step]
+
+    def responds_to(self, recipe: Recipe) -> bool:
+        """Return whether there is a response: the model has a loss, and rksp can take the step."""
+        if self.tier < Tier.RESPONSE or not definite(self.measurement).is_judged:
+            return False
+        return optimizer_spec(recipe.optimizer).make is not None
+
+    def has_response(self, recipe: Recipe) -> bool:
+        """Return whether nothing is left to measure for a recipe."""
+        return not self.responds_to(recipe) or first_step(recipe) in self._responses
+
+    def kept(self) -> Measurement:
+        """Return the measurement with all responses so far."""
+        known = definite(self.measurement)
+        kernels = tuple(sorted(self.kernels | {*known.kernels}))
+        return replace(known, kernels=kernels, responses=dict(self._responses))
+
+    def keep(self) -> None:
+        """Store the measurement, if there is a store; less than was asked for is not kept."""
+        if self.store is not None and self.tier == Tier.parse(self.options.evidence):
+            self.store.keep(self.source, self.options, self.kept())
 
 
 def gather(
     source: ModelSource,
     options: MeasureOptions | None = None,
     *,
+    store: MeasurementStore | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> Evidence:
     """Gather everything that does not depend on the recipe: build and measure one initialization.
@@ -111,6 +140,7 @@ def gather(
     Args:
         source: The target.
         options: How to measure it.
+        store: Where an earlier measurement may be, and where this one is kept.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
@@ -122,15 +152,48 @@ def gather(
     """
     options = options or MeasureOptions()
     if options.evidence != "config":
+        found = None if store is None else stored(source, options, store)
+        if found is not None:
+            return found
         from rksp.assessment.measuring import measured
 
-        return measured(source, options, progress)
+        evidence = measured(source, options, store, progress)
+        evidence.keep()
+        return evidence
     if source.config is None:
         raise InputError(
             f"{source.target} has no configuration; leave out --evidence config to measure it."
         )
     seedless = options.model_copy(update={"seed": 0})  # a configuration has no seed
     return Evidence(source=source, options=seedless, tier=Tier.CONFIG)
+
+
+def is_known(
+    source: ModelSource, options: MeasureOptions, recipe: Recipe, store: MeasurementStore | None
+) -> bool:
+    """Return whether a recipe can be judged without a measurement."""
+    if options.evidence == "config":
+        return True
+    found = None if store is None else stored(source, options, store)
+    return found is not None and found.has_response(recipe)
+
+
+def stored(
+    source: ModelSource, options: MeasureOptions, store: MeasurementStore
+) -> Evidence | None:
+    """Return the evidence of an earlier measurement, without torch; None if there is none."""
+    start = time.perf_counter()
+    found = store.find(source, options)
+    if found is None:
+        return None
+    return Evidence(
+        source=replace(source, **found.source),
+        options=options,
+        tier=found.tier,
+        measurement=found,
+        store=store,
+        seconds={"read what was stored": time.perf_counter() - start},
+    )
 
 
 def first_step(recipe: Recipe) -> Recipe:

@@ -6,25 +6,35 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import nn
 
 from rksp.assessment.evidence import Evidence
+from rksp.assessment.measurement import Measurement
 from rksp.batch import Batch
 from rksp.checks.facts import read_facts
 from rksp.datasets.probe import Probe, make_probe
 from rksp.features import Tier
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.measure.response import ResponseProfile
+from rksp.kernels import dispatch
+from rksp.measure.response_profile import ResponseProfile
 from rksp.measure.streamed_response import respond
+from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.given import given_probe
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.meter import Progress
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
+from rksp.models.streaming.stream import Stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile, profile
+
+if TYPE_CHECKING:
+    from rksp.assessment.store import MeasurementStore
 
 _THREE_COPIES = (
     "it needs three copies of the weights in memory, and they do not fit; "
@@ -33,37 +43,39 @@ _THREE_COPIES = (
 _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
 
 
-def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -> Evidence:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A model as initialized, which every measurement leaves unchanged.
+
+    Attributes:
+        source: The target with what only a built model shows.
+        model: The model.
+        probe: Its inputs.
+        stream: The stream that fed the model, closed after the forward pass, if it was streamed.
+    """
+
+    source: ModelSource
+    model: nn.Module
+    probe: Probe
+    stream: Stream | None = None
+
+
+def measured(
+    source: ModelSource,
+    options: MeasureOptions,
+    store: MeasurementStore | None,
+    progress: Progress,
+) -> Evidence:
     """Build and measure one initialization; see `rksp.assessment.evidence.gather`."""
-    source = source.at(options.seed)
-    probe = _probe(source, options)
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
-    responds = tier > Tier.FORWARD
     with ExitStack() as stack:
         with _timed(seconds, "build", progress):
-            stream = None
-            is_there = source.model is not None and options.streaming != "always"
-            if not is_there and should_stream(
-                source, options.streaming, options.max_memory, with_response=responds
-            ):
-                stream = stack.enter_context(
-                    open_stream(
-                        source,
-                        options.seed,
-                        workers=options.workers,
-                        max_memory=options.max_memory,
-                    )
-                )
-            else:
-                tokens, limit = probe.num_tokens, options.max_memory
-                check_pass(source.target, source.config, tokens=tokens, limit=limit)
-            model = source.model if stream is None else stream.model
-            model = source.build(options.seed) if model is None else model
+            built = build(source, options, stack)
         with _timed(seconds, "forward and spectra", progress):
             seen = profile(
-                model,
-                probe.batch,
+                built.model,
+                built.probe.batch,
                 variant=options.variant,
                 rank=options.rank,
                 kreiss=options.kreiss,
@@ -73,36 +85,89 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                 needs_chain=source.batch is None,
                 progress=progress,
             )
-        weights = "in memory" if stream is None else stream.describe()
-    if responds and stream is None and not response_fits(source, options.max_memory):
+        weights = "in memory" if built.stream is None else built.stream.describe()
+    responds = tier > Tier.FORWARD
+    if responds and built.stream is None and not response_fits(built.source, options.max_memory):
         tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
     return Evidence(
-        source=source,
+        source=built.source,
         options=options,
         tier=tier,
-        model=model,
-        probe=probe,
-        profile=seen,
-        facts=read_facts(
-            model, seen.chains, seen.width, None if stream is None else stream.supply.scales
-        ),
-        stream=stream,
-        weights=weights,
+        measurement=_measurement(built, tier, seen, weights),
+        built=built,
+        store=store,
         seconds=seconds,
+        kernels=_kernels(),
+    )
+
+
+def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Built:
+    """Build an initialization, or open a stream of its weights, which `stack` closes."""
+    source = source.at(options.seed).whole()
+    probe = _probe(source, options)
+    responds = Tier.parse(options.evidence) > Tier.FORWARD
+    stream = None
+    is_there = source.model is not None and options.streaming != "always"
+    if not is_there and should_stream(
+        source, options.streaming, options.max_memory, with_response=responds
+    ):
+        stream = stack.enter_context(
+            open_stream(
+                source, options.seed, workers=options.workers, max_memory=options.max_memory
+            )
+        )
+    else:
+        tokens, limit = probe.num_tokens, options.max_memory
+        check_pass(source.target, source.config, tokens=tokens, limit=limit)
+    model = source.model if stream is None else stream.model
+    model = source.build(options.seed) if model is None else model
+    return Built(source=source, model=model, probe=probe, stream=stream)
+
+
+def _measurement(built: Built, tier: Tier, seen: Profile, weights: str) -> Measurement:
+    scales = None if built.stream is None else built.stream.supply.scales
+    source = built.source
+    return Measurement(
+        tier=tier,
+        profile=seen,
+        facts=read_facts(built.model, seen.chains, seen.width, scales),
+        source={name: getattr(source, name) for name in ("num_parameters", "model_class")},
+        probe=built.probe.description,
+        is_judged=built.probe.batch.is_judged,
+        stands_for=None if seen.chains else equivalent_shape(built.model),
+        weights=weights,
     )
 
 
 def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> ResponseProfile:
     """Measure the response to a first update, on two disjoint parts of the probe.
 
+    A model of which only the measurement was kept is built again.
+
     Args:
         evidence: What is known of the initialization; the time is added to it.
         step: From `rksp.assessment.evidence.first_step`.
         progress: See `Progress`.
     """
-    same, fresh = _halves(definite(evidence.probe).batch)
+    built = evidence.built or _built_again(evidence, progress)
+    same, fresh = _halves(built.probe.batch)
     with _timed(evidence.seconds, "response", progress):
-        return respond(definite(evidence.model), evidence.stream, same, fresh, step, progress)
+        found = respond(built.model, built.stream, same, fresh, step, progress)
+    evidence.kernels.update(_kernels())
+    return found
+
+
+def _kernels() -> set[tuple[str, str, str]]:
+    return {(choice.op, choice.implementation, choice.reason) for choice in dispatch.explain()}
+
+
+def _built_again(evidence: Evidence, progress: Progress) -> Built:
+    source, options = evidence.source, evidence.options
+    with ExitStack() as stack, _timed(evidence.seconds, "build", progress):
+        built = build(source, options, stack)
+    if built.stream is None:
+        return built
+    return definite(measured(source, options, None, progress).built)  # one pass rehearses a stream
 
 
 def _probe(source: ModelSource, options: MeasureOptions) -> Probe:

@@ -23,8 +23,9 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
-    from rksp.datasets.probe import Probe
-    from rksp.measure.response import ResponseProfile
+    from rksp.assessment.measurement import Measurement
+    from rksp.assessment.store import MeasurementStore
+    from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
     from rksp.spectra.model_profile import Profile
@@ -34,10 +35,12 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
 class Evaluation:
     """All evidence for one seed of one target, and the resulting answer.
 
-    `profile` is None where only the configuration was read.
+    `profile` and `measurement` are None where only the configuration was read.
     """
 
     seed: int
+    source: ModelSource
+    measurement: Measurement | None = None
     profile: Profile | None
     response: ResponseProfile | None
     risk: RiskAssessment | None
@@ -45,7 +48,6 @@ class Evaluation:
     alternatives: tuple[AlternativeReport, ...] = ()
     findings: tuple[Finding, ...] = ()
     not_run: tuple[NotRun, ...] = ()
-    weights: str = "in memory"
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -58,8 +60,9 @@ def evaluate(
     risk: float = 0.05,
     classifier: EdgeModel | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
+    store: MeasurementStore | None = None,
     progress: Progress = lambda done, total, label: None,
-) -> tuple[Evaluation, Probe | None]:
+) -> Evaluation:
     """Gather the evidence for one target and recipe at one seed, and assess it.
 
     Args:
@@ -70,16 +73,17 @@ def evaluate(
         risk: See `rksp.assessment.risk.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        store: Where an earlier measurement may be, and where this one is kept; None keeps none.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
-        The evaluation, and the probe if there is one.
+        The evaluation.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
     """
-    evidence = gather(source, options, progress=progress)
-    evaluation = judge(
+    evidence = gather(source, options, store=store, progress=progress)
+    return judge(
         evidence,
         recipe,
         threshold=threshold,
@@ -88,7 +92,6 @@ def evaluate(
         alternatives=alternatives,
         progress=progress,
     )
-    return evaluation, evidence.probe
 
 
 def judge(
@@ -147,6 +150,8 @@ def judge(
     )
     return Evaluation(
         seed=evidence.options.seed,
+        source=evidence.source,
+        measurement=None if evidence.measurement is None else evidence.kept(),
         profile=evidence.profile,
         response=response,
         risk=assessment,
@@ -154,7 +159,6 @@ def judge(
         alternatives=tuple(others),
         findings=run_checks(checked),
         not_run=not_run(checked) if with_details else (),
-        weights=evidence.weights,
         seconds=dict(evidence.seconds),
     )
 

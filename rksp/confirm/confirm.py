@@ -178,7 +178,7 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
+            evaluation = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
             evaluations.append(evaluation)
         prediction = mean_prediction(evaluations, threshold)
         finished.keep_prediction(prediction)

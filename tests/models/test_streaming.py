@@ -503,7 +503,7 @@ def test_a_factory_cannot_be_streamed(tmp_path, monkeypatch):
 def test_a_score_is_the_same_streamed():
     source, recipe = resolve_tiny("llama"), Recipe(learning_rate=1e-3)
     whole, part = (
-        evaluate(source, recipe, MeasureOptions(states=256, streaming=streaming))[0]
+        evaluate(source, recipe, MeasureOptions(states=256, streaming=streaming))
         for streaming in ("never", "always")
     )
     assert part.profile.forward == whole.profile.forward
@@ -518,7 +518,7 @@ def test_in_memory_without_room_for_the_response_the_evidence_is_forward(monkeyp
     monkeypatch.setattr(opening, "resident_memory", lambda: 0)
     monkeypatch.setattr(memory, "resident_memory", lambda: 0)
     room = 8 * source.num_parameters
-    found, _ = evaluate(
+    found = evaluate(
         source, Recipe(), MeasureOptions(states=256, streaming="never", max_memory=room)
     )
     assert found.response is None
@@ -530,10 +530,10 @@ def test_a_report_is_the_same_on_any_number_of_threads(family):
     source, recipe = resolve_tiny(family), Recipe(learning_rate=1e-3)
     reports = []
     for workers in (1, 2, 4):
-        evaluation, probe = evaluate(
+        evaluation = evaluate(
             source, recipe, MeasureOptions(states=256, streaming="always", threads=workers)
         )
-        report = score_report(source, recipe, [evaluation], probe.description)
+        report = score_report(recipe, [evaluation])
         reports.append(report.model_dump_json(exclude={"timings"}))
     assert reports[0] == reports[1] == reports[2]
     assert "streamed" in reports[0] and "response" in reports[0]
