@@ -9,23 +9,20 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
+from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, RateDistribution, RateMixture
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import read_text
 
-ARTIFACT_SCHEMA = "rksp-edge-3"
-DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
+ARTIFACT_SCHEMA = "rksp-edge-4"
 SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
 _SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
-_NORMAL = NormalDist()
-_QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / 41) for i in range(41)])
-_OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,105 +64,46 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far a prediction for an unseen source is off: standard deviations, in decades.
+
+    Attributes:
+        within: Of a ladder around its source.
+        between: Of a source around the prediction. Few sources leave it uncertain, so there is one
+            value for each of `EdgeModel.weights`: quantiles of its posterior, ascending.
+    """
+
+    within: float
+    between: Sequence[float]
+
+    def mixed(self, other: Spread, share: float) -> Spread:
+        """Return the spread between this one and another, at a share of the way."""
+        mix = lambda a, b: (1 - share) * a + share * b
+        pairs = zip(self.between, other.between, strict=True)
+        return Spread(within=mix(self.within, other.within), between=[mix(a, b) for a, b in pairs])
+
+    def around(self, location: float, weights: Sequence[float]) -> RateMixture:
+        """Return the distribution of a rate with this location, a logarithm."""
+        part = lambda between: RateDistribution(
+            location=location, within=self.within, between=between
+        )
+        return RateMixture(weights=tuple(weights), parts=tuple(map(part, self.between)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
     """What is learned of runs of one length.
 
     Attributes:
-        edge_spread, best_spread: Standard deviation, in decades, of the error for a source that
-            was not in the data.
-        edge_noise: The same of the edge within a source.
+        edge, best: How far the predictions for a new source are off.
         below: Nats lost by a rate below the best one, at each of `EdgeModel.knots`.
         above: The same by a rate above the best one, at its distance from the edge.
     """
 
-    edge_spread: float
-    edge_noise: float
-    best_spread: float
+    edge: Spread
+    best: Spread
     below: Sequence[float]
     above: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeEstimate:
-    """What the model says of one model and recipe; rates are nominal peak rates.
-
-    Attributes:
-        log_edge, edge_spread: The distribution of log10 of the edge: normal.
-        edge_noise: The part of `edge_spread` that remains within one source.
-        lapse: Chance that a run ends against what its rate and the edge say.
-        log_best, best_spread: The same of the best rate.
-        contributions: What each column adds to log10 of the edge, in decades.
-        outside: Columns beyond the range of the data, each with by how much, in decades.
-    """
-
-    log_edge: float
-    edge_spread: float
-    edge_noise: float
-    lapse: float
-    log_best: float
-    best_spread: float
-    contributions: Mapping[str, float]
-    outside: Mapping[str, float]
-    knots: np.ndarray
-    below: np.ndarray
-    above: np.ndarray
-
-    def failed(self, rate: float) -> float:
-        """Return the chance that a run at this rate fails.
-
-        Its edge lies below the rate, or it lapses: the normal distribution of the edge alone would
-        say one in a billion where the data show that one in some hundred runs fails all the same.
-        """
-        return self._lapsing((math.log10(rate) - self.log_edge) / self.edge_spread)
-
-    def quantile(self, share: float) -> float:
-        """Return the rate below which this share of the edges lies."""
-        return 10 ** (self.log_edge + self.edge_spread * _NORMAL.inv_cdf(share))
-
-    def rate_of(self, probability: float) -> float | None:
-        """Return the rate at which `failed` is this; None where no rate has so small a chance."""
-        share = (probability - self.lapse) / (1 - 2 * self.lapse)
-        return None if share <= 0 else self.quantile(min(share, 1 - 1e-9))
-
-    @property
-    def likely_edge(self) -> float:
-        """The median of the edge."""
-        return self.quantile(0.5)
-
-    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
-        """Return the quantile at this share.
-
-        It can lie below `start_here` in short runs, where too low a rate costs as much as a
-        failure.
-        """
-        return self.quantile(share)
-
-    def interval(self, rate: float) -> tuple[float, float]:
-        """Return P(failed) if the source's edges lie higher, or lower, than nine in ten."""
-        shift = 1.2816 * math.sqrt(max(self.edge_spread**2 - self.edge_noise**2, 0.0))
-        distance = math.log10(rate) - self.log_edge
-        low, high = ((distance + d) / self.edge_noise for d in (-shift, shift))
-        return self._lapsing(low), self._lapsing(high)
-
-    def _lapsing(self, distance: float) -> float:
-        return self.lapse + (1 - 2 * self.lapse) * _NORMAL.cdf(distance)
-
-    def expected_excess(self, rate: float) -> float:
-        """Return the nats that a run at this rate is expected to lose against the best rate."""
-        return float(self._excess(np.array([math.log10(rate)]))[0])
-
-    @property
-    def start_here(self) -> float:
-        """The rate of the least expected loss."""
-        rates = self.log_best + _OFFSETS
-        return 10 ** float(rates[int(np.argmin(self._excess(rates)))])
-
-    def _excess(self, log_rates: np.ndarray) -> np.ndarray:
-        rates = log_rates[:, None]
-        low = rates - self.log_best - self.best_spread * _QUANTILES
-        high = rates - self.log_edge - self.edge_spread * _QUANTILES
-        lost = np.interp(low, self.knots, self.below) + np.interp(high, self.knots, self.above)
-        return lost.mean(axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +116,7 @@ class EdgeModel:
         short, long: What holds up to `SHORT` steps and from `LONG` on; between, in proportion to
             the logarithm of the steps.
         knots: Decades, of the curves of `Horizon`.
+        weights: Of the values of `Spread.between`; their sum is 1.
         lapse: Share of runs that fail, or pass, for what is not their rate.
         ranges: Least and largest value of every column in the data.
         measured_ranges: 1st and 99th percentile of every measured feature over the ladders.
@@ -190,7 +129,8 @@ class EdgeModel:
     short: Horizon
     long: Horizon
     knots: Sequence[float]
-    lapse: float
+    weights: Sequence[float]
+    lapse: Lapse
     ranges: Mapping[str, tuple[float, float]]
     measured_ranges: Mapping[str, tuple[float, float]]
     card: Mapping[str, Any]
@@ -229,13 +169,12 @@ class EdgeModel:
             )
         long = horizon_share(inputs.steps)
         blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
+        edge = self.short.edge.mixed(self.long.edge, long)
+        best = self.short.best.mixed(self.long.best, long)
         return EdgeEstimate(
-            log_edge=log_edge + unreached,
-            edge_spread=float(blend(self.short.edge_spread, self.long.edge_spread)),
-            edge_noise=float(blend(self.short.edge_noise, self.long.edge_noise)),
+            edge=edge.around(log_edge + unreached, self.weights),
+            best=best.around(log_best + unreached, self.weights),
             lapse=self.lapse,
-            log_best=log_best + unreached,
-            best_spread=float(blend(self.short.best_spread, self.long.best_spread)),
             contributions=self.edge.contributions(features),
             outside=self._outside(features),
             knots=np.asarray(self.knots),
@@ -284,6 +223,9 @@ class EdgeModel:
                 for name, parts in stored["expected"].items()
             }
             knots = [_number(x) for x in stored["knots"]]
+            weights = [_number(x) for x in stored["weights"]]
+            if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
+                raise ValueError("the weights are no weights")
             if not isinstance(stored["card"]["digest"], str):
                 raise TypeError("the digest of the card is not a text")
             for errors in stored["card"].get("transfer", {}).values():
@@ -292,9 +234,10 @@ class EdgeModel:
                 edge=_line(stored["edge"]),
                 best=_line(stored["best"]),
                 expected=expected,
-                short=_horizon(stored["short"], len(knots)),
-                long=_horizon(stored["long"], len(knots)),
+                short=_horizon(stored["short"], len(knots), len(weights)),
+                long=_horizon(stored["long"], len(knots), len(weights)),
                 knots=knots,
+                weights=weights,
                 lapse=_lapse(stored["lapse"]),
                 ranges=_decades(stored["ranges"]),
                 measured_ranges=_ranges(stored["measured_ranges"]),
@@ -330,26 +273,35 @@ def _line(stored: Mapping[str, Any]) -> Line:
     return Line(intercept=_number(stored["intercept"]), weights=weights, centers=centers)
 
 
-def _horizon(stored: Mapping[str, Any], knots: int) -> Horizon:
-    spreads = [_number(stored[name]) for name in ("edge_spread", "edge_noise", "best_spread")]
-    if not 0 < min(spreads) <= max(spreads) < _SENSELESS:
-        raise ValueError("a spread is not positive, or beyond all sense")
+def _horizon(stored: Mapping[str, Any], knots: int, weights: int) -> Horizon:
     if not len(stored["below"]) == len(stored["above"]) == knots:
         raise ValueError("the losses do not stand at the knots")
     return Horizon(
-        edge_spread=spreads[0],
-        edge_noise=spreads[1],
-        best_spread=spreads[2],
+        edge=_spread(stored["edge"], weights),
+        best=_spread(stored["best"], weights),
         below=[_number(x) for x in stored["below"]],
         above=[_number(x) for x in stored["above"]],
     )
 
 
-def _lapse(stored: Any) -> float:
-    share = _number(stored)
-    if not 0 <= share < DO_NOT_EXCEED:
+def _spread(stored: Mapping[str, Any], weights: int) -> Spread:
+    spread = Spread(
+        within=_number(stored["within"]), between=[_number(x) for x in stored["between"]]
+    )
+    if len(spread.between) != weights:
+        raise ValueError("the spreads do not stand at the weights")
+    if not min(spread.within, *spread.between) > 0:
+        raise ValueError("a spread is not positive")
+    if not max(spread.within, *spread.between) < _SENSELESS:
+        raise ValueError("a spread is beyond all sense")
+    return spread
+
+
+def _lapse(stored: Mapping[str, Any]) -> Lapse:
+    lapse = Lapse(**{name: _number(stored[name]) for name in ("share", "low", "high")})
+    if not 0 < lapse.low <= lapse.share <= lapse.high < DO_NOT_EXCEED:
         raise ValueError("the share of lapses is none, or beyond all sense")
-    return share
+    return lapse
 
 
 def _decades(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
 
-import typer
-
-from rksp.ground.errors import InputError
+from rksp.cli.options import TextOrJson
 
 
 def checks(
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output_format: TextOrJson = "text",
 ) -> int:
     """List all checks with their codes, worst levels, names and titles."""
     from rksp.checks.registry import CHECKS
 
-    if output_format not in ("text", "json"):
-        raise InputError(f"--format {output_format!r} is unknown; use text or json.")
     if output_format == "json":
         fields = ("code", "level", "name", "title", "measures", "healthy", "fix", "source", "field")
         rows = [{field: getattr(check, field) for field in fields} for check in CHECKS]

@@ -18,7 +18,7 @@ from rksp.cli.options import (
     RecipeFile,
     with_options,
 )
-from rksp.cli.output_options import ConfirmOutput
+from rksp.cli.output_options import ConfirmOutput, ExitZero
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
@@ -91,7 +91,7 @@ class TrialOptions(Finite):
         float,
         Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
     ] = Field(default=0.5, gt=0, le=1)
-    exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
+    exit_zero: ExitZero = False
 
 
 _PREDICTION = Panel(

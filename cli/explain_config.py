@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rksp.cli.options import AsFormat, Devices, TextOrJson
 from rksp.cli.process import reading
 from rksp.ground.errors import InputError
 from rksp.ground.text import one_line
@@ -22,29 +23,17 @@ def explain_config(
     file: Annotated[
         Path, typer.Argument(help="A trainer's YAML, JSON, TOML, shell or Python file.")
     ],
-    trainer: Annotated[
-        str | None,
-        typer.Option(
-            "--as", help="Read the file as this trainer's; the default is to recognize the trainer."
-        ),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of devices in the run; needed where the file gives the batch per device."
-        ),
-    ] = None,
+    trainer: AsFormat = None,
+    devices: Devices = None,
     rows: Annotated[
         int | None,
         typer.Option(
             min=1, help="Examples of the data set; needed where the file gives epochs and no steps."
         ),
     ] = None,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output_format: TextOrJson = "text",
 ) -> int:
     """Show the recipe in a file: each field, its origin, and all assumptions."""
-    if output_format not in ("text", "json"):
-        raise InputError(f"--format {output_format!r} is unknown; use text or json.")
     from rksp.recipe_files.registry import read_recipe_file
 
     given = {} if rows is None else {"rows": rows}

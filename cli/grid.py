@@ -46,6 +46,10 @@ _MEASURE = Panel(
     defaults={"threads": 1},
     helps={"threads": "Threads of each worker."},
 )
+_VIEW = Panel(
+    title="Output",
+    helps={"fail_on": "A cell is a risk from this P(failed) on; or give error, warning or never."},
+)
 
 
 @with_options
@@ -65,7 +69,7 @@ def grid(
     risk: Annotated[RiskOptions, Panel(title="Measurement")],
     cells: Annotated[PlanOptions, Panel(title="Cells")],
     work: Annotated[EngineOptions, Panel(title="Workers")],
-    view: Annotated[ViewOptions, Panel(title="Output")],
+    view: Annotated[ViewOptions, _VIEW],
     axes: Annotated[
         list[str] | None,
         typer.Argument(help="Axes: lr=1e-4,3e-4 n_layer=range(2,9,2) lr=logspace(-4,-2,9)."),
@@ -160,12 +164,10 @@ def _worked(plan: GridPlan, options: Options, work: EngineOptions, groups: int) 
 
 
 def _check(view: ViewOptions) -> None:
-    """Check the format, conditions and exports before the work starts."""
+    """Check the conditions and exports before the work starts."""
     from rksp.grid.export import check_export
     from rksp.grid.table import Condition
-    from rksp.report.formats import check_format
 
-    check_format(view.output_format, kind="grid")
     for condition in view.where:
         Condition.parse(condition)
     for path in view.export:

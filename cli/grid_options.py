@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rksp.cli.output_options import ExitZero, FailOn, format_of
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
-from rksp.report.formats import formats_of
 
 
 class PlanOptions(Finite):
@@ -76,19 +76,9 @@ class EngineOptions(Finite):
 class ViewOptions(Finite):
     """Options of a grid's output and exit code."""
 
-    fail_on: Annotated[
-        str,
-        Flag(
-            "--fail-on",
-            "A cell is a risk from this P(failed) on; or give error, warning or never.",
-            unit="bar",
-        ),
-    ] = "0.5"
-    exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
-    output_format: Annotated[
-        Literal[tuple(formats_of("grid"))],  # type: ignore[valid-type]  # a table
-        Flag("--format", "Format of the output on stdout."),
-    ] = "text"
+    fail_on: FailOn = "0.5"
+    exit_zero: ExitZero = False
+    output_format: format_of("grid") = "text"  # type: ignore[valid-type]  # a table
     top: Annotated[int | None, Flag("--top", "Print only this many cells.", unit="cells")] = Field(
         default=None, ge=1
     )

@@ -7,7 +7,17 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from pydantic import BaseModel
@@ -44,6 +54,9 @@ AsFormat = Annotated[
         metavar="TRAINER",
         rich_help_panel="Recipe",
     ),
+]
+TextOrJson = Annotated[
+    Literal["text", "json"], typer.Option("--format", help="Format of the output on stdout.")
 ]
 
 

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
-from rksp.report.formats import formats_of
+from rksp.report.formats import FORMATS, formats_of, suffixes_of
+
+FailOn = Annotated[
+    str,
+    Flag(
+        "--fail-on",
+        "Exit with 1 from this P(failed) on, or give error, warning or never.",
+        unit="bar",
+    ),
+]
+ExitZero = Annotated[bool, Flag("--exit-zero", "Never exit with 1.")]
+
+
+def format_of(kind: str | None) -> Any:
+    """Return the type of `--format` for one kind of document, or for any."""
+    names = formats_of(kind) if kind else tuple(found.name for found in FORMATS)
+    return Annotated[Literal[names], Flag("--format", "Format of the output on stdout.")]
+
+
+def files_of(kind: str | None) -> Any:
+    """Return the type of `--output` for one kind of document, or for any."""
+    said = f"Also write FILE ({suffixes_of(kind)}) or FORMAT=FILE; repeatable."
+    return Annotated[list[str], Flag("--output", said, aliases=("-o",), unit="file")]
 
 
 class GateOptions(Finite):
     """Options of the exit code."""
 
-    fail_on: Annotated[
-        str,
-        Flag(
-            "--fail-on",
-            "Exit with 1 from this P(failed) on, or give error, warning or never.",
-            unit="bar",
-        ),
-    ] = "0.5"
-    exit_zero: Annotated[bool, Flag("--exit-zero", "Never exit with 1.")] = False
+    fail_on: FailOn = "0.5"
+    exit_zero: ExitZero = False
     select: Annotated[
         list[str],
         Flag(
@@ -75,23 +90,12 @@ class RiskOptions(Finite):
 class ScoreOutput(Finite):
     """Options of the output of `rksp score`."""
 
-    output_format: Annotated[
-        Literal[tuple(formats_of("score"))],  # type: ignore[valid-type]  # a table
-        Flag("--format", "Format of the output on stdout."),
-    ] = "text"
+    output_format: format_of("score") = "text"  # type: ignore[valid-type]  # a table
     verbose: Annotated[
         bool,
         Flag("--verbose", "Print every measurement instead of the short page.", aliases=("-v",)),
     ] = False
-    output: Annotated[
-        list[str],
-        Flag(
-            "--output",
-            "Also write FILE (.json .md .sarif .xml .html .txt) or FORMAT=FILE; repeatable.",
-            aliases=("-o",),
-            unit="file",
-        ),
-    ] = []
+    output: files_of("score") = []  # type: ignore[valid-type]  # a table
 
     @property
     def format(self) -> str:
@@ -102,16 +106,20 @@ class ScoreOutput(Finite):
 class ConfirmOutput(Finite):
     """Options of the output of `rksp confirm`."""
 
-    output_format: Annotated[
-        Literal[tuple(formats_of("confirm"))],  # type: ignore[valid-type]  # a table
-        Flag("--format", "Format of the output on stdout."),
-    ] = "text"
-    output: Annotated[
-        list[str],
-        Flag(
-            "--output",
-            "Also write FILE (.json .md .sarif .xml .html .txt) or FORMAT=FILE; repeatable.",
-            aliases=("-o",),
-            unit="file",
-        ),
-    ] = []
+    output_format: format_of("confirm") = "text"  # type: ignore[valid-type]  # a table
+    output: files_of("confirm") = []  # type: ignore[valid-type]  # a table
+
+
+class ReportOutput(Finite):
+    """Options of the output of `rksp report`."""
+
+    output_format: format_of(None) = "text"  # type: ignore[valid-type]  # a table
+    output: files_of(None) = []  # type: ignore[valid-type]  # a table
+
+
+class DiffOutput(Finite):
+    """Options of the output and exit code of `rksp diff`."""
+
+    fail_on: FailOn = "error"
+    exit_zero: ExitZero = False
+    output_format: format_of("diff") = "text"  # type: ignore[valid-type]  # a table

@@ -19,15 +19,12 @@ from rksp.ground.files import atomic_write, check_writable, read_limited
 from rksp.ground.model import definite
 from rksp.ground.text import one_line, printable, safe_strings, short
 from rksp.report.formats import (
-    FORMATS,
     PLAIN_WIDTH,
     Output,
     check_format,
-    formats_of,
     one_of,
     render,
     rendering,
-    suffixes_of,
 )
 
 if TYPE_CHECKING:
@@ -48,16 +45,6 @@ _NOT_THE_ANSWER = (
     "help_all",
     "no_cache",
 )
-
-
-def format_help(kind: str | None = None) -> str:
-    """List what `--format` takes for one kind of document, or for any."""
-    return f"{one_of(formats_of(kind) if kind else [f.name for f in FORMATS])}."
-
-
-def output_help(kind: str | None = None) -> str:
-    """List what `-o` takes for one kind of document, or for any."""
-    return f"Also write FILE ({suffixes_of(kind)}) or FORMAT=FILE; repeatable."
 
 
 def load(file: Path) -> ScoreReport:
@@ -168,7 +155,7 @@ def _drop(document: Any, place: tuple[str | int, ...]) -> None:
     document.pop(name, None)
 
 
-def outputs(output_format: str, files: list[str] | None, kind: str = "score") -> list[Output]:
+def outputs(output_format: str, files: list[str], kind: str = "score") -> list[Output]:
     """Check `--format` and parse every `-o` before the command starts its work.
 
     Args:
@@ -180,7 +167,7 @@ def outputs(output_format: str, files: list[str] | None, kind: str = "score") ->
         InputError: A format is not among those of that document, or a file cannot be written.
     """
     check_format(output_format, kind=kind)
-    found = [Output.parse(file, kind) for file in files or []]
+    found = [Output.parse(file, kind) for file in files]
     for output in found:
         check_writable(output.path)
     return found

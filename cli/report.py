@@ -9,29 +9,23 @@ from typing import Annotated
 
 import typer
 
-from rksp.cli.rendering import (
-    emit,
-    format_help,
-    intact,
-    load_any,
-    output_help,
-    outputs,
-    schema_of,
-)
+from rksp.cli.options import Panel, with_options
+from rksp.cli.output_options import ReportOutput
+from rksp.cli.rendering import emit, intact, load_any, outputs, schema_of
 
 
+@with_options
 def report(
     file: Annotated[
         Path, typer.Argument(help="A JSON report of rksp score, confirm, grid or diff.")
     ],
-    output_format: Annotated[str, typer.Option("--format", help=format_help())] = "text",
-    output: Annotated[list[str] | None, typer.Option("-o", "--output", help=output_help())] = None,
+    output: Annotated[ReportOutput, Panel(title="Output")],
 ) -> int:
     """Show a stored report in any format."""
     document = load_any(file)
-    files = outputs(output_format, output, document.kind)
+    files = outputs(output.output_format, output.output, document.kind)
     with intact(file):
-        emit(document, output_format, files)
+        emit(document, output.output_format, files)
     return 0
 
 

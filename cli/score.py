@@ -173,7 +173,7 @@ def _scored(
     store = MeasurementStore.of(is_cached)
     with collector_paused():
         source = run.started(model.resolve(run.target, run.overrides, counts=False))
-        from rksp.assessment.evidence import is_known
+        from rksp.assessment.gathering import is_known
         from rksp.assessment.pipeline import evaluate
         from rksp.assessment.report import score_report
     if all(is_known(source, options, run.recipe, store) for options in at_seeds):

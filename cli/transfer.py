@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rksp.cli.model_options import ModelOptions
-from rksp.cli.options import Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.options import Devices, Given, Panel, RecipeFile, TextOrJson, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
 from rksp.ground.errors import InputError
@@ -38,9 +38,7 @@ def transfer(
         Literal["config", "response"],
         typer.Option(help="response: measure both models as a score does; config: build neither."),
     ] = "response",
-    output_format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="text or json.")
-    ] = "text",
+    output_format: TextOrJson = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
     from rksp.assessment.model_choice import uncarried

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rksp.ground.errors import ArtifactError, Incomplete, InputError, NotCovered, RkspError
     from rksp.models.resolve import resolve
     from rksp.recipe import Recipe
-    from rksp.result import Result
+    from rksp.report.score.result import Result
     from rksp.scoring import score
     from rksp.spectra.model_profile import Profile, profile
     from rksp.spectra.status import Status
@@ -29,7 +29,7 @@ _HOME = {
     "NotCovered": "rksp.ground.errors",
     "Profile": "rksp.spectra.model_profile",
     "Recipe": "rksp.recipe",
-    "Result": "rksp.result",
+    "Result": "rksp.report.score.result",
     "RkspError": "rksp.ground.errors",
     "Status": "rksp.spectra.status",
     "evaluate": "rksp.assessment.pipeline",

@@ -23,7 +23,7 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.assumptions import alternatives, origins_of_flags
 from rksp.recipe_files.said.reported import with_origins
-from rksp.result import Result
+from rksp.report.score.result import Result
 
 
 def score(

@@ -11,9 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate, Lapse, RateDistribution
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
 from rksp.classifiers.fine_tuning.intervals import matched_moments
+from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import read_text
 

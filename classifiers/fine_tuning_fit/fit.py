@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rksp.classifiers.fine_tuning.estimate import Lapse
 from rksp.classifiers.fine_tuning.inputs import terms
 from rksp.classifiers.fine_tuning.model import RESPONSES, FineTuningModel
 from rksp.classifiers.fine_tuning_fit.ladder import CARD, OPEN, FineTuningLadder
 from rksp.classifiers.fine_tuning_fit.posterior import Posterior, Seen, posterior
+from rksp.classifiers.rates import Lapse
 
 _DECIMALS = 5
 _FITTED_ONLY = ("source", "model")  # offsets that a new run does not share

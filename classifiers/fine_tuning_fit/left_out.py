@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate, Lapse
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.model import FineTuningModel
 from rksp.classifiers.fine_tuning_fit.fit import SHIPPED, Design, fit_fine_tuning
 from rksp.classifiers.fine_tuning_fit.ladder import LADDER, FineTuningLadder
+from rksp.classifiers.fit.lapses import lapse_of
+from rksp.classifiers.rates import Lapse
 
 _SURE = 1e-2  # a run that fails, or passes, with a chance below it has lapsed
 Key = Callable[[FineTuningLadder], str]
@@ -67,11 +69,8 @@ def shipped_model(ladders: Sequence[FineTuningLadder]) -> FineTuningModel:
 def lapses(predicted: Sequence[LeftOut]) -> Lapse:
     """Return the share of the surest predictions that came out wrong, with its 90 % interval.
 
-    A run far below its edge can fail, and one far above it can pass, for what is not its rate. The
-    interval is that of a Beta distribution after a uniform prior.
+    A run far below its edge can fail, and one far above it can pass, for what is not its rate.
     """
-    from scipy.stats import beta  # only fitting needs it
-
     wrong = sure = 0
     for x in predicted:
         for rate, failed in zip(x.ladder.rates, x.ladder.failed, strict=True):
@@ -79,9 +78,4 @@ def lapses(predicted: Sequence[LeftOut]) -> Lapse:
             if failed is not None and min(chance, 1 - chance) < _SURE:
                 sure += 1
                 wrong += failed == (chance < 0.5)
-    ends = beta.ppf([0.05, 0.95], wrong + 1, sure - wrong + 1)
-    return Lapse(
-        share=round((wrong + 1) / (sure + 2), 5),
-        low=round(float(ends[0]), 5),
-        high=round(float(ends[1]), 5),
-    )
+    return lapse_of(wrong, sure)

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rksp.classifiers.fine_tuning.families import kind_of
 from rksp.classifiers.fine_tuning.inputs import ADAPTERS, FineTuningInputs
 from rksp.classifiers.fine_tuning_fit.ladder import (
     CARD,
@@ -24,6 +23,7 @@ from rksp.classifiers.fine_tuning_fit.ladder import (
 )
 from rksp.ground.errors import ArtifactError
 from rksp.ground.files import read_text
+from rksp.models.families import kind_of
 
 Row = Mapping[str, Any]
 

@@ -10,11 +10,12 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate, RateDistribution
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning_fit.ladder import FineTuningLadder
 from rksp.classifiers.fine_tuning_fit.left_out import LeftOut
 from rksp.classifiers.fit.metrics import auroc, ece
+from rksp.classifiers.rates import RateDistribution
 from rksp.ground.model import definite
 
 NEAR = 0.01  # share of the best result by which a rate may fall short

@@ -109,18 +109,23 @@ def fit_censored(
     )
 
 
-def log_interval(
-    low: np.ndarray, high: np.ndarray, location: np.ndarray, spread: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log P(low < value < high) and its slopes in the location and the log of the spread."""
+def log_chance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return log P(a < value < b) of a standard normal value."""
     from scipy.special import log_ndtr
 
-    a, b = (low - location) / spread, (high - location) / spread
     # The mirror image keeps the difference of two tails from cancelling.
     mirrored = a > 0
     near, far = np.where(mirrored, -a, b), np.where(mirrored, -b, a)
     log_near, log_far = log_ndtr(near), log_ndtr(far)
-    log_p = log_near + np.log1p(-np.exp(np.minimum(log_far - log_near, -1e-12)))
+    return log_near + np.log1p(-np.exp(np.minimum(log_far - log_near, -1e-12)))
+
+
+def log_interval(
+    low: np.ndarray, high: np.ndarray, location: np.ndarray, spread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log P(low < value < high) and its slopes in the location and the log of the spread."""
+    a, b = (low - location) / spread, (high - location) / spread
+    log_p = log_chance(a, b)
     finite_a, finite_b = np.isfinite(a), np.isfinite(b)
     a, b = np.where(finite_a, a, 0.0), np.where(finite_b, b, 0.0)
     at_a = np.where(finite_a, np.exp(-0.5 * a * a - log_p - _HALF_LOG_2PI), 0.0)

@@ -26,7 +26,8 @@ from rksp.classifiers.edge_model import (
 )
 from rksp.classifiers.fit.censored import CensoredFit, fit_censored
 from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
-from rksp.classifiers.fit.edge_spreads import rounded, with_spreads
+from rksp.classifiers.fit.edge_spreads import even_spread, node_weights, rounded, with_spreads
+from rksp.classifiers.fit.lapses import lapse_of
 from rksp.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
@@ -34,6 +35,7 @@ _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of
 _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
 _BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
 _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
+_UNTESTED = 300  # runs of which none lapsed, as long as lapses are not counted
 _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
 _USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
@@ -75,9 +77,8 @@ def fit_edge_model(
     edge = _line(edge_fit, [c.name for c in columns if c.of_edge])
     best = _line(best_fit, [c.name for c in columns])
     horizon = lambda kind, chosen: Horizon(
-        edge_spread=rounded(edge_fit.spreads[kind]),
-        edge_noise=rounded(edge_fit.spreads[kind]),
-        best_spread=rounded(best_fit.spreads[kind]),
+        edge=even_spread(edge_fit.spreads[kind]),
+        best=even_spread(best_fit.spreads[kind]),
         **_curves(chosen),
     )
     whole = [x for x in ladders if x.best is not None]
@@ -89,7 +90,8 @@ def fit_edge_model(
         short=horizon(0, [x for x in whole if x.source == LAB] or whole),
         long=horizon(len(edge_fit.spreads) - 1, long),
         knots=[float(k) for k in KNOTS],
-        lapse=0.0,
+        weights=node_weights(),
+        lapse=lapse_of(0, _UNTESTED),
         ranges={},
         measured_ranges=_measured_ranges(whole),
         card=_card(ladders),

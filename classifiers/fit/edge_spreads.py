@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
-from rksp.classifiers.edge_model import DO_NOT_EXCEED, EdgeModel, Horizon, horizon_share
+from rksp.classifiers.edge_model import EdgeModel, Spread
+from rksp.classifiers.fit.censored import log_chance
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
+from rksp.classifiers.fit.lapses import lapse_of
+from rksp.classifiers.rates import Lapse
 from rksp.ground.model import definite
 
-_TAIL = 1.6448536269514722  # standard deviations from the median to the 5 % quantile
 _SURE = 1e-3  # a run that fails, or passes, with a chance below it has lapsed
 _DECIMALS = 5
+_COUNTED = 10.0  # ladders that a source counts as at most: it shows its own noise, not all noise
+_BEST_HALF = 0.15  # decades on either side of the best rate of a ladder, half a step of most
+# The grids of the posterior, in decades, and the scale of the prior of the spread between sources,
+# a half-Cauchy distribution (Gelman, 2006): with few sources a flat one would not be proper.
+_WITHIN = np.geomspace(0.03, 1.5, 28)
+_BETWEEN = np.geomspace(0.01, 2.0, 45)
+_OFFSETS = np.arange(-4.0, 4.0001, 0.02)
+_PRIOR_SCALE = 0.3
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(7)
 
 # (name, a model that saw nothing of it, its ladders) of a source or a family of the lab
 HeldOut = tuple[str, EdgeModel, Sequence[EdgeLadder]]
 
 
 def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
-    """Measure the spreads on what was left out: lab families first, then public sources.
+    """Measure the spreads on what was left out: lab families for short runs, sources for long ones.
 
-    The spread of the edge is the least for which a share `DO_NOT_EXCEED` of the edges lies below
-    its quantile, every source counting alike (conformal prediction over sources), and not below
-    the root mean square error, widened for the number of sources as the error of a new value is
-    around a mean of so few. The spread of the best rate follows from the median absolute error,
-    since the best of a flat ladder may lie anywhere. Lapses are counted with these spreads.
+    A source's error is normal around 0, and a ladder's around its source's (`posterior`). Lapses
+    are counted with these spreads.
 
     Args:
         model: Fitted on all ladders.
@@ -36,83 +44,118 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
     """
     edge: dict[bool, list[Miss]] = {True: [], False: []}
     best: dict[bool, list[Miss]] = {True: [], False: []}
-    for _, seen, left_out in held_out:
+    for name, seen, left_out in held_out:
         whole = [x for x in left_out if x.best is not None and _is_ordinary(x)]
-        edges = [x for x in whole if x.has_edge]
         for x in whole:
-            read, is_lab = seen.predict(x.inputs, x.measured), x.source == LAB
-            reached, share = math.log10(x.inputs.peak_share), horizon_share(x.inputs.steps)
-            best[is_lab].append(
-                Miss(
-                    error=read.log_best + reached - definite(x.best),
-                    half=0.0,
-                    long=share,
-                    weight=1 / len(whole),
-                )
-            )
-            if x.has_edge:
-                error, half = read.log_edge + reached - x.edge, (x.high - x.low) / 2
-                weight = 1 / len(edges)
-                edge[is_lab].append(Miss(error=error, half=half, long=share, weight=weight))
+            read, reached = seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)
+            said = read.log_edge + reached
+            weight, is_lab = min(1.0, _COUNTED / len(whole)), x.source == LAB
+            miss = Miss(source=name, low=x.low - said, high=x.high - said, weight=weight)
+            edge[is_lab].append(miss)
+            off = definite(x.best) - read.log_best - reached
+            miss = Miss(source=name, low=off - _BEST_HALF, high=off + _BEST_HALF, weight=weight)
+            best[is_lab].append(miss)
     short, long = model.short, model.long
     if edge[True]:
-        spread = _conformal(edge[True], None)
-        short = _widened(short, spread, best[True])
+        short = replace(short, edge=posterior(edge[True]), best=posterior(best[True]))
     if edge[False]:
-        spread = _conformal(edge[False], short.edge_spread)
-        long = _widened(long, spread, best[False])
-    model = replace(model, short=short, long=long)
+        long = replace(long, edge=posterior(edge[False]), best=posterior(best[False]))
+    model = replace(model, short=short, long=long, weights=node_weights())
     return replace(model, lapse=_lapse(model, held_out))
 
 
 def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
     """Return the model with another's spreads and lapses, which cost many fits."""
-    names = ("edge_spread", "edge_noise", "best_spread")
-    of = lambda horizon: {name: getattr(horizon, name) for name in names}
     return replace(
         model,
         lapse=other.lapse,
-        short=replace(model.short, **of(other.short)),
-        long=replace(model.long, **of(other.long)),
+        weights=other.weights,
+        short=replace(model.short, edge=other.short.edge, best=other.short.best),
+        long=replace(model.long, edge=other.long.edge, best=other.long.best),
     )
 
 
-def _lapse(model: EdgeModel, held_out: Sequence[HeldOut]) -> float:
-    """Return the share of the surest predictions that came out wrong (add-one estimate).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """Where the truth lies above a prediction for an unseen source, in decades.
+
+    The truth lies between `low` and `high`, one of which may be infinite. `weight` is how much the
+    ladder counts.
+    """
+
+    source: str
+    low: float
+    high: float
+    weight: float
+
+
+def posterior(misses: Iterable[Miss]) -> Spread:
+    """Return the spread within sources, and that between them with its uncertainty.
+
+    The error of a ladder is normal around that of its source, and the error of a source is normal
+    around 0. Both standard deviations are on a grid; the errors of the sources are integrated out.
+    The one within is the root of its mean square, of the one between the posterior's quantiles
+    remain, at the nodes of a Gauss-Legendre rule. So the predictive distribution is a scale mixture
+    of normal ones, as Student's t is.
+
+    Args:
+        misses: Of all sources that were left out.
+    """
+    by_source: dict[str, list[Miss]] = {}
+    for miss in misses:
+        by_source.setdefault(miss.source, []).append(miss)
+    prior = -np.log1p((_BETWEEN / _PRIOR_SCALE) ** 2) + np.log(_BETWEEN)  # the grid is geometric
+    found = np.tile(prior[:, None], (1, len(_WITHIN)))
+    around = -0.5 * (_OFFSETS / _BETWEEN[:, None]) ** 2 - np.log(_BETWEEN)[:, None]
+    for _, mine in sorted(by_source.items()):
+        low, high = (np.array([getattr(m, end) for m in mine])[:, None] for end in ("low", "high"))
+        weight = np.array([m.weight for m in mine])[:, None]
+        for n, within in enumerate(_WITHIN):
+            likely = log_chance((low - _OFFSETS) / within, (high - _OFFSETS) / within)
+            found[:, n] += _log_sum(around + (weight * likely).sum(axis=0))
+    chance = np.exp(found - found.max())
+    chance /= chance.sum()
+    inside = math.sqrt(float(chance.sum(axis=0) @ _WITHIN**2))
+    reached = np.cumsum(chance.sum(axis=1)) - 0.5 * chance.sum(axis=1)
+    between = np.exp(np.interp((_NODES + 1) / 2, reached, np.log(_BETWEEN)))
+    return Spread(within=rounded(inside), between=[rounded(b) for b in between])
+
+
+def node_weights() -> list[float]:
+    """Return the weights of the values of `Spread.between`."""
+    weights = [rounded(w) for w in _NODE_WEIGHTS / 2]
+    return [*weights[:-1], rounded(1 - math.fsum(weights[:-1]))]
+
+
+def even_spread(deviation: float) -> Spread:
+    """Return a spread that is one number, of which nothing is known between sources."""
+    value = rounded(deviation / math.sqrt(2))
+    return Spread(within=value, between=[value] * len(_NODES))
+
+
+def _log_sum(values: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the sum of exponentials over the last axis."""
+    top = values.max(axis=-1)
+    return top + np.log(np.exp(values - top[..., None]).sum(axis=-1))
+
+
+def _lapse(model: EdgeModel, held_out: Sequence[HeldOut]) -> Lapse:
+    """Return the share of the surest predictions that came out wrong.
 
     A run far below its edge can fail, and one far above it can pass, for what is not its rate.
     """
-    wrong, sure = 1, 2
+    wrong = sure = 0
     for _, seen, left_out in held_out:
         seen = with_spreads_of(seen, model)
         for x in left_out:
             if x.source == PUBLISHED or not _is_ordinary(x):
                 continue
             read, reached = seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)
-            said = np.array([read.failed(10 ** (rate - reached)) for rate in x.rates])
+            said = np.array([read.edge.below(10 ** (rate - reached)) for rate in x.rates])
             is_sure = np.minimum(said, 1 - said) < _SURE
             sure += int(is_sure.sum())
             wrong += int((is_sure & ((said < 0.5) == x.failed)).sum())
-    return rounded(wrong / sure)
-
-
-def _widened(horizon: Horizon, spread: float, best: Sequence[Miss]) -> Horizon:
-    spread = max(spread, horizon.edge_noise)
-    return replace(horizon, edge_spread=rounded(spread), best_spread=_robust(best))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
-    """How far above the truth a prediction for an unseen source was, in decades.
-
-    The truth lies within `half` of its middle, from which the error counts. `long` is where the
-    run stands between the horizons, `weight` its share of its source.
-    """
-
-    error: float
-    half: float
-    long: float
-    weight: float
+    return lapse_of(wrong, sure)
 
 
 def _is_ordinary(ladder: EdgeLadder) -> bool:
@@ -120,38 +163,6 @@ def _is_ordinary(ladder: EdgeLadder) -> bool:
     if ladder.source == LAB:
         return True
     return ladder.inputs.optimizer in ADAM_FAMILY and ladder.inputs.norm != "none"
-
-
-def _conformal(misses: Sequence[Miss], short: float | None) -> float:
-    """Return the least spread whose `DO_NOT_EXCEED` quantile lies above no more than that share.
-
-    Args:
-        misses: Of sources that were left out.
-        short: The spread of short runs; None where every run has the spread that is looked for.
-    """
-    total = sum(m.weight for m in misses)  # the number of sources
-    square = sum(m.weight * m.error**2 for m in misses) / total
-    least = math.sqrt(square * (total + 1) / max(total - 1, 1))
-    for spread in np.arange(least, 2.0, 0.005):
-        reach = [
-            _TAIL * (spread if short is None else (1 - m.long) * short + m.long * spread)
-            for m in misses
-        ]
-        above = sum(
-            m.weight * min(1.0, max(0.0, 0.5 + (m.error - r) / (2 * max(m.half, 1e-9))))
-            for m, r in zip(misses, reach, strict=True)
-        )
-        if above <= DO_NOT_EXCEED * total:
-            return float(spread)
-    return 2.0
-
-
-def _robust(misses: Sequence[Miss]) -> float:
-    """Return the spread of a normal error with the weighted median of the absolute errors."""
-    ordered = sorted((abs(m.error), m.weight) for m in misses)
-    weights = np.cumsum([weight for _, weight in ordered])
-    middle = int(np.searchsorted(weights, weights[-1] / 2))
-    return rounded(1.4826 * ordered[middle][0])
 
 
 def rounded(value: float | np.ndarray) -> float:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rksp.features import Tier
-from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
@@ -15,17 +13,36 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
+    from torch import nn
+
     from rksp.assessment.measurement import Measurement
-    from rksp.assessment.measuring import Built
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.facts import ModelFacts
+    from rksp.datasets.probe import Probe
     from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
-    from rksp.models.streaming.meter import Progress
+    from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
 
 _LEARNED = 0.5  # nats below a uniform guess; random weights lie at it or above
 NOTHING_RAN = "the evidence is the configuration; nothing was run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A model as initialized, which every measurement leaves unchanged.
+
+    Attributes:
+        source: The target with what only a built model shows.
+        model: The model.
+        probe: Its inputs.
+        stream: The stream that fed the model, closed after the forward pass, if it was streamed.
+    """
+
+    source: ModelSource
+    model: nn.Module
+    probe: Probe
+    stream: Stream | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +60,7 @@ class Evidence:
         store: Where measurements are kept; None keeps none.
         seconds: Wall time of each step.
         kernels: What `Measurement.kernels` gained since.
+        responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
     """
 
@@ -55,13 +73,13 @@ class Evidence:
     seconds: dict[str, float] = field(default_factory=dict)
     kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
-    _responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
+    responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the configuration once for all recipes."""
         object.__setattr__(self, "declared", Declared(self.source.config, self.source.task))
         if self.measurement is not None:
-            self._responses.update(self.measurement.responses)
+            self.responses.update(self.measurement.responses)
 
     @property
     def profile(self) -> Profile | None:
@@ -92,18 +110,6 @@ class Evidence:
 
         return tokens_of(self.source.batch.inputs) is not None
 
-    def response(self, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
-        """Return the response to the recipe's first update; recipes that agree on it share it."""
-        if not self.responds_to(recipe):
-            return None
-        step = first_step(recipe)
-        if step not in self._responses:
-            from rksp.assessment.measuring import measured_response
-
-            self._responses[step] = measured_response(self, step, progress)
-            self.keep()
-        return self._responses[step]
-
     def responds_to(self, recipe: Recipe) -> bool:
         """Return whether there is a response: the model has a loss, and rksp can take the step."""
         if self.tier < Tier.RESPONSE or not definite(self.measurement).is_judged:
@@ -112,88 +118,18 @@ class Evidence:
 
     def has_response(self, recipe: Recipe) -> bool:
         """Return whether nothing is left to measure for a recipe."""
-        return not self.responds_to(recipe) or first_step(recipe) in self._responses
+        return not self.responds_to(recipe) or first_step(recipe) in self.responses
 
     def kept(self) -> Measurement:
         """Return the measurement with all responses so far."""
         known = definite(self.measurement)
         kernels = tuple(sorted(self.kernels | {*known.kernels}))
-        return replace(known, kernels=kernels, responses=dict(self._responses))
+        return replace(known, kernels=kernels, responses=dict(self.responses))
 
     def keep(self) -> None:
-        """Store the measurement, if there is a store; less than was asked for is not kept."""
-        if self.store is not None and self.tier == Tier.parse(self.options.evidence):
+        """Store the measurement, if there is a store."""
+        if self.store is not None:
             self.store.keep(self.source, self.options, self.kept())
-
-
-def gather(
-    source: ModelSource,
-    options: MeasureOptions | None = None,
-    *,
-    store: MeasurementStore | None = None,
-    progress: Progress = lambda done, total, label: None,
-) -> Evidence:
-    """Gather everything that does not depend on the recipe: build and measure one initialization.
-
-    With `evidence="config"` only the configuration is read.
-
-    Args:
-        source: The target.
-        options: How to measure it.
-        store: Where an earlier measurement may be, and where this one is kept.
-        progress: Called at the start of each step and as it proceeds; see `Progress`.
-
-    Returns:
-        The evidence.
-
-    Raises:
-        InputError: An option, the probe or the model cannot be used, or a target without a
-            configuration is not to be measured.
-    """
-    options = options or MeasureOptions()
-    if options.evidence != "config":
-        found = None if store is None else stored(source, options, store)
-        if found is not None:
-            return found
-        from rksp.assessment.measuring import measured
-
-        evidence = measured(source, options, store, progress)
-        evidence.keep()
-        return evidence
-    if source.config is None:
-        raise InputError(
-            f"{source.target} has no configuration; leave out --evidence config to measure it."
-        )
-    seedless = options.model_copy(update={"seed": 0})  # a configuration has no seed
-    return Evidence(source=source, options=seedless, tier=Tier.CONFIG)
-
-
-def is_known(
-    source: ModelSource, options: MeasureOptions, recipe: Recipe, store: MeasurementStore | None
-) -> bool:
-    """Return whether a recipe can be judged without a measurement."""
-    if options.evidence == "config":
-        return True
-    found = None if store is None else stored(source, options, store)
-    return found is not None and found.has_response(recipe)
-
-
-def stored(
-    source: ModelSource, options: MeasureOptions, store: MeasurementStore
-) -> Evidence | None:
-    """Return the evidence of an earlier measurement, without torch; None if there is none."""
-    start = time.perf_counter()
-    found = store.find(source, options)
-    if found is None:
-        return None
-    return Evidence(
-        source=replace(source, **found.source),
-        options=options,
-        tier=found.tier,
-        measurement=found,
-        store=store,
-        seconds={"read what was stored": time.perf_counter() - start},
-    )
 
 
 def first_step(recipe: Recipe) -> Recipe:

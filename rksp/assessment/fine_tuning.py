@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from rksp.assessment.risk import RATES, rounded, untold
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
-from rksp.classifiers.fine_tuning.families import family_of, kind_of
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
@@ -18,6 +17,7 @@ from rksp.documents.verdict import Verdict, verdict_at
 from rksp.features import Tier
 from rksp.ground.text import short
 from rksp.models.declared import Declared
+from rksp.models.families import lineage_of
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
@@ -66,15 +66,14 @@ def fine_tuning_inputs(
         recipe: How the weights are trained further.
     """
     said = Declared(config, task)
-    family, shape = family_of(said.name), said.shape()
-    kind = kind_of(family) or _KINDS.get(task) or ("encoder" if said.family.encoder else "other")
+    kind, shape = said.family.kind or _KINDS.get(task) or "other", said.shape()
     spec = optimizer_spec(recipe.optimizer)
     adapts = recipe.peft in ("lora", "qlora")
     return FineTuningInputs(
         method="full" if recipe.peft == "none" else recipe.peft,
         objective=_objective(recipe, task, kind),
         kind=kind,
-        family=family,
+        family=lineage_of(said.name),
         parameters=counted if shape is None else shape.block_parameters,
         rank=recipe.lora_rank if adapts else None,
         alpha=recipe.lora_alpha if adapts else None,

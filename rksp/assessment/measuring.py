@@ -6,12 +6,9 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch import nn
-
-from rksp.assessment.evidence import Evidence
+from rksp.assessment.evidence import Built, Evidence
 from rksp.assessment.measurement import Measurement
 from rksp.batch import Batch
 from rksp.checks.facts import read_facts
@@ -27,8 +24,7 @@ from rksp.models.given import given_probe
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.meter import Progress
-from rksp.models.streaming.opening import open_stream, response_fits, should_stream
-from rksp.models.streaming.stream import Stream
+from rksp.models.streaming.opening import check_response_whole, open_stream, should_stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile, profile
@@ -36,28 +32,7 @@ from rksp.spectra.model_profile import Profile, profile
 if TYPE_CHECKING:
     from rksp.assessment.store import MeasurementStore
 
-_THREE_COPIES = (
-    "it needs three copies of the weights in memory, and they do not fit; "
-    "the evidence is forward; use --stream auto"
-)
 _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A model as initialized, which every measurement leaves unchanged.
-
-    Attributes:
-        source: The target with what only a built model shows.
-        model: The model.
-        probe: Its inputs.
-        stream: The stream that fed the model, closed after the forward pass, if it was streamed.
-    """
-
-    source: ModelSource
-    model: nn.Module
-    probe: Probe
-    stream: Stream | None = None
 
 
 def measured(
@@ -66,7 +41,7 @@ def measured(
     store: MeasurementStore | None,
     progress: Progress,
 ) -> Evidence:
-    """Build and measure one initialization; see `rksp.assessment.evidence.gather`."""
+    """Build and measure one initialization; see `rksp.assessment.gathering.gather`."""
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
     with ExitStack() as stack:
@@ -86,9 +61,6 @@ def measured(
                 progress=progress,
             )
         weights = "in memory" if built.stream is None else built.stream.describe()
-    responds = tier > Tier.FORWARD
-    if responds and built.stream is None and not response_fits(built.source, options.max_memory):
-        tier, seen = Tier.FORWARD, _without(seen, "response", _THREE_COPIES)
     return Evidence(
         source=built.source,
         options=options,
@@ -105,7 +77,7 @@ def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Bui
     """Build an initialization, or open a stream of its weights, which `stack` closes."""
     source = source.at(options.seed).whole()
     probe = _probe(source, options)
-    responds = Tier.parse(options.evidence) > Tier.FORWARD
+    responds = Tier.parse(options.evidence) > Tier.FORWARD and probe.batch.is_judged
     stream = None
     is_there = source.model is not None and options.streaming != "always"
     if not is_there and should_stream(
@@ -116,7 +88,10 @@ def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Bui
                 source, options.seed, workers=options.workers, max_memory=options.max_memory
             )
         )
+        stream.response_batch = _halves(probe.batch)[0] if responds else None
     else:
+        if is_there and responds:
+            check_response_whole(source, options.max_memory)
         tokens, limit = probe.num_tokens, options.max_memory
         check_pass(source.target, source.config, tokens=tokens, limit=limit)
     model = source.model if stream is None else stream.model
@@ -183,12 +158,6 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
         )
     sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
     return make_probe(source, num_sequences=sequences, text=options.probe)
-
-
-def _without(seen: Profile, name: str, reason: str) -> Profile:
-    """Return the profile with the reason why `name` is not measured."""
-    missing = seen.forward.not_measured | {name: reason}
-    return replace(seen, forward=replace(seen.forward, not_measured=missing))
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:

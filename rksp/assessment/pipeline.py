@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rksp.assessment.evidence import Evidence, gather
+from rksp.assessment.evidence import Evidence
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.model_choice import choose_model, shown_beside
 from rksp.assessment.risk import assess, certain_failure, declared_inputs, untold
 from rksp.checks.coverage import uncovered, untuned
@@ -108,7 +109,7 @@ def judge(
     """Assess one recipe; measure only what no earlier recipe has measured.
 
     Args:
-        evidence: From `rksp.assessment.evidence.gather`.
+        evidence: From `rksp.assessment.gathering.gather`.
         recipe: How the model is to be trained.
         threshold: See `rksp.assessment.risk.assess`.
         risk: See `rksp.assessment.risk.assess`.
@@ -120,7 +121,7 @@ def judge(
     Returns:
         The evaluation.
     """
-    response = evidence.response(recipe, progress)
+    response = response_of(evidence, recipe, progress)
     missing, assessment, others = None, None, []
 
     def answer(recipe: Recipe, with_curve: bool = False) -> RiskAssessment:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
     CONFIG_COLUMNS,
@@ -15,7 +16,7 @@ from rksp.classifiers.edge_inputs import (
     EdgeInputs,
     Norm,
 )
-from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
+from rksp.classifiers.edge_model import EdgeModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.features import FEATURES, Features, Tier

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rksp.assessment.evidence import Evidence, gather
+from rksp.assessment.evidence import Evidence
+from rksp.assessment.gathering import gather, response_of
 from rksp.features import extract
 from rksp.ground.model import definite
 from rksp.models.source import ModelSource
@@ -37,7 +38,7 @@ def measured_pair(
         if model not in gathered:
             gathered[model] = gather(source, options, progress=named)
         evidence = gathered[model]
-        response = evidence.response(recipe, named)
+        response = response_of(evidence, recipe, named)
         return extract(
             definite(evidence.profile).forward, definite(evidence.profile).spectra, response
         ).values

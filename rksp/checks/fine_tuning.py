@@ -55,12 +55,12 @@ def _limit(evidence: CheckEvidence) -> float | None:
     if recipe.optimizer == "adafactor":
         return None
     is_answered = evidence.do_not_exceed is not None
-    if is_answered and (recipe.peft != "none" or evidence.settings.family.encoder):
+    if is_answered and (recipe.peft != "none" or evidence.settings.family.kind == "encoder"):
         return None  # the model of fine-tuning saw ladders of these fail: RKSP501 says its rates
     is_preference = recipe.objective in _PREFERENCE_LOSSES
     if recipe.peft != "none":
         limit = _PREFERENCE_ADAPTERS if is_preference else _ADAPTERS
-    elif evidence.settings.family.vision:
+    elif evidence.settings.family.kind == "vision":
         limit = _IMAGES
     else:
         limit = _PREFERENCE if is_preference else _whole(evidence)
@@ -70,7 +70,7 @@ def _limit(evidence: CheckEvidence) -> float | None:
 
 def _whole(evidence: CheckEvidence) -> float:
     """Return the highest usual rate of training all weights, by kind and size."""
-    if evidence.settings.family.encoder:
+    if evidence.settings.family.kind == "encoder":
         table: Sequence[tuple[float, float]] = _ENCODERS
         size = evidence.declared_width or 0.0
     else:

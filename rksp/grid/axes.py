@@ -11,42 +11,8 @@ from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import parse_yaml
 
-_ALIASES = {
-    "lr": "learning_rate",
-    "peak_lr": "learning_rate",
-    "max_lr": "learning_rate",
-    "learn_rate": "learning_rate",
-    "warmup": "warmup_steps",
-    "warmup_iters": "warmup_steps",
-    "warmup_ratio": "warmup_steps",
-    "num_warmup_steps": "warmup_steps",
-    "steps": "max_steps",
-    "max_iters": "max_steps",
-    "train_steps": "max_steps",
-    "wd": "weight_decay",
-    "beta1": "adam_beta1",
-    "beta2": "adam_beta2",
-    "eps": "adam_epsilon",
-    "epsilon": "adam_epsilon",
-    "clip": "max_grad_norm",
-    "grad_clip": "max_grad_norm",
-    "bs": "batch_size",
-    "global_batch_size": "batch_size",
-    "train_batch_size": "batch_size",
-    "global_train_batch_size": "batch_size",
-    "seq_len": "sequence_length",
-    "seq_length": "sequence_length",
-    "block_size": "sequence_length",
-    "optim": "optimizer",
-    "lr_scheduler": "schedule",
-    "lr_scheduler_type": "schedule",
-    "dtype": "precision",
-}
-_TARGETS = ("target", "model", "model_name_or_path")
-_PREFIXES = ("config.", "params_", "hparams.", "recipe.")
 _MOST = 1_000_000  # values on one axis
 _LARGEST_POWER = 300
 _OVERRIDE = re.compile(r"^(?P<name>\+{0,2}[\w./@-]+)=(?P<value>.*)$", re.DOTALL)
@@ -106,32 +72,6 @@ class Choice:
 
 
 Axis = Choice | Range
-
-
-def canonical(name: str) -> tuple[str, str]:
-    """Return what an axis varies, as a pair of kind and name.
-
-    The pair is `("recipe", field)`, `("target", "")`, `("seed", "")` or `("set", setting)`.
-    The names of `Recipe`'s fields, their usual short forms and the prefixes of exports
-    (`config.lr`, `params_lr`) are known. `set.X` and every other name is a setting of the model.
-    """
-    plain = name.strip().lstrip("+")
-    if plain.startswith("set."):
-        return "set", plain.removeprefix("set.")
-    for prefix in _PREFIXES:
-        plain = plain.removeprefix(prefix)
-    plain = plain.replace("-", "_")
-    if plain in _TARGETS:
-        return "target", ""
-    if plain == "seed":
-        return "seed", ""
-    for known in (plain, plain.rsplit(".", 1)[-1]):
-        field = _ALIASES.get(known, known)
-        if field in Recipe.model_fields and (
-            known == plain or "optim" in plain or "sched" in plain
-        ):
-            return "recipe", field
-    return "set", plain
 
 
 def axis_of(name: str, value: Any) -> Axis:

@@ -6,15 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rksp.grid.axes import canonical
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe import Recipe
+from rksp.recipe_files.columns import canonical, in_our_words, in_steps
 from rksp.recipe_files.parse.document import Document, Unresolved
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
-from rksp.recipe_files.table.names import optimizer_of, precision_of
 
 Point = Mapping[str, object]
 
@@ -64,7 +63,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         elif kind == "seed":
             seed = seed_of(value)
         elif kind == "recipe":
-            fields[key] = _in_our_words(key, value)
+            fields[key] = in_our_words(key, value)
         else:
             overrides[key] = value
     if fields.get("max_grad_norm") == 0:
@@ -72,7 +71,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     if data is not None:
         document = dataclasses.replace(definite(base.document), data=data)
         plain = read_document(document, devices=base.devices, trainer=base.trainer)
-        fields = _in_steps(fields, plain.field("max_steps").value)
+        fields = in_steps(fields, plain.field("max_steps").value)
         read = read_document(
             definite(document), devices=base.devices, trainer=base.trainer, given=fields
         )
@@ -83,7 +82,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         recipe, origins = read.recipe(), read.origins()
         starts_trained = read.starts_trained
     else:
-        recipe = Recipe.parse(_in_steps(fields, Recipe.model_fields["max_steps"].default))
+        recipe = Recipe.parse(in_steps(fields, Recipe.model_fields["max_steps"].default))
         origins = origins_of_flags(recipe, dict.fromkeys(fields, "the grid"))
     if target is None:
         raise InputError(f"{source} names no model; give --target or an axis called target.")
@@ -107,23 +106,6 @@ def seed_of(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise InputError(f"A seed is {value!r}; give a whole number of at least 0.")
-
-
-def _in_our_words(field: str, value: object) -> object:
-    """Translate a sweep's names of optimizers and precisions; leave unknown names unchanged."""
-    if field == "optimizer":
-        return optimizer_of(str(value))[0] or value
-    if field == "precision":
-        return precision_of(str(value)) or value
-    return value
-
-
-def _in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
-    """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
-    share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
-    if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
-        return fields | {"warmup_steps": round(share * whole)}
-    return fields
 
 
 def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rksp.assessment.store import initialization
-from rksp.grid.axes import canonical
 from rksp.models.identity import file_identity
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.recipe_files.columns import canonical
 
 
 class Options(MeasureOptions):

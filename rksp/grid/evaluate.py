@@ -47,7 +47,7 @@ def gather_cell(
     Raises:
         InputError: There is no such model, or it cannot be profiled.
     """
-    from rksp.assessment.evidence import gather
+    from rksp.assessment.gathering import gather
     from rksp.models.resolve import resolve
 
     source = resolve(

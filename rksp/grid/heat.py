@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from rksp.documents.grid import RiskMap, RiskRow
-from rksp.grid.axes import canonical
 from rksp.grid.table import Record
+from rksp.recipe_files.columns import canonical
 
 _MOST_ROWS = 16
 _MOST_COLUMNS = 20

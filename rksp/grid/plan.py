@@ -16,20 +16,21 @@ from rksp.grid.axes import (
     Choice,
     Range,
     axis_of,
-    canonical,
     flat_parameters,
     read_override,
     sweep_axis,
 )
 from rksp.grid.base import Base, Point, make_cell, seed_of
 from rksp.grid.cell import Cell
-from rksp.grid.rows import ROWS, Columns, read_rows
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of
+from rksp.models.columns import Columns
 from rksp.recipe import Recipe
+from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
 from rksp.recipe_files.registry import recognize
+from rksp.recipe_files.rows import ROWS, read_rows
 
 MAX_CELLS = 10_000
 

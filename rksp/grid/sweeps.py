@@ -12,9 +12,10 @@ from typing import Any
 
 import yaml
 
-from rksp.grid.axes import Range, canonical, flat_parameters, sweep_axis
+from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.ground.files import atomic_write
 from rksp.ground.text import short
+from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
 Settings = Mapping[str, Any]

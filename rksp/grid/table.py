@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rksp.documents.verdict import verdict_at
-from rksp.grid.axes import canonical
 from rksp.grid.cell import model_name, unnamed_settings
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
+from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
 Record = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rksp.assessment.evidence import gather
+from rksp.assessment.gathering import gather, response_of
 from rksp.classifiers.fit.edge_ladder import LAB, EdgeLadder
 from rksp.datasets.probe import make_probe
 from rksp.features import extract
@@ -43,7 +43,7 @@ def _measure(spec: LadderSpec) -> Mapping[str, float]:
     is_zoo = not hasattr(net.config, "model_type")  # rksp brings no batch for these
     batch = cast(Any, make_probe(net.config).inputs)["input_ids"] if is_zoo else None
     evidence = gather(module_source(net, batch))
-    response = evidence.response(spec.recipe, lambda done, total, label: None)
+    response = response_of(evidence, spec.recipe, lambda done, total, label: None)
     return extract(
         definite(evidence.profile).forward, definite(evidence.profile).spectra, response
     ).values

@@ -26,7 +26,7 @@ from rksp.models.streaming.gradients import Gradients, Key, chunks, part_shape
 from rksp.models.streaming.lanes import Lanes
 from rksp.models.streaming.memory import free_memory, readable
 from rksp.models.streaming.meter import Meter, Progress
-from rksp.models.streaming.planning import ResponsePlan, plan_response
+from rksp.models.streaming.planning import ResponsePlan, plan_response, response_sizes
 from rksp.models.streaming.products import run_all
 from rksp.models.streaming.slices import Rows
 from rksp.models.streaming.stream import Stream
@@ -138,9 +138,7 @@ def plan_of(stream: Stream, same: Batch) -> ResponsePlan:
     Raises:
         NotCovered: It needs more memory than is available.
     """
-    config = getattr(stream.model, "config", None)
-    classes = getattr(config, "vocab_size", None) or 0
-    plan = plan_response(stream, same.count, definite(same.labels).numel(), classes)
+    plan = plan_response(stream, *response_sizes(stream, same))
     limit = free_memory() if stream.max_memory is None else stream.max_memory
     if plan.peak > limit:
         raise NotCovered(

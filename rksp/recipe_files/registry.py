@@ -159,9 +159,10 @@ def recognize(document: Document) -> Reader:
     for reader in READERS:
         if reader.matches(document):
             return reader
-    known = foreign.name_of(document)
+    known = foreign.known_format(document)
     if known is not None:
-        raise InputError(f"{document.path} is {known.title}. {known.advice}")
+        title, advice = known
+        raise InputError(f"{document.path} is {title}. {advice}")
     if document.syntax == "shell":
         raise InputError(
             f"{document.path} does not hold a command of a trainer that rksp reads"

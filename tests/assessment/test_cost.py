@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.streams import halves
 
-from rksp.assessment.evidence import gather
+from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import evaluate
 from rksp.bench.score import score_cost
 from rksp.cli.process import collector_paused

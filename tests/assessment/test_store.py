@@ -11,7 +11,7 @@ from support.commands import run_rksp
 
 import rksp
 from rksp.assessment import measuring, store
-from rksp.assessment.evidence import gather
+from rksp.assessment.gathering import gather, response_of
 from rksp.assessment.measurement import Measurement
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.store import MeasurementStore
@@ -188,7 +188,7 @@ def test_code_of_others_is_never_kept(kept, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral", "t5", "vit", "rwkv"])
 def test_a_measurement_is_read_as_it_was_written(kind):
     evidence = gather(resolve_tiny(kind), OPTIONS)
-    evidence.response(RECIPE, lambda done, total, label: None)
+    response_of(evidence, RECIPE, lambda done, total, label: None)
     written = evidence.kept().to_json()
     read = Measurement.from_json(written)
     assert read.to_json() == written
@@ -200,14 +200,6 @@ def test_a_measurement_is_read_as_it_was_written(kind):
         assert one.status is other.status
         assert one.eigenvalues.tobytes() == other.eigenvalues.tobytes()
         assert one.eigenvalues.dtype == other.eigenvalues.dtype
-
-
-def test_less_evidence_than_was_asked_for_is_not_kept(kept, monkeypatch):
-    monkeypatch.setattr(measuring, "response_fits", lambda source, limit: False)
-    options = OPTIONS.model_copy(update={"streaming": "never"})
-    source = resolve("gpt2", overrides=TINY)
-    assert evaluate(source, RECIPE, options, store=kept).response is None
-    assert kept.find(source, options) is None
 
 
 def test_a_streamed_model_takes_another_optimizer_s_step_too(kept):

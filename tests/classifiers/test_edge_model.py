@@ -17,8 +17,10 @@ from rksp.classifiers.fit.censored import fit_censored
 from rksp.classifiers.fit.edge_fit import fit_edge_model
 from rksp.classifiers.fit.edge_ladder import log_rates
 from rksp.classifiers.fit.edge_scores import shown_the_probe, single_run_auroc
+from rksp.classifiers.fit.edge_spreads import Miss, node_weights, posterior
 from rksp.classifiers.fit.edge_transfer import transfer
 from rksp.classifiers.fit.real_ladders import read_real_ladders
+from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError
 from rksp.lab.edge_ladders import edge_ladders
 from rksp.recipe import Recipe
@@ -48,19 +50,71 @@ def test_runs_that_fail_far_below_their_edge_are_lapses(model):
     wide = [x for x in ladders() if x.edge > -1.5]
     lapsed = [dataclasses.replace(x, failed=x.failed | (x.rates == x.rates[0])) for x in wide]
     others = [x for x in ladders() if x.edge <= -1.5]
-    clean, lapsing = (fit_edge_model([*others, *part]).lapse for part in (wide, lapsed))
+    clean, lapsing = (fit_edge_model([*others, *part]).lapse.share for part in (wide, lapsed))
     runs = sum(len(x.rates) for x in ladders())
     assert clean < 2 / runs * 3
     assert lapsing - clean == pytest.approx(len(wide) / runs, rel=0.5)
 
 
 def test_no_rate_is_said_to_fail_or_to_pass_for_sure(model):
-    read = dataclasses.replace(model, lapse=0.01).predict(inputs(256))
+    lapse = Lapse(share=0.01, low=0.005, high=0.02)
+    read = dataclasses.replace(model, lapse=lapse).predict(inputs(256))
     rates = 10.0 ** np.arange(-9, 6)
     chances = [read.failed(rate) for rate in rates]
     assert chances == sorted(chances)
     assert (chances[0], chances[-1]) == pytest.approx((0.01, 0.99))
-    assert all(low >= 0.01 and high <= 0.99 for low, high in map(read.interval, rates))
+    assert all(low >= 0.005 and high <= 0.995 for low, high in map(read.interval, rates))
+
+
+@pytest.mark.parametrize("steps", [100, 1000, 5000, 250_000])
+def test_no_interval_is_empty_and_each_holds_its_chance(steps):
+    read = load_edge_model().predict(inputs(steps=steps))
+    for rate in 10.0 ** np.arange(-9, 4, 0.25):
+        low, high = read.interval(rate)
+        assert low < read.failed(rate) < high
+    assert read.interval(1e-9)[1] > 1.5 * read.failed(1e-9)  # the floor has an interval too
+    # At the edge the interval spans what the sources do.
+    low, high = read.interval(read.likely_edge)
+    assert high - low > 0.5
+
+
+def _misses(sources: int, between: float, within: float, ladders: int = 12) -> list[Miss]:
+    rng = np.random.default_rng(2)
+    found = []
+    for source in range(sources):
+        middle = between * rng.standard_normal()
+        for error in middle + within * rng.standard_normal(ladders):
+            low, high = error - 0.05, error + 0.05
+            found.append(Miss(source=str(source), low=low, high=high, weight=1.0))
+    return found
+
+
+def test_the_spread_between_many_sources_is_found_and_apart_from_that_within():
+    found = posterior(_misses(80, between=0.4, within=0.1))
+    assert found.within == pytest.approx(0.1, rel=0.2)
+    assert found.between[3] == pytest.approx(0.4, rel=0.2)
+    assert found.between[-1] < 1.7 * found.between[0]
+    assert posterior(_misses(80, between=0.0, within=0.3)).between[3] < 0.1
+
+
+def test_few_sources_leave_their_spread_uncertain_and_longer_tails():
+    few, many = (posterior(_misses(n, between=0.3, within=0.1)) for n in (5, 80))
+    assert few.between[-1] / few.between[0] > 2 * many.between[-1] / many.between[0]
+    at = few.around(0.0, node_weights())
+    normal = RateDistribution(location=0.0, within=0.0, between=at.spread)
+    assert at.source(0.001) < normal.source(0.001)
+    assert at.quantile(0.5) == 1.0
+    for share in (0.01, 0.3, 0.9):
+        assert at.below(at.quantile(share)) == pytest.approx(share)
+
+
+def test_an_open_ladder_below_its_prediction_widens_no_spread_and_one_above_does():
+    closed = _misses(20, between=0.1, within=0.1)
+    one = lambda low: [Miss(source="open", low=low, high=math.inf, weight=1.0)]
+    assert posterior([*closed, *one(-2.0)]).between[3] == pytest.approx(
+        posterior(closed).between[3], rel=0.05
+    )
+    assert posterior([*closed, *one(1.0)]).between[3] > 1.3 * posterior(closed).between[3]
 
 
 def _fit(low, high, x=None):
@@ -120,7 +174,7 @@ def test_the_rates_are_ordered_and_the_start_costs_least():
 @pytest.mark.parametrize("steps", [100, 1000, 250_000])
 def test_the_rate_not_to_exceed_is_the_quantile_that_was_asked_for(share, steps):
     read = load_edge_model().predict(inputs(steps=steps))
-    lapse = read.lapse
+    lapse = read.lapse.share
     assert read.failed(read.do_not_exceed(share)) == pytest.approx(lapse + (1 - 2 * lapse) * share)
 
 
@@ -137,7 +191,7 @@ def test_the_same_ladders_in_any_order_give_the_same_bytes(model):
     assert EdgeModel.from_json(model.to_json()).to_json() == model.to_json()
 
 
-@pytest.mark.parametrize("path", [("edge", "intercept"), ("short", "edge_spread")])
+@pytest.mark.parametrize("path", [("edge", "intercept"), ("lapse", "share")])
 def test_a_damaged_artifact_is_refused(model, path):
     document = json.loads(model.to_json())
     document[path[0]][path[1]] = "NaN"
@@ -337,10 +391,12 @@ def test_a_damaged_model_predicts_no_rate():
         (("card", "digest"), 3),
         (("short", "below"), [0.0]),
         (("long", "above"), []),
-        (("long", "edge_spread"), 1e300),
-        (("short", "best_spread"), 0.0),
+        (("long", "edge", "within"), 1e300),
+        (("short", "best", "within"), 0.0),
+        (("short", "edge", "between"), [0.1]),
+        (("weights",), [0.1]),
         (("ranges", "width"), [-1e300, 2.0]),
-        (("lapse",), 0.5),
+        (("lapse", "share"), 0.5),
         (("card", "transfer"), {"rksp": {"edge": "small"}}),
     ],
 )

@@ -16,7 +16,6 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from support.fine_tuning_cases import BEST, GAP, SLOPE, inputs, ladder, ladders
 
-from rksp.classifiers.fine_tuning.families import family_of, kind_of
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.intervals import matched_moments
 from rksp.classifiers.fine_tuning.model import FineTuningModel, load_fine_tuning_model
@@ -310,20 +309,6 @@ def test_an_answer_needs_neither_numpy_nor_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("model_type", "family", "kind"),
-    [
-        ("xlm-roberta", "roberta", "encoder"),
-        ("qwen3_moe", "qwen3", "decoder"),
-        ("mt5", "t5", "encoder_decoder"),
-        ("a new one", "a new one", None),
-    ],
-)
-def test_a_model_type_belongs_to_a_family_and_a_kind(model_type, family, kind):
-    assert family_of(model_type) == family
-    assert kind_of(family) == kind
 
 
 def test_a_line_that_is_no_run_is_refused(tmp_path):

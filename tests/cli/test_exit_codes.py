@@ -170,7 +170,7 @@ def test_a_diff_exits_by_what_is_new_or_worse(run):
         ("report absent.json", "absent.json cannot be read"),
         ("report broken.json", "broken.json is not a report"),
         ("diff good.json broken.json", "broken.json is not a report"),
-        ("diff good.json good.json --format sarif", "use text, json or markdown"),
+        ("report good.json --format csv", "use text, full, json, markdown"),
         ("diff good.json good.json --fail-on 0.5", "use error, warning or never"),
         ("score gpt2 --baseline absent.json", "absent.json cannot be read"),
         ("score gpt2 --fail-on high", "neither a probability"),

@@ -16,7 +16,8 @@ from support.grid_runs import run_here
 from support.places import SUPPORT
 
 import rksp.grid.evaluate
-from rksp.assessment.evidence import first_step, gather
+from rksp.assessment.evidence import first_step
+from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import evaluate, judge
 from rksp.cli import app
 from rksp.grid import table
@@ -67,7 +68,7 @@ def test_cells_say_what_score_says(worked):
     for row in (rows[0], rows[7], rows[14], rows[23]):
         source = resolve(row.target, overrides=row.overrides)
         options = MeasureOptions(seed=row.seed, states=256)
-        alone, _ = evaluate(source, Recipe(**row.recipe), options)
+        alone = evaluate(source, Recipe(**row.recipe), options)
         assert summarize(alone) == row.result
 
 

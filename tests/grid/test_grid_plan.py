@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from support.places import RUN_CONFIGS as CONFIGS
 
-from rksp.grid.axes import Choice, Range, axis_of, canonical, read_override, sweep_axis
+from rksp.grid.axes import Choice, Range, axis_of, read_override, sweep_axis
 from rksp.grid.cell import Options
 from rksp.grid.plan import make_plan, read_plan
 from rksp.ground.errors import InputError
+from rksp.recipe_files.columns import canonical
 
 
 def write(tmp_path: Path, name: str, text: str) -> str:

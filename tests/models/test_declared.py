@@ -17,7 +17,7 @@ from rksp.assessment.risk import declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.ground.errors import InputError
 from rksp.models.declared import Declared
-from rksp.models.families import FAMILIES
+from rksp.models.families import FAMILIES, KINDS, kind_of, lineage_of
 from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
@@ -114,6 +114,28 @@ def test_every_row_of_the_families_is_a_type():
     stray = {n for n in FAMILIES if n not in CONFIG_MAPPING_NAMES} - others
     stray = {name for name in stray if f"{name}_text" not in CONFIG_MAPPING_NAMES}
     assert stray == set()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "lineage", "kind"),
+    [
+        ("xlm-roberta", "roberta", "encoder"),
+        ("qwen3_moe", "qwen3", "decoder"),
+        ("big_bird", "bigbird", "encoder"),
+        ("mt5", "t5", "encoder_decoder"),
+        ("a new one", "a new one", None),
+    ],
+)
+def test_a_model_type_has_a_lineage_and_a_kind(model_type, lineage, kind):
+    assert lineage_of(model_type) == lineage
+    assert kind_of(lineage) == kind
+
+
+def test_the_types_of_one_lineage_are_of_one_kind():
+    kinds = {}
+    for name, row in FAMILIES.items():
+        assert row.kind in (*KINDS, None), name
+        assert kinds.setdefault(lineage_of(name), row.kind) == row.kind, name
 
 
 def test_reading_a_configuration_loads_neither_torch_nor_transformers():

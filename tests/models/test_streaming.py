@@ -19,9 +19,10 @@ from rksp.ground.errors import InputError, NotCovered, RkspError
 from rksp.ground.sizes import parse_size
 from rksp.kernels import dispatch
 from rksp.measure.snapshots import Collected, collect
+from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.models.source import ModelSource
-from rksp.models.streaming import memory, opening, slices
+from rksp.models.streaming import memory, opening, planning, rehearsal, slices
 from rksp.models.streaming.buffers import Buffers
 from rksp.models.streaming.opening import open_stream, response_fits, should_stream
 from rksp.models.streaming.products import SplitProducts, bounds
@@ -513,16 +514,49 @@ def test_a_score_is_the_same_streamed():
     assert right == pytest.approx(left, abs=1e-3)
 
 
-def test_in_memory_without_room_for_the_response_the_evidence_is_forward(monkeypatch):
+def test_in_memory_a_response_without_room_is_refused_before_the_model_is_built(monkeypatch):
     source = resolve_tiny("llama")
     monkeypatch.setattr(opening, "resident_memory", lambda: 0)
     monkeypatch.setattr(memory, "resident_memory", lambda: 0)
-    room = 8 * source.num_parameters
-    found = evaluate(
-        source, Recipe(), MeasureOptions(states=256, streaming="never", max_memory=room)
-    )
+    limits = {"states": 256, "streaming": "never", "max_memory": 8 * source.num_parameters}
+    found = evaluate(source, Recipe(), MeasureOptions(evidence="forward", **limits))
     assert found.response is None
-    assert "the evidence is forward" in found.profile.forward.not_measured["response"]
+    monkeypatch.setattr(ModelSource, "build", lambda self, seed=None: pytest.fail("it was built"))
+    with pytest.raises(InputError, match=r"three copies.*--evidence forward needs .* and fits"):
+        evaluate(source, Recipe(), MeasureOptions(**limits))
+
+
+def test_a_module_is_counted_once_for_its_response(monkeypatch):
+    model = nn.Linear(8, 8)
+    source = module_source(model, torch.ones(4, 8), lambda out, batch: out.sum())
+    monkeypatch.setattr(opening, "resident_memory", lambda: 10**6)  # the module among it
+    needed = 10**6 + 2 * 4 * source.num_parameters
+    assert response_fits(source, needed) and not response_fits(source, needed - 1)
+
+
+def test_streamed_a_response_without_room_is_refused_before_a_weight_is_drawn(monkeypatch):
+    source = resolve_tiny("llama")
+    peaks = []
+
+    def noted(stream, same):
+        peaks.append((stream.plan.peak, planning.plan_response(stream, 4, 2048, 10**5).peak))
+        raise InputError("enough")
+
+    for module in (memory, planning):
+        monkeypatch.setattr(module, "resident_memory", lambda: 0)
+    monkeypatch.setattr(planning, "response_sizes", lambda stream, same: (4, 2048, 10**5))
+    with monkeypatch.context() as patch:
+        patch.setattr(rehearsal, "check_response", noted)
+        with pytest.raises(InputError, match="enough"):
+            evaluate(source, Recipe(), MeasureOptions(states=256, streaming="always"))
+    [(passes, response)] = peaks
+    between = MeasureOptions(states=256, streaming="always", max_memory=(passes + response) // 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(InitialWeights, "jobs", lambda *_: pytest.fail("a weight was drawn"))
+        with pytest.raises(InputError, match=r"response of .* even when streamed.*forward needs"):
+            evaluate(source, Recipe(), between)
+    forward = between.model_copy(update={"evidence": "forward"})
+    assert evaluate(source, Recipe(), forward).response is None
 
 
 @pytest.mark.parametrize("family", ["llama", "jamba"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from support.places import ROOT
 LAYERS = (
     "ground", "batch", "moment", "outcome", "objective", "optimizers", "recipe", "options",
     "kernels", "documents", "datasets", "recipe_files", "models", "measure", "spectra", "features",
-    "checks", "classifiers", "assessment", "watch", "lab", "grid", "confirm", "report", "result",
+    "checks", "classifiers", "assessment", "own_runs", "watch", "lab", "grid", "confirm", "report",
     "scoring", "bench", "cli",
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.
@@ -53,6 +54,16 @@ def _imports(source: str) -> set[str]:
     return found
 
 
+def _neighbours(path: Path, modules: dict[str, Path]) -> set[str]:
+    """Modules of this project that a file imports: a package only for names of its own."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & modules.keys() or {str(node.module)}
+    return found & modules.keys()
+
+
 def _breaches(module: str, source: str) -> list[str]:
     own = _layer(module)
     targets = {name for name in _imports(source) if name == "rksp" or name.startswith("rksp.")}
@@ -68,6 +79,24 @@ def test_imports_point_down():
         for breach in _breaches(module, path.read_text())
     ]
     assert breaches == []
+
+
+def _in_order(imports: dict[str, set[str]]) -> list[str]:
+    """Return the modules, each behind those it imports, also in functions.
+
+    Raises:
+        CycleError: Modules import each other in a circle.
+    """
+    return list(TopologicalSorter(imports).static_order())
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    modules = _modules()
+    surface = modules.pop("rksp")  # imports nothing until a name is used
+    assert surface.name == "__init__.py"
+    _in_order({module: _neighbours(path, modules) for module, path in modules.items()})
+    with pytest.raises(CycleError):
+        _in_order({"evidence": {"measuring"}, "measuring": {"evidence"}})
 
 
 def test_every_layer_is_one_package_or_module():

@@ -18,8 +18,8 @@ from rksp.models.streaming.weights import InitialWeights, Weights, fill_buffers
 
 Streaming = Literal["auto", "always", "never"]
 STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
-_PASS = 4  # bytes per parameter for a forward pass in memory
-_RESPONSE = 12  # bytes per parameter for the response: weights, update, moved weights
+_COPY = 4  # bytes per parameter of a copy of the weights; a pass in memory needs one
+_COPIES = 3  # of the response: weights, update, moved weights
 
 
 def should_stream(
@@ -42,7 +42,7 @@ def should_stream(
 
     Raises:
         InputError: Streaming was requested but is impossible, or it was forbidden and the model
-            does not fit.
+            or its response does not fit.
     """
     if streaming not in STREAMING:
         raise InputError(f"--stream {streaming!r} is not one of {', '.join(STREAMING)}.")
@@ -55,7 +55,7 @@ def should_stream(
     if streaming == "always" or source.num_parameters is None:
         return streaming == "always"
     limit = free_memory() if max_memory is None else max_memory
-    needed = resident_memory() + _PASS * source.num_parameters
+    needed = resident_memory() + _COPY * source.num_parameters
     if streaming == "auto" and can:
         fits = response_fits(source, max_memory) if with_response else needed <= limit
         return source.num_parameters > source.max_params or not fits
@@ -65,15 +65,39 @@ def should_stream(
             f"{source.target} needs {readable(needed)} of memory if held whole, more than "
             f"{readable(limit)}; {advice}, or raise --max-memory."
         )
+    if with_response:
+        check_response_whole(source, max_memory)
     return False
+
+
+def check_response_whole(source: ModelSource, max_memory: int | None) -> None:
+    """Refuse a response that does not fit beside a model that is held whole.
+
+    Raises:
+        InputError: It does not fit; the message has the prediction and says what does.
+    """
+    if response_fits(source, max_memory):
+        return
+    limit = free_memory() if max_memory is None else max_memory
+    forward = readable(_needed(source, copies=1))
+    streams = "--stream auto may fit, " if source.construct_empty is not None else ""
+    raise InputError(
+        f"The response of {source.target} needs {readable(_needed(source, copies=_COPIES))} of "
+        f"memory for three copies of its weights, more than {readable(limit)}; --evidence forward "
+        f"needs {forward} and fits, {streams}or raise --max-memory."
+    )
 
 
 def response_fits(source: ModelSource, max_memory: int | None) -> bool:
     """Tell whether the response, which needs three copies of the weights, fits in memory."""
     limit = free_memory() if max_memory is None else max_memory
-    if source.num_parameters is None:
-        return True
-    return resident_memory() + _RESPONSE * source.num_parameters <= limit
+    return source.num_parameters is None or _needed(source, copies=_COPIES) <= limit
+
+
+def _needed(source: ModelSource, *, copies: int) -> int:
+    """Return the bytes this process holds with so many copies of the weights in memory."""
+    there = 0 if source.model is None else 1
+    return resident_memory() + (copies - there) * _COPY * definite(source.num_parameters)
 
 
 def open_stream(

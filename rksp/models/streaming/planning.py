@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from rksp.batch import Batch
+from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.models.streaming.memory import (
     OVERHEAD,
@@ -93,6 +96,12 @@ class ResponsePlan:
         return f"response: {readable(self.peak)}{time}"
 
 
+def response_sizes(stream: Stream, same: Batch) -> tuple[int, int, int]:
+    """Return the sequences, tokens and classes of one of a response's two batches."""
+    classes = getattr(getattr(stream.model, "config", None), "vocab_size", None) or 0
+    return same.count, definite(same.labels).numel(), classes
+
+
 def plan_response(stream: Stream, sequences: int, tokens: int, classes: int) -> ResponsePlan:
     """Predict a streamed response, which keeps every weight's inputs and outputs.
 
@@ -128,6 +137,27 @@ def plan_response(stream: Stream, sequences: int, tokens: int, classes: int) -> 
     worked = _BATCHES * share * cost.computing + _LOADS * cost.loading
     busy = max(cost.computing + cost.loading, 1e-9) / max(cost.seconds, 1e-9)
     return ResponsePlan(peak=peak, processor_seconds=worked, seconds=worked / busy)
+
+
+def check_response(stream: Stream, same: Batch) -> None:
+    """Refuse a response that will not fit, before the pass that precedes it.
+
+    Args:
+        stream: A stream that was just rehearsed.
+        same: One of the two batches of the response.
+
+    Raises:
+        InputError: It does not fit; the message has the prediction and says what does.
+    """
+    peak = plan_response(stream, *response_sizes(stream, same)).peak
+    passes = definite(stream.plan).peak
+    limit = free_memory() if stream.max_memory is None else stream.max_memory
+    if peak > limit:
+        raise InputError(
+            f"The response of {stream.target} needs {readable(peak)} of memory even when streamed, "
+            f"more than {readable(limit)}; --evidence forward needs {readable(passes)} and fits, "
+            f"or give --max-memory {math.ceil(peak / 1e6)}MB if there is as much."
+        )
 
 
 def _slice_size(stream: Stream) -> int:

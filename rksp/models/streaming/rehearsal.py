@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from rksp.ground.errors import InputError, NotCovered
-from rksp.models.streaming.planning import plan_stream
+from rksp.models.streaming.planning import check_response, plan_stream
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.units import GRAINS
 
@@ -28,7 +28,7 @@ def rehearse(
         The result of `run`.
 
     Raises:
-        InputError: The pass would not fit in memory.
+        InputError: The pass would not fit in memory, or the response that is to follow it.
         NotCovered: The model uses weights outside of the modules that hold them.
     """
     failure: Exception | None = None
@@ -49,6 +49,8 @@ def rehearse(
         ) from failure
     stream.plan, stream.supply.ahead = plan_stream(stream, sequences, entries)
     stream.supply.buffers.limit = stream.plan.weights
+    if stream.response_batch is not None:
+        check_response(stream, stream.response_batch)
     return result
 
 

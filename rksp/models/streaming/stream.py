@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import tensors
+from rksp.batch import Batch, tensors
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.streaming.guest import Guest
 from rksp.models.streaming.loading import choose_device, move_buffers, moved
@@ -67,6 +67,7 @@ class Stream:
         self.model, self.weights, self.workers = model, weights, workers
         self.max_memory, self.target = max_memory, target
         self.plan: MemoryPlan | None = None  # of the pass that was rehearsed
+        self.response_batch: Batch | None = None  # of a response that is to follow the pass
         self.device = choose_device() if device is None else device
         move_buffers(model, self.device)
         self._threads = torch.get_num_threads()

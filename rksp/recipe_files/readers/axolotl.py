@@ -109,8 +109,8 @@ READER = Reader(
     source="axolotl-ai-cloud/axolotl, src/axolotl/utils/schemas and core/builders/base.py",
     marks=(
         Marks(
-            all=("base_model",),
-            some=("micro_batch_size", "sequence_len", "datasets", "adapter", "sample_packing"),
+            all="base_model",
+            some="micro_batch_size sequence_len datasets adapter sample_packing",
         ),
     ),
     steps=(

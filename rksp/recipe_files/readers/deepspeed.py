@@ -85,33 +85,17 @@ READER = Reader(
     marks=(
         Marks(
             some=(
-                "zero_optimization",
-                "train_micro_batch_size_per_gpu",
-                "train_batch_size",
-                "gradient_clipping",
-                "fp16.enabled",
-                "bf16.enabled",
-                "optimizer.params",
-                "scheduler.params",
-                "steps_per_print",
-                "wall_clock_breakdown",
-                "zero_allow_untested_optimizer",
-                "prescale_gradients",
+                "zero_optimization train_micro_batch_size_per_gpu train_batch_size "
+                "gradient_clipping fp16.enabled bf16.enabled optimizer.params scheduler.params "
+                "steps_per_print wall_clock_breakdown zero_allow_untested_optimizer "
+                "prescale_gradients"
             ),
             least=2,
             none=(
-                "num_layers",
-                "hidden_size",
-                "train_iters",
-                "seq_length",
-                "lr_decay_iters",
-                "model_name_or_path",
-                "pipe_parallel_size",
-                "num_train_epochs",
-                "model",
-                "compute_environment",
+                "num_layers hidden_size train_iters seq_length lr_decay_iters model_name_or_path "
+                "pipe_parallel_size num_train_epochs model compute_environment"
             ),
-            syntax=("json", "yaml"),
+            syntax="json yaml",
         ),
     ),
     steps=(

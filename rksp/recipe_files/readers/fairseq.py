@@ -173,33 +173,18 @@ READER = Reader(
     marks=(
         Marks(
             some=(
-                "optimization.max_update",
-                "optimization.lr",
-                "lr_scheduler._name",
-                "optimizer._name",
-                "task._name",
-                "dataset.max_tokens",
-                "criterion._name",
-                "distributed_training",
+                "optimization.max_update optimization.lr lr_scheduler._name optimizer._name "
+                "task._name dataset.max_tokens criterion._name distributed_training"
             ),
             least=2,
         ),
         Marks(
             some=(
-                "lr_scheduler",
-                "arch",
-                "max_tokens",
-                "max_sentences",
-                "update_freq",
-                "clip_norm",
-                "adam_betas",
-                "warmup_updates",
-                "total_num_update",
-                "max_update",
-                "criterion",
+                "lr_scheduler arch max_tokens max_sentences update_freq clip_norm adam_betas "
+                "warmup_updates total_num_update max_update criterion"
             ),
             least=3,
-            syntax=("shell",),
+            syntax="shell",
         ),
         Marks(program=r"^fairseq-|^opt-baselines"),
     ),

@@ -2,96 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rksp.recipe_files.parse.document import Document
 
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A format that is recognized and refused.
-
-    Attributes:
-        title: Its name with an article.
-        marks: Dotted keys that must all be there.
-        advice: What the user can do.
-    """
-
-    title: str
-    marks: tuple[str, ...]
-    advice: str = "Give the file of the run that trains the model."
-
-
-FOREIGN: tuple[Foreign, ...] = (
-    Foreign("a W&B sweep, not one recipe", ("parameters", "method"), "Give it to rksp grid."),
-    Foreign(
-        "an Accelerate configuration",
-        ("compute_environment", "distributed_type"),
-        "It only says where a run takes place; give the trainer's own file.",
+# What has all these dotted keys: what it is.
+_FORMATS = """
+parameters method: a W&B sweep, not one recipe
+compute_environment distributed_type: an Accelerate configuration
+log_history global_step: the state of a finished Hugging Face run
+peft_type base_model_name_or_path: the settings of a PEFT adapter
+tokenizer_class: the settings of a tokenizer
+added_tokens pre_tokenizer: a tokenizer
+eos_token_id transformers_version _from_model_config: generation settings
+weight_map metadata: a weight index
+build-system: a Python project file
+project.name project.dependencies: a Python project file
+name version scripts: a Node.js package file
+jobs on: a GitHub workflow
+stages variables: a GitLab pipeline
+repos: a pre-commit configuration
+apiVersion kind: a Kubernetes manifest
+services: a Docker Compose configuration
+channels dependencies: a conda environment
+build.os version: a Read the Docs configuration
+lr0 imgsz: an Ultralytics YOLO configuration
+lr0 lrf: an Ultralytics YOLO configuration
+MODEL SOLVER: a Detectron2 configuration
+unet_lr network_dim: a configuration of kohya's sd-scripts
+network_module pretrained_model_name_or_path: a configuration of kohya's sd-scripts
+encoder_conf optim_conf: an ESPnet configuration
+encoder_type decoder_type: an OpenNMT configuration
+src_vocab train_steps: an OpenNMT configuration
+training.batch_type model.encoder: a JoeyNMT configuration
+mini-batch-fit vocabs: a Marian configuration
+hparams_file: a SpeechBrain configuration
+seed_everything trainer: a configuration of Lightning's command line
+sched opt model: a timm configuration
+nlp training: a spaCy configuration
+stages: a DVC configuration
+entry_points: an MLflow project
+defaults: a Hydra configuration that only names other files
+train valid test: a Megatron data blend
+actor_rollout_ref algorithm: a verl configuration
+actor_learning_rate: an OpenRLHF configuration
+task doc_to_text: an lm-evaluation-harness task
+n_timesteps policy: a Stable Baselines configuration
+cells nbformat: a Jupyter notebook
+"""
+_ADVICE = {
+    "a W&B sweep, not one recipe": "Give it to rksp grid.",
+    "an Accelerate configuration": (
+        "It only says where a run takes place; give the trainer's own file."
     ),
-    Foreign(
-        "the state of a finished Hugging Face run",
-        ("log_history", "global_step"),
-        "Give the run's training arguments as JSON.",
+    "the state of a finished Hugging Face run": "Give the run's training arguments as JSON.",
+    "the settings of a PEFT adapter": "Give the trainer's file.",
+    "a Hydra configuration that only names other files": (
+        "Give the composed configuration, which --cfg job prints."
     ),
-    Foreign(
-        "the settings of a PEFT adapter",
-        ("peft_type", "base_model_name_or_path"),
-        "Give the trainer's file.",
-    ),
-    Foreign("the settings of a tokenizer", ("tokenizer_class",)),
-    Foreign("a tokenizer", ("added_tokens", "pre_tokenizer")),
-    Foreign("generation settings", ("eos_token_id", "transformers_version", "_from_model_config")),
-    Foreign("a weight index", ("weight_map", "metadata")),
-    Foreign("a Python project file", ("build-system",)),
-    Foreign("a Python project file", ("project.name", "project.dependencies")),
-    Foreign("a Node.js package file", ("name", "version", "scripts")),
-    Foreign("a GitHub workflow", ("jobs", "on")),
-    Foreign("a GitLab pipeline", ("stages", "variables")),
-    Foreign("a pre-commit configuration", ("repos",)),
-    Foreign("a Kubernetes manifest", ("apiVersion", "kind")),
-    Foreign("a Docker Compose configuration", ("services",)),
-    Foreign("a conda environment", ("channels", "dependencies")),
-    Foreign("a Read the Docs configuration", ("build.os", "version")),
-    Foreign("an Ultralytics YOLO configuration", ("lr0", "imgsz")),
-    Foreign("an Ultralytics YOLO configuration", ("lr0", "lrf")),
-    Foreign("a Detectron2 configuration", ("MODEL", "SOLVER")),
-    Foreign("a configuration of kohya's sd-scripts", ("unet_lr", "network_dim")),
-    Foreign(
-        "a configuration of kohya's sd-scripts", ("network_module", "pretrained_model_name_or_path")
-    ),
-    Foreign("an ESPnet configuration", ("encoder_conf", "optim_conf")),
-    Foreign("an OpenNMT configuration", ("encoder_type", "decoder_type")),
-    Foreign("an OpenNMT configuration", ("src_vocab", "train_steps")),
-    Foreign("a JoeyNMT configuration", ("training.batch_type", "model.encoder")),
-    Foreign("a Marian configuration", ("mini-batch-fit", "vocabs")),
-    Foreign("a SpeechBrain configuration", ("hparams_file",)),
-    Foreign("a configuration of Lightning's command line", ("seed_everything", "trainer")),
-    Foreign("a timm configuration", ("sched", "opt", "model")),
-    Foreign("a spaCy configuration", ("nlp", "training")),
-    Foreign("a DVC configuration", ("stages",)),
-    Foreign("an MLflow project", ("entry_points",)),
-    Foreign(
-        "a Hydra configuration that only names other files",
-        ("defaults",),
-        "Give the composed configuration, which --cfg job prints.",
-    ),
-    Foreign("a Megatron data blend", ("train", "valid", "test")),
-    Foreign(
-        "a verl configuration",
-        ("actor_rollout_ref", "algorithm"),
-        "It trains by reinforcement learning, which rksp does not judge.",
-    ),
-    Foreign("an OpenRLHF configuration", ("actor_learning_rate",)),
-    Foreign("an lm-evaluation-harness task", ("task", "doc_to_text")),
-    Foreign("a Stable Baselines configuration", ("n_timesteps", "policy")),
-    Foreign("a Jupyter notebook", ("cells", "nbformat")),
-)
+    "a verl configuration": "It trains by reinforcement learning, which rksp does not judge.",
+}
+_USUAL = "Give the file of the run that trains the model."
+_FOREIGN = [line.split(": ") for line in _FORMATS.strip().splitlines()]
 
 
-def name_of(document: Document) -> Foreign | None:
-    """Recognize the format of a document that no reader supports; None if it is unclear."""
-    for foreign in FOREIGN:
-        if document.has(*foreign.marks):
-            return foreign
+def known_format(document: Document) -> tuple[str, str] | None:
+    """Return what a document is that no reader reads, and what to give; None if it is unclear."""
+    for keys, title in _FOREIGN:
+        if document.has(*keys.split()):
+            return title, _ADVICE.get(title, _USUAL)
     return None

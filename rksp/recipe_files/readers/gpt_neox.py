@@ -195,27 +195,18 @@ READER = Reader(
     marks=(
         Marks(
             some=(
-                "num_layers",
-                "hidden_size",
-                "seq_length",
-                "train_iters",
-                "lr_decay_iters",
-                "lr_decay_style",
-                "pipe_parallel_size",
-                "model_parallel_size",
-                "pos_emb",
-                "no_weight_tying",
-                "output_layer_parallelism",
-                "attention_config",
+                "num_layers hidden_size seq_length train_iters lr_decay_iters lr_decay_style "
+                "pipe_parallel_size model_parallel_size pos_emb no_weight_tying "
+                "output_layer_parallelism attention_config"
             ),
             least=3,
-            none=("trainer", "language_model", "MODEL_ARGS", "lr", "train_micro_batch_size"),
-            syntax=("yaml", "json"),
+            none="trainer language_model MODEL_ARGS lr train_micro_batch_size",
+            syntax="yaml json",
         ),
         Marks(
-            all=("optimizer.params.lr", "train_micro_batch_size_per_gpu"),
-            some=("train_iters", "lr_decay_iters", "gas", "lr_decay_style"),
-            syntax=("yaml",),
+            all="optimizer.params.lr train_micro_batch_size_per_gpu",
+            some="train_iters lr_decay_iters gas lr_decay_style",
+            syntax="yaml",
         ),
     ),
     steps=(

@@ -354,17 +354,19 @@ _SHAPE = (
     "initializer_range",
 )
 _STRONG = (
-    "per_device_train_batch_size", "lr_scheduler_type", "num_train_epochs", "adam_beta2",
-    "per_device_eval_batch_size", "logging_strategy", "save_strategy", "eval_strategy",
-    "evaluation_strategy", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs",
-)  # fmt: skip
+    "per_device_train_batch_size lr_scheduler_type num_train_epochs adam_beta2 "
+    "per_device_eval_batch_size logging_strategy save_strategy eval_strategy evaluation_strategy "
+    "lr_scheduler_kwargs gradient_checkpointing_kwargs"
+)
 _WEAK = (
-    "output_dir", "warmup_ratio", "gradient_accumulation_steps", "logging_steps", "save_steps",
-    "max_grad_norm", "fp16", "bf16", "do_train", "gradient_checkpointing", "eval_steps",
-    "model_name_or_path", "max_steps", "weight_decay", "warmup_steps",
-)  # fmt: skip
-NOT_PLAIN = ("base_model", "micro_batch_size", "base_output_directory", "tuner_type", "train_type",
-        "sft_type", "stage", "trainer", "network_module", "params", "neptune")  # fmt: skip
+    "output_dir warmup_ratio gradient_accumulation_steps logging_steps save_steps max_grad_norm "
+    "fp16 bf16 do_train gradient_checkpointing eval_steps model_name_or_path max_steps "
+    "weight_decay warmup_steps"
+)
+NOT_PLAIN = (
+    "base_model micro_batch_size base_output_directory tuner_type train_type sft_type stage "
+    "trainer network_module params neptune"
+)
 
 # Keys of fields that are set by functions; warmup_steps wins where warmup_ratio stands beside it.
 WRITTEN = {name: name for name in ("warmup_steps", "gradient_accumulation_steps")}
@@ -375,9 +377,9 @@ READER = Reader(
     version="5.23.0",
     source="huggingface/transformers, src/transformers/training_args.py",
     marks=(
-        Marks(all=("learning_rate",), some=_STRONG, none=NOT_PLAIN),
-        Marks(all=("learning_rate",), some=_WEAK, least=2, none=NOT_PLAIN),
-        Marks(some=(*_STRONG, *_WEAK), least=4, none=NOT_PLAIN),
+        Marks(all="learning_rate", some=_STRONG, none=NOT_PLAIN),
+        Marks(all="learning_rate", some=_WEAK, least=2, none=NOT_PLAIN),
+        Marks(some=f"{_STRONG} {_WEAK}", least=4, none=NOT_PLAIN),
     ),
     steps=(*adapters, *arguments(), objective, model),
 )

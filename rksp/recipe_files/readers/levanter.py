@@ -154,10 +154,11 @@ def _model(draft: Draft) -> None:
     draft.describe(kind.value, changes, "The vocabulary is the tokenizer's; the default is used.")
 
 
-_TRAINER = ("trainer.train_batch_size", "trainer.num_train_steps", "trainer.mp",
-            "trainer.model_axis_size", "trainer.per_device_parallelism", "trainer.wandb",
-            "trainer.tracker", "trainer.checkpointer", "trainer.axis_resources",
-            "trainer.per_device_eval_parallelism")  # fmt: skip
+_TRAINER = (
+    "trainer.train_batch_size trainer.num_train_steps trainer.mp trainer.model_axis_size "
+    "trainer.per_device_parallelism trainer.wandb trainer.tracker trainer.checkpointer "
+    "trainer.axis_resources trainer.per_device_eval_parallelism"
+)
 
 READER = Reader(
     name="levanter",
@@ -166,11 +167,11 @@ READER = Reader(
     source="stanford-crfm/levanter, src/levanter/optim/{config,muon}.py and "
     "src/levanter/trainer.py",
     marks=(
-        Marks(some=_TRAINER, least=2, none=("trainer.precision", "trainer.max_steps")),
+        Marks(some=_TRAINER, least=2, none="trainer.precision trainer.max_steps"),
         Marks(
             some=_TRAINER,
-            all=("optimizer",),
-            none=("trainer.precision", "trainer.max_steps"),
+            all="optimizer",
+            none="trainer.precision trainer.max_steps",
         ),
     ),
     steps=(

@@ -68,14 +68,10 @@ READER = Reader(
     source="facebookresearch/lingua, lingua/{optim,data,distributed}.py and apps/main/train.py",
     marks=(
         Marks(
-            all=("steps", "optim.lr"),
+            all="steps optim.lr",
             some=(
-                "grad_acc_steps",
-                "distributed.model_dtype",
-                "distributed.fsdp_type",
-                "data.seq_len",
-                "model.dim",
-                "dump_dir",
+                "grad_acc_steps distributed.model_dtype distributed.fsdp_type data.seq_len "
+                "model.dim dump_dir"
             ),
             least=2,
         ),

@@ -131,7 +131,7 @@ READER = Reader(
     title="litgpt",
     version="0.5.13",
     source="Lightning-AI/litgpt, litgpt/{args,pretrain,utils}.py and litgpt/finetune",
-    marks=(Marks(all=("train.global_batch_size", "train.micro_batch_size")),),
+    marks=(Marks(all="train.global_batch_size train.micro_batch_size"),),
     steps=(
         _lora,
         devices("devices", "num_nodes"),

@@ -53,16 +53,9 @@ READER = Reader(
     source="hiyouga/LLaMA-Factory, src/llamafactory/hparams/{data,finetuning,training}_args.py",
     marks=(
         Marks(
-            some=(
-                "stage",
-                "finetuning_type",
-                "template",
-                "cutoff_len",
-                "dataset_dir",
-                "lora_target",
-            ),
+            some="stage finetuning_type template cutoff_len dataset_dir lora_target",
             least=2,
-            none=("base_model", "tuner_type", "train_type"),
+            none="base_model tuner_type train_type",
         ),
         Marks(program=r"^llamafactory-cli"),
     ),

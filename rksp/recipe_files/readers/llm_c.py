@@ -106,16 +106,11 @@ READER = Reader(
         Marks(program=r"^train_gpt2\w*cu$|^train_gpt2$|^train_gpt2_?fp32cu$"),
         Marks(
             some=(
-                "input_bin",
-                "num_iterations",
-                "total_batch_size",
-                "warmup_iters",
-                "val_loss_every",
-                "sequence_length",
-                "learning_rate_decay_frac",
+                "input_bin num_iterations total_batch_size warmup_iters val_loss_every "
+                "sequence_length learning_rate_decay_frac"
             ),
             least=3,
-            syntax=("shell",),
+            syntax="shell",
         ),
     ),
     steps=(

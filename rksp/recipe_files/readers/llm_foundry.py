@@ -154,16 +154,10 @@ READER = Reader(
     "llmfoundry/optim; mosaicml/composer 0.32.1",
     marks=(
         Marks(
-            all=("max_duration", "optimizer.lr", "model.name"),
-            some=(
-                "tokenizer",
-                "train_loader",
-                "global_train_batch_size",
-                "algorithms",
-                "max_seq_len",
-            ),
+            all="max_duration optimizer.lr model.name",
+            some="tokenizer train_loader global_train_batch_size algorithms max_seq_len",
             least=2,
-            none=("model.use_pretrained", "model.pretrained_model_name"),
+            none="model.use_pretrained model.pretrained_model_name",
         ),
     ),
     steps=(*_STEPS, Row("precision", "precision", precision, "bf16"), _model),
@@ -204,19 +198,13 @@ COMPOSER = Reader(
     source="mosaicml/composer, composer/trainer and composer/optim; mosaicml/examples",
     marks=(
         Marks(
-            all=("max_duration",),
+            all="max_duration",
             some=(
-                "optimizer.lr",
-                "optimizer.name",
-                "scheduler.name",
-                "global_train_batch_size",
-                "device_train_microbatch_size",
-                "algorithms",
-                "train_dataset",
-                "train_loader",
+                "optimizer.lr optimizer.name scheduler.name global_train_batch_size "
+                "device_train_microbatch_size algorithms train_dataset train_loader"
             ),
             least=2,
-            none=("optimizer.learning_rate",),
+            none="optimizer.learning_rate",
         ),
     ),
     steps=(*_STEPS, _composer_precision, _composer_model),

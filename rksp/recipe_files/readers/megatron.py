@@ -219,32 +219,20 @@ READER = Reader(
     marks=(
         Marks(
             some=(
-                "num_layers",
-                "hidden_size",
-                "seq_length",
-                "train_iters",
-                "train_samples",
-                "micro_batch_size",
-                "global_batch_size",
-                "lr",
-                "tensor_model_parallel_size",
+                "num_layers hidden_size seq_length train_iters train_samples micro_batch_size "
+                "global_batch_size lr tensor_model_parallel_size"
             ),
             least=3,
-            syntax=("shell",),
+            syntax="shell",
         ),
         Marks(
             some=(
-                "language_model.num_layers",
-                "micro_batch_size",
-                "train_iters",
-                "lr",
-                "model_parallel",
-                "lr_decay_style",
-                "optimizer",
+                "language_model.num_layers micro_batch_size train_iters lr model_parallel "
+                "lr_decay_style optimizer"
             ),
-            all=("language_model",),
+            all="language_model",
             least=2,
-            syntax=("yaml",),
+            syntax="yaml",
         ),
     ),
     steps=(

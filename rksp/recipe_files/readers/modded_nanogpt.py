@@ -70,16 +70,12 @@ READER = Reader(
     marks=(
         Marks(
             some=(
-                f"{_HOME}.num_iterations",
-                f"{_HOME}.warmdown_iters",
-                f"{_HOME}.cooldown_frac",
-                f"{_HOME}.sequence_length",
-                f"{_HOME}.train_seq_len",
-                f"{OPTIMIZERS}.Muon",
-                f"{_HOME}.val_tokens",
+                f"{_HOME}.num_iterations {_HOME}.warmdown_iters {_HOME}.cooldown_frac "
+                f"{_HOME}.sequence_length {_HOME}.train_seq_len {OPTIMIZERS}.Muon "
+                f"{_HOME}.val_tokens"
             ),
             least=2,
-            syntax=("python",),
+            syntax="python",
         ),
     ),
     steps=(

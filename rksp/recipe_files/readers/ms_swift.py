@@ -72,10 +72,10 @@ def _swift_model(draft: Draft) -> None:
 
 _OWN = ("tuner_type", "train_type", "sft_type", "rlhf_type", "model_id_or_path", "swift_version")
 _OTHERS = (
-    "model", "torch_dtype", "template_type", "split_dataset_ratio", "model_author", "lora_rank",
-    "learning_rate", "dataset", "quant_bits", "max_length", "per_device_train_batch_size",
-)  # fmt: skip
-_NOT = ("base_model", "finetuning_type", "stage", "use_peft")
+    "model torch_dtype template_type split_dataset_ratio model_author lora_rank learning_rate "
+    "dataset quant_bits max_length per_device_train_batch_size"
+)
+_NOT = "base_model finetuning_type stage use_peft"
 
 READER = Reader(
     name="ms-swift",
@@ -84,7 +84,7 @@ READER = Reader(
     version="4.6.0",
     source="modelscope/ms-swift, swift/trainers/arguments.py and swift/arguments",
     marks=(
-        *(Marks(all=(key,), some=_OTHERS, none=_NOT) for key in _OWN),
+        *(Marks(all=key, some=_OTHERS, none=_NOT) for key in _OWN),
         Marks(program=r"^swift (sft|pt|rlhf)"),
     ),
     steps=(

@@ -76,20 +76,12 @@ READER = Reader(
     marks=(
         Marks(
             some=(
-                "max_iters",
-                "lr_decay_iters",
-                "n_layer",
-                "block_size",
-                "init_from",
-                "dataset",
-                "gradient_accumulation_steps",
-                "eval_iters",
-                "warmup_iters",
-                "learning_rate",
+                "max_iters lr_decay_iters n_layer block_size init_from dataset "
+                "gradient_accumulation_steps eval_iters warmup_iters learning_rate"
             ),
             least=2,
-            none=("Hyperparameters",),
-            syntax=("python",),
+            none="Hyperparameters",
+            syntax="python",
         ),
     ),
     steps=(

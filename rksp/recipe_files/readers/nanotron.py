@@ -142,7 +142,7 @@ READER = Reader(
     title="nanotron",
     version="0.4",
     source="huggingface/nanotron, src/nanotron/config/config.py and src/nanotron/helpers.py",
-    marks=(Marks(all=(_SCHEDULER, "tokens.micro_batch_size")),),
+    marks=(Marks(all=f"{_SCHEDULER} tokens.micro_batch_size"),),
     steps=(
         Row("optimizer", "optimizer.optimizer_factory.name", optimizer, "adamw"),
         Row("learning_rate", f"{_SCHEDULER}.learning_rate"),

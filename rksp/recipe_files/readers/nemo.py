@@ -152,14 +152,10 @@ READER = Reader(
     source="NVIDIA/NeMo, nemo/core/optim and examples/nlp/language_modeling/conf",
     marks=(
         Marks(
-            all=("model.optim",),
+            all="model.optim",
             some=(
-                "trainer.max_steps",
-                "trainer.precision",
-                "trainer.devices",
-                "exp_manager",
-                "trainer.accumulate_grad_batches",
-                "model.train_ds",
+                "trainer.max_steps trainer.precision trainer.devices exp_manager "
+                "trainer.accumulate_grad_batches model.train_ds"
             ),
             least=2,
         ),

@@ -117,7 +117,7 @@ READER = Reader(
     title="OLMo",
     version="0.6.0",
     source="allenai/OLMo, olmo/config.py and olmo/optim.py",
-    marks=(Marks(all=("max_duration", "optimizer.learning_rate", "model.d_model")),),
+    marks=(Marks(all="max_duration optimizer.learning_rate model.d_model"),),
     steps=(
         Row("optimizer", "optimizer.name", optimizer, "lion"),
         Row("learning_rate", "optimizer.learning_rate", default=1e-4),

@@ -118,11 +118,11 @@ READER = Reader(
     version="0.3.0",
     source="pytorch/torchtitan, torchtitan/config/configs.py and torchtitan/components/optimizer",
     marks=(
-        Marks(all=("training", "optimizer.lr"), syntax=("toml",)),
+        Marks(all="training optimizer.lr", syntax="toml"),
         Marks(
-            all=("training", "optimizer"),
-            some=("model_spec", "lr_scheduler", "checkpoint", "training.local_batch_size"),
-            syntax=("python",),
+            all="training optimizer",
+            some="model_spec lr_scheduler checkpoint training.local_batch_size",
+            syntax="python",
         ),
     ),
     steps=(

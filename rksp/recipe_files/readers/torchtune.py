@@ -116,12 +116,12 @@ READER = Reader(
     source="pytorch/torchtune, recipes/*.py and torchtune/training/lr_schedulers.py; torch.optim",
     marks=(
         Marks(
-            all=("optimizer._component_",),
-            some=("model._component_", "tokenizer._component_", "checkpointer._component_"),
+            all="optimizer._component_",
+            some="model._component_ tokenizer._component_ checkpointer._component_",
         ),
         Marks(
-            all=("model._component_", "tokenizer._component_"),
-            some=("epochs", "lr_scheduler", "ppo_epochs", "loss"),
+            all="model._component_ tokenizer._component_",
+            some="epochs lr_scheduler ppo_epochs loss",
         ),
     ),
     steps=(

@@ -45,28 +45,14 @@ READER = Reader(
     marks=(
         Marks(
             some=(
-                "use_peft",
-                "lora_r",
-                "dataset_text_field",
-                "max_prompt_length",
-                "num_generations",
-                "max_completion_length",
-                "assistant_only_loss",
-                "dataset_mixer",
-                "dataset_name",
-                "dataset_num_proc",
-                "attn_implementation",
-                "packing",
-                "eos_token",
-                "loss_type",
-                "chat_template",
-                "use_vllm",
-                "system_prompt",
-                "max_seq_length",
+                "use_peft lora_r dataset_text_field max_prompt_length num_generations "
+                "max_completion_length assistant_only_loss dataset_mixer dataset_name "
+                "dataset_num_proc attn_implementation packing eos_token loss_type chat_template "
+                "use_vllm system_prompt max_seq_length"
             ),
             least=2,
-            all=("learning_rate",),
-            none=(*NOT_PLAIN, "template", "finetuning_type"),
+            all="learning_rate",
+            none=f"{NOT_PLAIN} template finetuning_type",
         ),
         Marks(program=r"^trl |^(sft|dpo|kto|grpo|reward_modeling|orpo)(_\w+)?\.py$"),
     ),

@@ -38,7 +38,7 @@ class Marks:
     """The marks of one trainer's files; a document must have at least two.
 
     Attributes:
-        all: Dotted keys that must all be there.
+        all: Dotted keys that must all be there, as words.
         some: Dotted keys; at least `least` of them must be there.
         least: Required number of `some`.
         none: Keys that must not be there.
@@ -46,23 +46,26 @@ class Marks:
         program: The program of a command line must match this expression; counts as two marks.
     """
 
-    all: tuple[str, ...] = ()
-    some: tuple[str, ...] = ()
+    all: str = ""
+    some: str = ""
     least: int = 1
-    none: tuple[str, ...] = ()
-    syntax: tuple[str, ...] = ("yaml", "json", "toml", "shell")
+    none: str = ""
+    syntax: str = "yaml json toml shell"
     program: str = ""
 
     def match(self, document: Document) -> bool:
         """Return True if a document has these marks."""
-        if document.syntax not in self.syntax or any(document.has(key) for key in self.none):
+        if document.syntax not in self.syntax.split():
+            return False
+        if any(document.has(key) for key in self.none.split()):
             return False
         if self.program and document.program:
             return re.search(self.program, document.program) is not None
         if not self.all and not self.some:
             return False
         least = self.least if self.some else 0
-        return document.has(*self.all) and sum(document.has(key) for key in self.some) >= least
+        found = sum(document.has(key) for key in self.some.split())
+        return document.has(*self.all.split()) and found >= least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

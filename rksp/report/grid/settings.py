@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record
-from rksp.grid.axes import canonical
 from rksp.ground.text import short
+from rksp.recipe_files.columns import canonical
 
 _MOST_AXES = 8  # more are named in the table alone
 _NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
-from rksp.grid.axes import canonical
 from rksp.grid.table import ANSWERS
 from rksp.ground.text import short
+from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.assumptions import line_of
 from rksp.report.grid.settings import Settings, assumed_run, by_level
 

@@ -1,0 +1,102 @@
+"""What the model of the edge says of one run: three rates, a probability, an expected loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from rksp.classifiers.rates import (
+    DO_NOT_EXCEED,
+    Lapse,
+    RateMixture,
+    failed,
+    failed_interval,
+)
+
+_TAIL = 0.05  # share of the sources beyond each end of the interval of P(failed)
+_QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 21) for i in range(21)])
+_OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeEstimate:
+    """What the model says of one model and recipe; rates are nominal peak rates.
+
+    Attributes:
+        edge: Of the rate from which a run fails.
+        best: Of the best rate.
+        lapse: Chance that a run ends against what its rate and the edge say.
+        contributions: What each column adds to log10 of the edge, in decades.
+        outside: Columns beyond the range of the data, each with by how much, in decades.
+    """
+
+    edge: RateMixture
+    best: RateMixture
+    lapse: Lapse
+    contributions: Mapping[str, float]
+    outside: Mapping[str, float]
+    knots: np.ndarray
+    below: np.ndarray
+    above: np.ndarray
+
+    @property
+    def log_edge(self) -> float:
+        """The median of log10 of the edge."""
+        return self.edge.location
+
+    @property
+    def log_best(self) -> float:
+        """The median of log10 of the best rate."""
+        return self.best.location
+
+    def failed(self, rate: float) -> float:
+        """Return the chance that a run at this rate fails; it rises with the rate."""
+        return failed(self.edge, self.lapse, rate)
+
+    def quantile(self, share: float) -> float:
+        """Return the rate below which this share of the edges lies."""
+        return self.edge.quantile(share)
+
+    def rate_of(self, probability: float) -> float | None:
+        """Return the rate at which `failed` is this; None where no rate has so small a chance."""
+        share = (probability - self.lapse.share) / (1 - 2 * self.lapse.share)
+        return None if share <= 0 else self.quantile(min(share, 1 - 1e-9))
+
+    @property
+    def likely_edge(self) -> float:
+        """The median of the edge."""
+        return self.quantile(0.5)
+
+    def do_not_exceed(self, share: float = DO_NOT_EXCEED) -> float:
+        """Return the quantile at this share.
+
+        It can lie below `start_here` in short runs, where too low a rate costs as much as a
+        failure.
+        """
+        return self.quantile(share)
+
+    def interval(self, rate: float) -> tuple[float, float]:
+        """Return P(failed) for nine in ten sources: their edges lie higher, or lower, than most."""
+        return failed_interval(self.edge, self.lapse, rate, tail=_TAIL)
+
+    def expected_excess(self, rate: float) -> float:
+        """Return the nats that a run at this rate is expected to lose against the best rate."""
+        return float(self._excess(np.array([math.log10(rate)]))[0])
+
+    @property
+    def start_here(self) -> float:
+        """The rate of the least expected loss."""
+        rates = self.log_best + _OFFSETS
+        return 10 ** float(rates[int(np.argmin(self._excess(rates)))])
+
+    def _excess(self, log_rates: np.ndarray) -> np.ndarray:
+        lost = np.zeros(len(log_rates))
+        for of, curve in ((self.best, self.below), (self.edge, self.above)):
+            for weight, part in zip(of.weights, of.parts, strict=True):
+                off = log_rates[:, None] - part.location - part.spread * _QUANTILES
+                lost += weight * np.interp(off, self.knots, curve).mean(axis=1)
+        return lost

@@ -1,0 +1,1 @@
+"""What a team has already trained: its runs read, labelled, and learned from."""

@@ -1,0 +1,307 @@
+"""A team's past runs: read, grouped into ladders, labelled, and turned into what can be learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rksp.assessment.model_choice import choose_model
+from rksp.assessment.risk import declared_inputs
+from rksp.classifiers.edge_inputs import EdgeInputs
+from rksp.ground.errors import InputError
+from rksp.ground.factory import refuse_factory
+from rksp.models.declared import Declared
+from rksp.models.refusals import refusals
+from rksp.models.resolve import resolve
+from rksp.models.source import ModelSource
+from rksp.own_runs.interpret import LeftOut, PastRun, Words
+from rksp.own_runs.labels import Judged, Trained, judge
+from rksp.own_runs.observed import Observed
+from rksp.own_runs.registry import read_raw_runs
+from rksp.recipe import Recipe
+from rksp.recipe_files.columns import in_steps
+
+_WORSE_THAN_GUESSING = 0.5  # nats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the runs are to inform: a model and a recipe, which fill in what a run does not say.
+
+    Attributes:
+        source: The model; None where only labels are wanted.
+        recipe: Its recipe.
+    """
+
+    source: ModelSource | None
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastLadder:
+    """Runs alike in all but the rate and the seed, with their labels.
+
+    Attributes:
+        name: In words.
+        runs, labels: In the order of the rate.
+        recipe: What the runs share, without a rate.
+        said: Fields of the recipe that the runs state; the others come from the question.
+        observed: What can be learned from it; None if nothing can, for the reason in `unused`.
+        unused: A clause; empty if it is used.
+    """
+
+    name: str
+    runs: Sequence[PastRun]
+    labels: Sequence[Judged]
+    recipe: Recipe
+    said: frozenset[str]
+    observed: Observed | None
+    unused: str = ""
+
+    @property
+    def is_ladder(self) -> bool:
+        """Whether it has several rates."""
+        return len({run.rate for run in self.runs}) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """All runs under the paths that were given.
+
+    Attributes:
+        ladders: Ladders, and single runs, in the order of their names.
+        left_out: Runs that say nothing.
+        ignored: Columns that are neither recipe nor settings of the model.
+        doubt: Why nothing is learned of all of it, a clause; empty if something is.
+    """
+
+    ladders: Sequence[PastLadder]
+    left_out: Sequence[LeftOut]
+    ignored: Sequence[str]
+    doubt: str = ""
+
+    @property
+    def seen(self) -> list[Observed]:
+        """What can be learned from."""
+        if self.doubt:
+            return []
+        return [ladder.observed for ladder in self.ladders if ladder.observed is not None]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that could be read."""
+        return sum(len(ladder.runs) for ladder in self.ladders)
+
+
+def read_history(
+    paths: Sequence[Path], question: Question, *, metric: str | None = None
+) -> History:
+    """Read and label every run under these paths.
+
+    Args:
+        paths: Files and folders; see `rksp.own_runs.registry`.
+        question: What fills in what a run does not say.
+        metric: The loss, by the name of its tracker; by default the usual names decide.
+
+    Raises:
+        InputError: A path holds no run that can be read, or a file is damaged.
+    """
+    words = Words(None if question.source is None else question.source.target, metric)
+    runs, left_out = words.read(read_raw_runs(paths))
+    if not runs:
+        first = left_out[0]
+        raise InputError(
+            f"None of the {len(left_out)} runs can be used; {first.name} of {first.file}: "
+            f"{first.reason}."
+        )
+    groups: dict[object, list[PastRun]] = {}
+    for run in runs:
+        groups.setdefault(_alike(run), []).append(run)
+    models = _Models(question)
+    ladders, broken = [], []
+    for members in groups.values():
+        try:
+            ladders.append(_ladder(members, question, models))
+        except InputError as error:
+            reason = str(error).rstrip(".")
+            broken += [LeftOut(name=r.raw.name, file=r.raw.file, reason=reason) for r in members]
+    ladders.sort(key=lambda x: (not x.is_ladder, x.name, x.runs[0].rate))
+    return History(
+        ladders=ladders,
+        left_out=[*left_out, *broken],
+        ignored=sorted(words.ignored),
+        doubt=_doubt_of(ladders),
+    )
+
+
+def _alike(run: PastRun) -> object:
+    """Return what runs of one ladder share; the length is compared later, as it may be guessed."""
+    fields = tuple(sorted((name, repr(value)) for name, value in run.fields.items()))
+    settings = tuple(sorted((name, repr(value)) for name, value in run.overrides.items()))
+    return run.target, settings, fields, run.apart, run.loss_name
+
+
+class _Models:
+    """The inputs of the edge model by model and recipe; each model is read once."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._known: dict[object, Declared | InputError] = {}
+
+    def of(self, run: PastRun) -> Declared | None:
+        """Return what the configuration of a run's model declares; None if there is no model.
+
+        Raises:
+            InputError: Its model cannot be read.
+        """
+        source = self._question.source
+        if run.target is None and source is None:
+            return None
+        key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
+        if key not in self._known:
+            self._known[key] = self._read(run, source)
+        found = self._known[key]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def _read(self, run: PastRun, source: ModelSource | None) -> Declared | InputError:
+        if source is not None and not run.overrides and run.target in (None, source.target):
+            return Declared(source.config, source.task)
+        name = run.target or (source.target if source is not None else "")
+        try:
+            if run.target is not None:
+                refuse_factory(run.target, run.raw.file)
+            found = resolve(name, overrides=run.overrides, counts=False)
+        except InputError as error:
+            return error
+        except refusals() as error:  # of transformers: settings that do not fit each other
+            return InputError(f"its model {name} cannot be read ({error!s:.100})")
+        return Declared(found.config, found.task)
+
+
+def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> PastLadder:
+    """Label runs alike in all but the rate, and say what can be learned from them."""
+    runs = sorted(members, key=lambda run: (run.rate, run.raw.name))
+    planned = _planned(runs)
+    recipe = _recipe(runs[0], question.recipe, planned)
+    declared = models.of(runs[0])
+    inputs, unused = _inputs(declared, recipe, question)
+    guess = None if declared is None or not declared.vocabulary else math.log(declared.vocabulary)
+    trained = [
+        Trained(
+            rate=run.rate,
+            final=run.final_of(planned),
+            loss=run.loss,
+            grad_norm=run.grad_norm,
+            ended=run.ended(planned),
+            outcome=run.raw.outcome,
+        )
+        for run in runs
+    ]
+    labels = judge(trained, guess)
+    name = _name_of(runs[0], recipe, declared)
+    found = None
+    if inputs is not None:
+        found = Observed(
+            name=name,
+            family=_family(declared),
+            inputs=inputs,
+            log_rates=np.log10([run.rate for run in runs]),
+            failed=np.array([label.failed for label in labels]),
+            losses=np.array(
+                [
+                    run.final if run.ended == "finished" and label.label != "diverged" else math.nan
+                    for run, label in zip(trained, labels, strict=True)
+                ]
+            ),
+            kept_apart=", ".join(f"{n}={v}" for n, v in runs[0].apart),
+        )
+        unused = _unused(found, trained, guess)
+    return PastLadder(
+        name=name,
+        runs=runs,
+        labels=labels,
+        recipe=recipe,
+        said=frozenset(runs[0].fields),
+        observed=None if unused else found,
+        unused=unused,
+    )
+
+
+def _family(declared: Declared | None) -> str:
+    """Return the family of a model by its type."""
+    return "" if declared is None else declared.name
+
+
+def _planned(runs: Sequence[PastRun]) -> int | None:
+    """Return the steps of every run: what they say, else the longest that was logged."""
+    said = runs[0].fields.get("max_steps")
+    if isinstance(said, int | float):
+        return int(said)
+    return max((run.last_step for run in runs if run.last_step is not None), default=None)
+
+
+def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
+    """Return what the runs share; what they do not say is the recipe's in question."""
+    fields = asked.model_dump(exclude={"learning_rate"}) | dict(run.fields)
+    if planned is not None:
+        fields["max_steps"] = planned
+    return Recipe.parse(in_steps(fields, fields["max_steps"]))
+
+
+def _inputs(
+    declared: Declared | None, recipe: Recipe, question: Question
+) -> tuple[EdgeInputs | None, str]:
+    """Return the inputs of the edge model, or why there are none, as a clause."""
+    if declared is None:
+        return None, "no model is known; give --target"
+    trained = question.source is not None and question.source.holds_trained
+    choice = choose_model(recipe, is_pretrained=trained)
+    if choice.model == "fine-tuning":
+        return None, "fine-tuning: only runs from random weights are learned from"
+    if choice.model == "none":
+        return None, choice.reasons[0]
+    return declared_inputs(declared, recipe), ""
+
+
+def _unused(found: Observed, runs: Sequence[Trained], guess: float | None) -> str:
+    """Return why a ladder says nothing of the rate, as a clause; empty if it does."""
+    losses = found.losses[np.isfinite(found.losses)]
+    if not np.isfinite(found.failed).any():
+        return "nobody can tell how its runs ended"
+    if guess is not None and len(losses) and losses.min() > guess + _WORSE_THAN_GUESSING:
+        return "its best loss is worse than guessing, so it is in another unit"
+    if found.is_ladder and not found.is_orderly:
+        return "its losses do not follow the rate"
+    return ""
+
+
+def _doubt_of(ladders: Sequence[PastLadder]) -> str:
+    """Return why nothing is learned of the whole history, as a clause.
+
+    Half of all ladders without an order: the losses were shuffled, or belong to other runs.
+    """
+    usable = [x for x in ladders if len({run.rate for run in x.runs}) >= 4]
+    wild = [x for x in usable if x.unused == "its losses do not follow the rate"]
+    if len(usable) >= 2 and len(wild) * 2 >= len(usable):
+        return f"in {len(wild)} of {len(usable)} ladders the losses do not follow the rate"
+    return ""
+
+
+def _name_of(run: PastRun, recipe: Recipe, declared: Declared | None) -> str:
+    """Name a ladder by its model, its optimizer and what its runs state."""
+    model = run.target or (declared.name if declared is not None else "")
+    settings = [f"{name}={value}" for name, value in run.overrides.items()]
+    said = [
+        f"{name}={getattr(recipe, name)}"
+        for name in run.fields
+        if name in Recipe.model_fields and name != "optimizer"
+    ]
+    texts = [f"{name}={value}" for name, value in run.apart]
+    parts = [model, recipe.optimizer, *settings, *said, *texts]
+    return " ".join(part for part in parts if part)[:160]

@@ -1,0 +1,1 @@
+"""Readers of past runs, one file a format."""

@@ -1,0 +1,57 @@
+"""Trials of Ray Tune (ray 2): `result.json`, one JSON object a reported result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from rksp.ground.errors import InputError
+from rksp.ground.files import read_text
+from rksp.own_runs.readers.files import LARGEST, flat, head_of
+from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
+
+_OWN = ("config", "hostname", "node_ip", "pid", "date", "timestamp", "trial_id", "done")
+_MARKS = (b'"training_iteration"', b'"trial_id"')
+
+
+def _matches(path: Path) -> bool:
+    head = head_of(path) if path.name == "result.json" else b""
+    return all(mark in head for mark in _MARKS)
+
+
+def _read(path: Path) -> Iterator[RawRun]:
+    points: dict[str, dict[int, float]] = {}
+    last: dict[str, object] = {}
+    for line in read_text(path, LARGEST).splitlines():
+        try:
+            result = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # the last line of a killed trial
+        if not isinstance(result, dict):
+            continue
+        last = result
+        step = number_of(result.get("step", result.get("training_iteration")))
+        if step is None or not 0 <= step < 2**53:
+            continue
+        for name, value in flat({k: v for k, v in result.items() if k not in _OWN}).items():
+            known = number_of(value)
+            if known is not None:
+                points.setdefault(name, {})[int(step)] = known
+    if not last:
+        raise InputError(f"{path} holds no result of a trial.")
+    config = last.get("config")
+    settings = flat(config) if isinstance(config, dict) else {}
+    inner = settings.keys() & {name for name in settings if name.startswith("train_loop_config.")}
+    said = {name.removeprefix("train_loop_config."): settings[name] for name in inner} or settings
+    failed = (path.parent / "error.txt").is_file()
+    yield RawRun(
+        name=str(last.get("trial_id", path.parent.name)),
+        file=path,
+        said=said,
+        curves={name: Curve.of(found) for name, found in points.items()},
+        state="failed" if failed else "finished" if last.get("done") else "unfinished",
+    )
+
+
+READER = RunReader(name="Ray Tune's results", matches=_matches, read=_read)

@@ -1,0 +1,106 @@
+"""All readers of past runs, and the function that finds and reads the runs under paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rksp.ground.errors import InputError
+from rksp.own_runs.readers import (
+    lightning,
+    mlflow,
+    optuna,
+    ray_tune,
+    rksp_results,
+    tables,
+    tensorboard,
+    text_logs,
+    trainer_state,
+    wandb_offline,
+)
+from rksp.own_runs.run import RawRun, RunReader
+
+# The first that matches reads; the most particular come first.
+READERS: tuple[RunReader, ...] = (
+    mlflow.READER,
+    wandb_offline.READER,
+    tensorboard.READER,
+    trainer_state.READER,
+    ray_tune.READER,
+    lightning.READER,
+    optuna.READER,
+    rksp_results.READER,
+    tables.READER,
+    text_logs.READER,
+)
+MOST_RUNS = 100_000
+_MOST_ENTRIES = 200_000  # files and folders looked at under one path
+_TITLES = (
+    "CSV, JSON Lines, Parquet, trainer_state.json, TensorBoard, Lightning, MLflow, Optuna, "
+    "Ray Tune, W&B, text logs, and rksp's own results"
+)
+
+
+def read_raw_runs(paths: Sequence[Path]) -> list[RawRun]:
+    """Read every run in files and folders.
+
+    Raises:
+        InputError: A path does not exist, a named file is of no format that is read, a folder holds
+            none, or a file is damaged.
+    """
+    found: list[RawRun] = []
+    for path in paths:
+        before = len(found)
+        for run in _runs_of(path):
+            found.append(run)
+            if len(found) > MOST_RUNS:
+                raise InputError(f"{path} holds more than {MOST_RUNS:,} runs; give fewer.")
+        if len(found) == before:
+            raise InputError(f"{path} holds no run in a format that rksp reads: {_TITLES}.")
+    return found
+
+
+def _runs_of(path: Path) -> Iterator[RawRun]:
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, ValueError):
+        is_folder = exists = False
+    if not exists:
+        raise InputError(f"{path!s:.200} cannot be read: there is no such file or folder.")
+    if not is_folder:
+        reader = _reader_of(path)
+        if reader is None:
+            raise InputError(f"{path} is in no format of runs that rksp reads: {_TITLES}.")
+        yield from reader.read(path)
+        return
+    for reader, inner in _walk(path):
+        yield from reader.read(inner)
+
+
+def _reader_of(path: Path) -> RunReader | None:
+    is_folder = path.is_dir()
+    return next(
+        (r for r in READERS if (r.takes_folders or not is_folder) and r.matches(path)), None
+    )
+
+
+def _walk(top: Path) -> Iterator[tuple[RunReader, Path]]:
+    """Yield what some reader takes under a folder, by name; links are not followed."""
+    seen = 0
+    for where, folders, files in os.walk(top):
+        here = Path(where)
+        seen += len(folders) + len(files)
+        if seen > _MOST_ENTRIES:
+            raise InputError(f"{top} holds more than {_MOST_ENTRIES:,} files; give one inside it.")
+        whole = _reader_of(here)
+        if whole is not None:
+            folders.clear()
+            yield whole, here
+            continue
+        folders.sort()
+        for name in sorted(files):
+            path = here / name
+            reader = None if path.is_symlink() else _reader_of(path)
+            if reader is not None:
+                yield reader, path

@@ -1,0 +1,90 @@
+"""A run as its tracker wrote it down, before anyone asks what it means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Words for numbers that JSON and CSV cannot write otherwise.
+_SPELLED = {
+    "nan": math.nan,
+    "inf": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "-infinity": -math.inf,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Logged values of one metric: `steps` ascending, `values` float64, both `[points]`."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, points: Mapping[int, float]) -> Curve:
+        """Return the curve of values by step."""
+        steps = sorted(points)
+        return cls(
+            steps=np.array(steps, dtype=np.int64),
+            values=np.array([points[step] for step in steps], dtype=np.float64),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRun:
+    """One run.
+
+    Attributes:
+        name: Its tracker's name of it.
+        file: Where it was read.
+        said: What was set, by the names of its tracker.
+        finals: The last value of each metric.
+        curves: Of each metric that was logged over steps.
+        state: How it ended, in its tracker's word; empty if that is not known.
+        outcome: Its label where rksp itself has made it.
+    """
+
+    name: str
+    file: Path
+    said: Mapping[str, object]
+    finals: Mapping[str, object] = field(default_factory=dict)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    state: str = ""
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReader:
+    """One format of past runs.
+
+    Attributes:
+        name: For people.
+        matches: Tells whether a file or a folder is of this format, from its name and beginning.
+        read: Yields its runs.
+        takes_folders: A folder is asked about too; one that matches is not looked into.
+    """
+
+    name: str
+    matches: Callable[[Path], bool]
+    read: Callable[[Path], Iterator[RawRun]]
+    takes_folders: bool = False
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number, spelled out or not; None for everything else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    return _SPELLED.get(value.strip().lower()) if isinstance(value, str) else None

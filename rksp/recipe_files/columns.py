@@ -1,0 +1,88 @@
+"""The names of columns: what a tracker's export, an axis of a sweep or a parameter sets."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rksp.recipe import Recipe
+from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
+
+_ALIASES = {
+    "lr": "learning_rate",
+    "peak_lr": "learning_rate",
+    "max_lr": "learning_rate",
+    "learn_rate": "learning_rate",
+    "warmup": "warmup_steps",
+    "warmup_iters": "warmup_steps",
+    "warmup_ratio": "warmup_steps",
+    "num_warmup_steps": "warmup_steps",
+    "steps": "max_steps",
+    "max_iters": "max_steps",
+    "train_steps": "max_steps",
+    "wd": "weight_decay",
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "eps": "adam_epsilon",
+    "epsilon": "adam_epsilon",
+    "clip": "max_grad_norm",
+    "grad_clip": "max_grad_norm",
+    "bs": "batch_size",
+    "global_batch_size": "batch_size",
+    "train_batch_size": "batch_size",
+    "global_train_batch_size": "batch_size",
+    "seq_len": "sequence_length",
+    "seq_length": "sequence_length",
+    "block_size": "sequence_length",
+    "optim": "optimizer",
+    "lr_scheduler": "schedule",
+    "lr_scheduler_type": "schedule",
+    "dtype": "precision",
+}
+_TARGETS = ("target", "model", "model_name_or_path")
+_PREFIXES = ("config.", "params_", "hparams.", "recipe.")
+
+
+@lru_cache(maxsize=4096)
+def canonical(name: str) -> tuple[str, str]:
+    """Return what an axis varies, as a pair of kind and name.
+
+    The pair is `("recipe", field)`, `("target", "")`, `("seed", "")` or `("set", setting)`.
+    The names of `Recipe`'s fields, their usual short forms and the prefixes of exports
+    (`config.lr`, `params_lr`) are known. `set.X` and every other name is a setting of the model.
+    """
+    plain = name.strip().lstrip("+")
+    if plain.startswith("set."):
+        return "set", plain.removeprefix("set.")
+    for prefix in _PREFIXES:
+        plain = plain.removeprefix(prefix)
+    plain = plain.replace("-", "_")
+    if plain in _TARGETS:
+        return "target", ""
+    if plain == "seed":
+        return "seed", ""
+    for known in (plain, plain.rsplit(".", 1)[-1]):
+        field = _ALIASES.get(known, known)
+        if field in Recipe.model_fields and (
+            known == plain or "optim" in plain or "sched" in plain
+        ):
+            return "recipe", field
+    return "set", plain
+
+
+def in_our_words(field: str, value: object) -> object:
+    """Translate names of optimizers, schedules and precisions; leave unknown ones alone."""
+    if field == "optimizer":
+        return optimizer_of(str(value))[0] or value
+    if field == "schedule":
+        return schedule_of(str(value))[0] or value
+    if field == "precision":
+        return precision_of(str(value)) or value
+    return value
+
+
+def in_steps(fields: dict[str, object], steps: object) -> dict[str, object]:
+    """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
+    share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
+    if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
+        return fields | {"warmup_steps": round(share * whole)}
+    return fields
