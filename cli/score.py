@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rksp.cli.first_answer import FirstAnswerStands, standing, terminal_of_stdout
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.next_step import next_command
 from rksp.cli.options import (
@@ -36,13 +38,19 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.report.formats import rendering
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rksp.assessment.pipeline import Evaluation
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
+    from rksp.models.streaming.meter import Progress
 
 Target = Annotated[
     str,
@@ -96,45 +104,89 @@ def score(
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
-    from rksp.recipe_files.said.reported import with_origins
-    from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
     older = None if gate.baseline is None else load(gate.baseline)
-    levels = assignments(gate.levels, "--level")
-    select_findings((), gate.select, gate.ignore, levels)  # before the work
+    select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
     run = requested_run(target, recipe, recipe_file, devices, as_format)
-    with stdout_for_us_alone():
+
+    finished = partial(_finished, context, run, gate, assignments(model.overrides))
+    asked = _Asked(
+        name=target,
+        run=run,
+        measure=measure,
+        model=model,
+        risk=risk,
+        seeds=seeds,
+        threshold=bar.bar,
+        is_cached=not no_cache,
+        shown=lambda report: rendering(finished(report), "text"),
+    )
+    with (
+        terminal_of_stdout(is_wanted=output.format == "text") as terminal,
+        stdout_for_us_alone(),
+    ):
         try:
-            result = _scored(
-                target,
-                run,
-                measure,
-                model,
-                risk,
-                seeds=seeds,
-                threshold=bar.bar,
-                is_cached=not no_cache,
-            )
+            result = _scored(asked, terminal)
+        except FirstAnswerStands:
+            raise
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
-    result = _as_asked(result, gate, levels, assignments(model.overrides))
-    result = _as_the_file_asks(result, run)
-    changed = None if older is None else compare(older, result, strict=True)
-    result = result.model_copy(
+    result = finished(result, older, is_last=True)
+    emit(result, output.format, files)
+    return conclude(result, exit_zero=gate.exit_zero)
+
+
+def _finished(
+    context: typer.Context,
+    run: RequestedRun,
+    gate: GateOptions,
+    overrides: Mapping[str, str],
+    report: ScoreReport,
+    older: ScoreReport | None = None,
+    *,
+    is_last: bool = False,
+) -> ScoreReport:
+    """Return a report as the options and the run file want it: findings, exit code, next command.
+
+    What it has to say on stderr is said for the last report alone.
+    """
+    from rksp.recipe_files.said.reported import with_origins
+    from rksp.report.diff import compare
+    from rksp.report.gate import Gate
+
+    report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
+    report, refused = _as_the_file_asks(report, run)
+    for said in refused if is_last else ():
+        print(f"rksp: {one_line(said)}", file=sys.stderr)
+    changed = None if older is None else compare(older, report, strict=True)
+    report = report.model_copy(
         update={
-            "provenance": result.provenance | made_with(context),
-            "gate": bar.judge(result, changed),
+            "provenance": report.provenance | made_with(context),
+            "gate": Gate.parse(gate.fail_on).judge(report, changed),
             "baseline": changed,
         }
     )
-    result = with_origins(result, run.origins, run.keys)
-    result = result.model_copy(update={"next_command": next_command(context, result)})
-    emit(result, output.format, files)
-    return conclude(result, exit_zero=gate.exit_zero)
+    report = with_origins(report, run.origins, run.keys)
+    return report.model_copy(update={"next_command": next_command(context, report)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What was asked for: the run, how it is measured and judged, and how a page of it is drawn."""
+
+    name: str
+    run: RequestedRun
+    measure: MeasureOptions
+    model: ModelOptions
+    risk: RiskOptions
+    seeds: int
+    threshold: float
+    is_cached: bool
+    shown: Callable[[ScoreReport], Any]
 
 
 def _how_to_go_on(measure: MeasureOptions) -> str:
@@ -143,59 +195,64 @@ def _how_to_go_on(measure: MeasureOptions) -> str:
     return again if measure.evidence == "config" else f"{again}, and {cheap}"
 
 
+def _silent(done: float, total: float, step: str) -> None:
+    """Report no progress."""
+
+
 def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
     report(f"{title}: {step}", done, total)
 
 
-def _scored(
-    name: str,
-    run: RequestedRun,
-    measure: MeasureOptions,
-    model: ModelOptions,
-    risk: RiskOptions,
-    *,
-    seeds: int,
-    threshold: float,
-    is_cached: bool,
-) -> ScoreReport:
-    """Measure every seed, or read what was kept of it, and report them together."""
+def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
+    """Measure every seed, or read what was kept of it, and report them together.
+
+    On a terminal the configuration's answer stands there meanwhile.
+    """
     from rksp.assessment.store import MeasurementStore  # not for --help
 
-    classifier = _classifier(risk.classifier)
-    if measure.evidence == "config" and seeds > 1:
+    classifier, seeds = _classifier(asked.risk.classifier), asked.seeds
+    if asked.measure.evidence == "config" and seeds > 1:
         print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
         seeds = 1
-    measure = counted_threads(measure)
+    measure, run = counted_threads(asked.measure), asked.run
     at_seeds = [
         measure.model_copy(update={"seed": seed})
         for seed in range(measure.seed, measure.seed + seeds)
     ]
-    store = MeasurementStore.of(is_cached)
+    store = MeasurementStore.of(asked.is_cached)
     with collector_paused():
-        source = run.started(model.resolve(run.target, run.overrides, counts=False))
+        source = run.started(asked.model.resolve(run.target, run.overrides, counts=False))
         from rksp.assessment.gathering import is_known
         from rksp.assessment.pipeline import evaluate
         from rksp.assessment.report import score_report
+
+    def evaluated(options: MeasureOptions, progress: Progress = _silent) -> Evaluation:
+        return evaluate(
+            source,
+            run.recipe,
+            options,
+            threshold=asked.threshold,
+            risk=asked.risk.risk,
+            classifier=classifier,
+            alternatives=run.alternatives,
+            store=store,
+            progress=progress,
+        )
+
     if all(is_known(source, options, run.recipe, store) for options in at_seeds):
-        memory: AbstractContextManager = nullcontext()
-    else:
+        return score_report(run.recipe, [evaluated(options) for options in at_seeds])
+    page = None
+    if terminal is not None and source.config is not None:
+        configured = evaluated(measure.model_copy(update={"evidence": "config"}))
+        if configured.risk is not None:
+            page = asked.shown(score_report(run.recipe, [configured]))
+    with live_progress() if page is None else standing(page, definite(terminal)) as report:
         source, memory = _ready(source, measure)
-    evaluations = []
-    with live_progress() as report, memory:
-        for options in at_seeds:
-            label = f"{one_line(name, 60)} seed {options.seed}"
-            evaluation = evaluate(
-                source,
-                run.recipe,
-                options,
-                threshold=threshold,
-                risk=risk.risk,
-                classifier=classifier,
-                alternatives=run.alternatives,
-                store=store,
-                progress=partial(_told, report, label),
-            )
-            evaluations.append(evaluation)
+        evaluations = []
+        with memory:
+            for options in at_seeds:
+                label = f"{one_line(asked.name, 60)} seed {options.seed}"
+                evaluations.append(evaluated(options, partial(_told, report, label)))
     return score_report(run.recipe, evaluations)
 
 
@@ -247,8 +304,12 @@ def _as_asked(
     )
 
 
-def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> ScoreReport:
-    """Leave out the findings that comments of the run file silence, and say which; never errors."""
+def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreReport, list[str]]:
+    """Leave out the findings that comments of the run file silence, and say which; never errors.
+
+    Returns:
+        The report, and a sentence for each comment that cannot silence what it names.
+    """
     from rksp.checks.registry import CHECKS
     from rksp.documents.score import NotRunReport
     from rksp.documents.verdict import combined
@@ -256,20 +317,20 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> ScoreReport:
 
     fields = {check.code: check.field for check in CHECKS}
     found = apply_comments(report.findings, fields, run.origins, run.file)
-    for finding, place in found.refused:
-        said = f"{place} cannot ignore {finding.code}, an error; type --ignore {finding.code}"
-        print(f"rksp: {one_line(said)}", file=sys.stderr)
+    refused = [
+        f"{place} cannot ignore {finding.code}, an error; type --ignore {finding.code}"
+        for finding, place in found.refused
+    ]
     silenced = [
         NotRunReport(code=finding.code, name=finding.name, reason=f"{one_line(place)} ignores it")
         for finding, place in found.silenced
     ]
-    return report.model_copy(
-        update={
-            "findings": found.kept,
-            "not_run": [*report.not_run, *silenced],
-            "verdict": combined(report.risk_verdict, found.kept),
-        }
-    )
+    changes = {
+        "findings": found.kept,
+        "not_run": [*report.not_run, *silenced],
+        "verdict": combined(report.risk_verdict, found.kept),
+    }
+    return report.model_copy(update=changes), refused
 
 
 def _classifier(file: Path | None):

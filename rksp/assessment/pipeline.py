@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import Evidence
@@ -17,8 +17,8 @@ from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.finding import Finding
-from rksp.documents.score import AlternativeReport, RiskAssessment
-from rksp.features import extract
+from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
+from rksp.features import Tier, extract
 from rksp.ground.errors import ArtifactError, NotCovered
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -36,7 +36,8 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
 class Evaluation:
     """All evidence for one seed of one target, and the resulting answer.
 
-    `profile` and `measurement` are None where only the configuration was read.
+    `profile` and `measurement` are None where only the configuration was read, and `configured`,
+    the answer of the configuration alone, where there is no other.
     """
 
     seed: int
@@ -47,6 +48,7 @@ class Evaluation:
     risk: RiskAssessment | None
     risk_missing: str | None
     alternatives: tuple[AlternativeReport, ...] = ()
+    configured: ConfiguredReport | None = None
     findings: tuple[Finding, ...] = ()
     not_run: tuple[NotRun, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -124,9 +126,10 @@ def judge(
     response = response_of(evidence, recipe, progress)
     missing, assessment, others = None, None, []
 
-    def answer(recipe: Recipe, with_curve: bool = False) -> RiskAssessment:
+    def answer(recipe: Recipe, with_curve: bool = False, known: Any = None) -> RiskAssessment:
         bars = {"threshold": threshold, "risk": risk}
-        return _assess(evidence, recipe, response, classifier, bars, with_curve=with_curve)
+        about = (evidence, recipe, response) if known is None else (known, recipe, None)
+        return _assess(*about, classifier, bars, with_curve=with_curve)
 
     try:
         assessment = answer(recipe, with_details)
@@ -158,10 +161,24 @@ def judge(
         risk=assessment,
         risk_missing=missing,
         alternatives=tuple(others),
+        configured=_configured(evidence, recipe, answer) if with_details else None,
         findings=run_checks(checked),
         not_run=not_run(checked) if with_details else (),
         seconds=dict(evidence.seconds),
     )
+
+
+def _configured(
+    evidence: Evidence, recipe: Recipe, answer: Callable[..., RiskAssessment]
+) -> ConfiguredReport | None:
+    """Return what the configuration alone answers, where something else was measured too."""
+    if evidence.measurement is None or evidence.source.config is None:
+        return None
+    bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
+    try:
+        return ConfiguredReport.of(answer(recipe, known=bare))
+    except (ArtifactError, NotCovered):
+        return None
 
 
 def _assess(

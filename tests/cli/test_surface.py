@@ -69,7 +69,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--task --help-all --baseline --classifier --exit-zero --fail-on --format --ignore --level "
-    "--output --recipe --risk --seed --seeds --select --set --verbose",
+    "--no-cache --output --recipe --risk --seed --seeds --select --set --verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--task --allow-hub --evidence --format --max-params --recipe --set --trust-remote-code",
 }

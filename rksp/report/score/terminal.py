@@ -23,6 +23,7 @@ from rksp.ground.text import short
 from rksp.recipe_files.said.table_text import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
+from rksp.report.score.change import change
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
 
@@ -93,6 +94,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
     lines += [Text(f"  {said}") for said in words.trained(seed)]
+    lines += [Text(f"  {said}") for said in (change(seed),) if said]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:
