@@ -92,6 +92,11 @@ class Evidence:
         return None if self.measurement is None else self.measurement.facts
 
     @property
+    def is_streamed(self) -> bool:
+        """Whether the weights that are measured are loaded and dropped as they are used."""
+        return self.built is not None and self.built.stream is not None
+
+    @property
     def is_trained(self) -> bool:
         """Whether the weights were trained before: they are stored, or a module predicts well."""
         if self.source.holds_trained:

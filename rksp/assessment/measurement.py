@@ -98,8 +98,8 @@ def _plain(value: Any) -> Any:
     return value.tolist()
 
 
-def _profile(stored: Mapping[str, Any]) -> Profile:
-    changed = {
+def _profile(stored: dict[str, Any]) -> Profile:
+    changed: dict[str, Any] = {
         "spectra": _spectra(stored["spectra"]),
         "forward": _forward(stored["forward"]),
         "chains": tuple((path, count) for path, count in stored["chains"]),
@@ -108,15 +108,16 @@ def _profile(stored: Mapping[str, Any]) -> Profile:
     return Profile(**stored | changed)
 
 
-def _spectra(stored: Mapping[str, Any]) -> SpectralProfile:
-    return SpectralProfile(**stored | {"layers": tuple(map(_spectrum, stored["layers"]))})
+def _spectra(stored: dict[str, Any]) -> SpectralProfile:
+    layers: dict[str, Any] = {"layers": tuple(map(_spectrum, stored["layers"]))}
+    return SpectralProfile(**stored | layers)
 
 
-def _spectrum(stored: Mapping[str, Any]) -> LayerSpectrum:
+def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
     real, imaginary = (np.asarray(part, dtype=np.float64) for part in stored["eigenvalues"])
     eigenvalues = np.empty(len(real), dtype=np.complex128)
     eigenvalues.real, eigenvalues.imag = real, imaginary
-    changed = {
+    changed: dict[str, Any] = {
         "status": Status(stored["status"]),
         "eigenvalues": eigenvalues,
         "residuals": np.asarray(stored["residuals"], dtype=np.float64),
@@ -125,16 +126,18 @@ def _spectrum(stored: Mapping[str, Any]) -> LayerSpectrum:
     return LayerSpectrum(**stored | changed)
 
 
-def _forward(stored: Mapping[str, Any]) -> ForwardStats:
+def _forward(stored: dict[str, Any]) -> ForwardStats:
     kinds: dict[str, type] = {
         "blocks": BlockStats,
         "attention": AttentionStats,
         "routers": RouterStats,
     }
-    parts = {name: tuple(kind(**one) for one in stored[name]) for name, kind in kinds.items()}
+    parts: dict[str, Any] = {
+        name: tuple(kind(**one) for one in stored[name]) for name, kind in kinds.items()
+    }
     return ForwardStats(**stored | parts)
 
 
-def _response(stored: Mapping[str, Any]) -> ResponseProfile:
-    points = tuple(ResponsePoint(**point) for point in stored["points"])
-    return ResponseProfile(**stored | {"points": points})
+def _response(stored: dict[str, Any]) -> ResponseProfile:
+    points: dict[str, Any] = {"points": tuple(ResponsePoint(**p) for p in stored["points"])}
+    return ResponseProfile(**stored | points)

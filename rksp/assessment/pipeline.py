@@ -128,8 +128,8 @@ def judge(
 
     def answer(recipe: Recipe, with_curve: bool = False, known: Any = None) -> RiskAssessment:
         bars = {"threshold": threshold, "risk": risk}
-        about = (evidence, recipe, response) if known is None else (known, recipe, None)
-        return _assess(*about, classifier, bars, with_curve=with_curve)
+        about, step = (evidence, response) if known is None else (known, None)
+        return _assess(about, recipe, step, classifier, bars, with_curve=with_curve)
 
     try:
         assessment = answer(recipe, with_details)
