@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
@@ -96,6 +96,14 @@ class RateMixture:
     def source(self, share: float) -> float:
         """Return the logarithm below which this share of the sources has its location."""
         return self._solve(share, RateDistribution.source_below_log)
+
+    def moved(self, by: float, unsure: float) -> RateMixture:
+        """Return the mixture moved by some decades, which are known to this standard deviation."""
+        parts = tuple(
+            replace(p, location=p.location + by, between=math.hypot(p.between, unsure))
+            for p in self.parts
+        )
+        return replace(self, parts=parts)
 
     def _mean(self, of: Callable[[RateDistribution], float]) -> float:
         return math.fsum(w * of(part) for w, part in zip(self.weights, self.parts, strict=True))

@@ -43,9 +43,10 @@ class TrialOptions(Finite):
         Flag(
             "--arm",
             (
-                "baseline, rate=0.3 (a factor on the learning rate), or an intervention (kss, "
-                "clip=0.5, kss:weight=1+clip=1); repeatable. The default is baseline and the "
-                "predicted learning rate to start with, or rate=0.3 where there is none below."
+                "baseline, rate=0.3 (a factor on the learning rate), a lever (warmup=60), or an "
+                "intervention (qk_norm, clip=0.5, zclip+clip=1); repeatable. The default is "
+                "baseline, the predicted learning rate to start with (rate=0.3 where there is none "
+                "below), and the first lever of rksp score, if it has one."
             ),
             unit="arm",
         ),
@@ -60,7 +61,11 @@ class TrialOptions(Finite):
     ] = Field(default=3, ge=1)
     faults: Annotated[
         list[str],
-        Flag("--fault", "Plant a defect on purpose (bitflip:step=50); repeatable.", unit="fault"),
+        Flag(
+            "--fault",
+            "Plant a defect on purpose (bitflip:step=50,bit=30); repeatable.",
+            unit="fault",
+        ),
     ] = []
     monitors: Annotated[
         list[str],
@@ -87,6 +92,14 @@ class TrialOptions(Finite):
             ),
         ),
     ] = None
+    runs: Annotated[
+        list[Path],
+        Flag(
+            "--runs",
+            "Let the prediction learn from past runs, as for rksp runs; repeatable.",
+            unit="path",
+        ),
+    ] = []
     bar: Annotated[
         float,
         Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
@@ -96,7 +109,7 @@ class TrialOptions(Finite):
 
 _PREDICTION = Panel(
     title="Measurement",
-    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads"}),
+    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
     helps={"evidence": "How much the prediction may spend.", "seed": "The first seed."},
 )
 
@@ -159,6 +172,7 @@ def _confirmed(
             text=trials.text,
             device=trials.device,
             folder=trials.keep,
+            past_runs=trials.runs,
             progress=progress,
         )
 

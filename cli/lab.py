@@ -161,6 +161,27 @@ def levers(
         typer.echo(f"## {design.name}\n\n{lever_table(effects)}\n{model_table(effects)}")
 
 
+_PAIRS = typer.Argument(
+    help="Folders that `rksp lab run` filled, or packed collections; the default are those of the "
+    "plans that rksp ships."
+)
+
+
+@app.command("fit-levers")
+def fit_levers(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The table to write.")],
+    ladders: Annotated[list[Path] | None, _PAIRS] = None,
+) -> None:
+    """Fit the sizes of all levers by kind of model; the same ladders give the same bytes."""
+    from rksp.lab.collection import stored_ladders
+    from rksp.lab.lever_fit import fit_lever_table, shipped_runs
+
+    check_writable(output)
+    table = fit_lever_table(run for run, _ in stored_ladders(ladders or shipped_runs()))
+    atomic_write(output, table.to_json())
+    typer.echo(f"Fitted on {table.ladders} ladders: {output}.")
+
+
 @app.command()
 def measure(
     ladders: Annotated[Path, typer.Argument(help="A folder that `rksp lab run` filled.")],

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.ground.text import one_line
 
@@ -52,7 +52,7 @@ def live_progress(
     shown = console or Console(stderr=True)
     bar = Progress(SpinnerColumn(), BarColumn(20), text, console=shown)
     # What others print goes above the drawing, unless it goes to a file.
-    own = dict.fromkeys(("redirect_stdout", "redirect_stderr"), sys.stderr.isatty())
+    own: dict[str, Any] = dict.fromkeys(("redirect_stdout", "redirect_stderr"), sys.stderr.isatty())
     with Live(Group(*above, bar), console=shown, transient=True, refresh_per_second=4, **own):
         task = bar.add_task("", total=None)
         left = time_left(clock)

@@ -26,6 +26,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
+from rksp.cli.own_runs import learned_from
 from rksp.cli.process import (
     collector_paused,
     counted_threads,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rksp.assessment.pipeline import Evaluation
+    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
@@ -78,6 +80,16 @@ NoCache = Annotated[
         rich_help_panel="Measurement",
     ),
 ]
+Apply = Annotated[
+    str | None,
+    typer.Option(
+        "--apply",
+        help="Answer as if these levers were pulled: qk_norm,warmup=500; "
+        "rksp explain levers lists them.",
+        metavar="LEVERS",
+        rich_help_panel="Recipe",
+    ),
+]
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -101,6 +113,7 @@ def score(
     as_format: AsFormat = None,
     seeds: Seeds = 1,
     no_cache: NoCache = False,
+    apply: Apply = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
@@ -111,25 +124,28 @@ def score(
     older = None if gate.baseline is None else load(gate.baseline)
     select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
     run = requested_run(target, recipe, recipe_file, devices, as_format)
-
-    finished = partial(_finished, context, run, gate, assignments(model.overrides))
-    asked = _Asked(
-        name=target,
-        run=run,
-        measure=measure,
-        model=model,
-        risk=risk,
-        seeds=seeds,
-        threshold=bar.bar,
-        is_cached=not no_cache,
-        shown=lambda report: rendering(finished(report), "text"),
-    )
     with (
         terminal_of_stdout(is_wanted=output.format == "text") as terminal,
         stdout_for_us_alone(),
     ):
         try:
+            source, run = _met(run, model)
+            classifier = _classifier(risk.classifier)
+            classifier, own_runs = learned_from(risk.runs, source, run.recipe, classifier)
+            run, classifier = _with_levers(run, source, apply, classifier)
+            finished = partial(_finished, context, run, gate, assignments(model.overrides))
+            asked = _Asked(
+                name=target,
+                run=run,
+                source=source,
+                measure=measure,
+                answer={"risk": risk.risk, "classifier": classifier, "threshold": bar.bar},
+                seeds=seeds,
+                is_cached=not no_cache,
+                shown=lambda report: rendering(finished(report), "text"),
+            )
             result = _scored(asked, terminal)
+            result = result.model_copy(update={"own_runs": own_runs}).finite()
         except FirstAnswerStands:
             raise
         except KeyboardInterrupt:
@@ -180,11 +196,10 @@ class _Asked:
 
     name: str
     run: RequestedRun
+    source: ModelSource
     measure: MeasureOptions
-    model: ModelOptions
-    risk: RiskOptions
+    answer: Mapping[str, Any]
     seeds: int
-    threshold: float
     is_cached: bool
     shown: Callable[[ScoreReport], Any]
 
@@ -210,18 +225,17 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
     """
     from rksp.assessment.store import MeasurementStore  # not for --help
 
-    classifier, seeds = _classifier(asked.risk.classifier), asked.seeds
+    seeds = asked.seeds
     if asked.measure.evidence == "config" and seeds > 1:
         print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
         seeds = 1
-    measure, run = counted_threads(asked.measure), asked.run
+    measure, run, source = counted_threads(asked.measure), asked.run, asked.source
     at_seeds = [
         measure.model_copy(update={"seed": seed})
         for seed in range(measure.seed, measure.seed + seeds)
     ]
     store = MeasurementStore.of(asked.is_cached)
     with collector_paused():
-        source = run.started(asked.model.resolve(run.target, run.overrides, counts=False))
         from rksp.assessment.gathering import is_known
         from rksp.assessment.pipeline import evaluate
         from rksp.assessment.report import score_report
@@ -231,9 +245,7 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
             source,
             run.recipe,
             options,
-            threshold=asked.threshold,
-            risk=asked.risk.risk,
-            classifier=classifier,
+            **asked.answer,
             alternatives=run.alternatives,
             store=store,
             progress=progress,
@@ -254,6 +266,32 @@ def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
                 label = f"{one_line(asked.name, 60)} seed {options.seed}"
                 evaluations.append(evaluated(options, partial(_told, report, label)))
     return score_report(run.recipe, evaluations)
+
+
+def _met(run: RequestedRun, model: ModelOptions) -> tuple[ModelSource, RequestedRun]:
+    """Return the model as its configuration shows it, and the run with what it shows of it."""
+    with collector_paused():
+        run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
+        return source, run
+
+
+def _with_levers(
+    run: RequestedRun, source: ModelSource, asked: str | None, classifier: EdgePredictor | None
+) -> tuple[RequestedRun, EdgePredictor | None]:
+    """Return the run and the model of the edge with the levers that were asked for."""
+    if asked is None:
+        return run, classifier
+    from rksp.assessment.applied import apply_levers
+    from rksp.models.declared import Declared
+
+    applied = apply_levers(
+        [one for one in map(str.strip, asked.split(",")) if one],
+        Declared(source.config, source.task),
+        run.recipe,
+        is_pretrained=source.holds_trained,
+        model=classifier,
+    )
+    return run.changed(applied.recipe, applied.said), applied.model
 
 
 def _ready(
@@ -333,7 +371,7 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreRepo
     return report.model_copy(update=changes), refused
 
 
-def _classifier(file: Path | None):
+def _classifier(file: Path | None) -> EdgeModel | None:
     """Return the classifier of a file; None stands for the shipped one."""
     from rksp.classifiers.edge_model import load_edge_model
 

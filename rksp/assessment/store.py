@@ -75,11 +75,11 @@ class MeasurementStore:
     def _key(self, source: ModelSource, options: MeasureOptions) -> str | None:
         """Return the name of an entry; None for a model that no name tells apart.
 
-        Those are modules in memory, and code that is not rksp's own: a factory, or code that came
-        with a model. What they import may change without notice.
+        Those are modules in memory, code that is not rksp's own (a factory, or code that came with
+        a model), and folders of the user's examples. What is behind them may change without notice.
         """
         asked = source.asked
-        if asked is None:
+        if asked is None or options.data is not None:
             return None
         content = initialization(asked.target, asked.overrides, options, allow_hub=asked.allow_hub)
         content |= options.model_dump(mode="json", include=_HOLDING)

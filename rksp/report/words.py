@@ -12,6 +12,7 @@ from rksp.documents.score import (
     ADAPTERS_BESIDE,
     BYTES_FOLDED,
     BYTES_SPREAD,
+    LeverReport,
     RiskAssessment,
     ScoreReport,
     SeedReport,
@@ -32,6 +33,8 @@ TITLES = {
 }
 
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
+_MOVED = 1.05  # a smaller factor moves no printed digit that matters
+_FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 
@@ -109,6 +112,39 @@ def rates(risk: RiskAssessment) -> str:
     )
 
 
+def learned(seed: SeedReport) -> str:
+    """Say what the team's own runs changed; empty where there are none."""
+    found = None if seed.risk is None else seed.risk.learned
+    if found is None:
+        return ""
+    runs = f"{found.runs} run{'s' * (found.runs != 1)} of yours"
+    if found.ladders:
+        runs += f" ({found.ladders} ladder{'s' * (found.ladders != 1)})"
+    factor = 10 ** abs(found.edge_shift)
+    before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
+    moved = "leave the edge where it is"
+    if factor >= _MOVED:
+        moved = f"{'raise' if found.edge_shift > 0 else 'lower'} the edge by a factor of "
+        moved += short(factor, 2)
+    if before == after:
+        return f"{runs} {moved} and keep its 90 % range at {after}×"
+    is_narrower = found.edge_range_after < found.edge_range_before
+    return (
+        f"{runs} {moved} and {'narrow' if is_narrower else 'widen'} its 90 % range from {before}× "
+        f"to {after}×"
+    )
+
+
+def learned_briefly(seed: SeedReport) -> str:
+    """Say the same in fewer words, for a narrow terminal."""
+    found = None if seed.risk is None else seed.risk.learned
+    if found is None:
+        return ""
+    before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
+    factor = short(10**found.edge_shift, 2)
+    return f"{found.runs} runs of yours: edge × {factor}, 90 % range {before}× → {after}×"
+
+
 def trained(seed: SeedReport) -> list[str]:
     """Say that the model of fine-tuning answers, and what it adds; empty if it does not."""
     risk = seed.risk
@@ -135,6 +171,31 @@ def crossed(risk: RiskAssessment) -> str:
     if risk.start_here <= risk.do_not_exceed:
         return ""
     return "in a run this short the best bet (S) is above the safe line (X)"
+
+
+def lever(one: LeverReport, *, brief: bool = False) -> str:
+    """Say what a lever adds and by how much: `300 steps of warm-up (…) by 1.8× [1.2×, 2.7×]`."""
+    if brief:
+        return f"{one.title} by {short(one.factor, 2)}×"
+    size = f"{short(one.factor, 2)}× [{short(one.low, 2)}, {short(one.high, 2)}]"
+    price = f" at {one.loss:+.2f} nats" if abs(one.loss) >= _FELT else ""
+    return f"{one.title} {one.change} by {size}{price}"
+
+
+def levers(risk: RiskAssessment, *, most: int = 3, brief: bool = False) -> str:
+    """Say what would raise the edge, in one line; empty where nothing is known to."""
+    shown = [lever(one, brief=brief) for one in risk.levers[:most]]
+    if not shown:
+        return ""
+    first, *others = shown
+    head, _, size = first.rpartition(" by ")
+    return "; ".join([f"{head} would raise the edge by {size}", *others])
+
+
+def applied(risk: RiskAssessment | None) -> str:
+    """Say which levers the answer counts with; empty if none."""
+    names = [] if risk is None else risk.applied
+    return f"with {', '.join(names)} applied" if names else ""
 
 
 def cost(report: ScoreReport, risk: RiskAssessment) -> str:

@@ -9,30 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rksp.ground.errors import InputError
+from rksp.ground.text import words
 from rksp.spectra.spectrum import LayerSpectrum, Variant
 from rksp.spectra.status import Status
 
-QUANTITIES = (
-    "near_unit_mass",
-    "expansive_mass",
-    "contractive_mass",
-    "middle_mass",
-    "soft_near_unit_mass",
-    "spectral_radius",
-    "eigenvector_condition",
-    "nonnormality",
-    "largest_singular_value",
-    "max_growth",
-    "energy_gain",
-    "nonlinearity",
-    "nonlinearity_whitened",
-    "update_ratio",
-    "update_ratio_centered",
-    "noise_radius",
-    "held_out_residual",
-    "condition",
-    "discarded_energy",
-    "kreiss",
+QUANTITIES = words(
+    "near_unit_mass expansive_mass contractive_mass middle_mass soft_near_unit_mass "
+    "spectral_radius eigenvector_condition nonnormality largest_singular_value max_growth "
+    "energy_gain nonlinearity nonlinearity_whitened update_ratio update_ratio_centered "
+    "noise_radius held_out_residual condition discarded_energy kreiss"
 )
 MIN_COVERAGE = 0.5  # with a smaller share of trusted layers, the profile is indeterminate
 

@@ -23,6 +23,8 @@ from rksp.ground.text import short
 from rksp.recipe_files.said.table_text import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
+from rksp.report.own_runs.terminal import notes as own_notes
+from rksp.report.own_runs.terminal import table
 from rksp.report.score.change import change
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
@@ -51,6 +53,9 @@ def render(report: ScoreReport) -> Group:
     parts += [Text(), _measured(seed)]
     if report.recipe_origins:
         parts += [Text(), *_recipe(report, seed)]
+    if report.own_runs is not None:
+        parts += [Text(), Text("Your own runs", style="bold"), table(report.own_runs)]
+        parts += [Text(f"· {note}", style="dim") for note in own_notes(report.own_runs)]
     notes = words.notes(report, seed)
     if notes:
         parts += [Text(), *(Text(f"· {note}", style="dim") for note in notes)]
@@ -93,8 +98,8 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
         return Group(Text.assemble(title, f"  {because}{'; '.join(risk.reasons)}"))
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
-    lines += [Text(f"  {said}") for said in words.trained(seed)]
-    lines += [Text(f"  {said}") for said in (change(seed),) if said]
+    said = (words.learned(seed), *words.trained(seed), change(seed))
+    lines += [Text(f"  {one}") for one in said if one]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:
@@ -103,6 +108,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
                 lines.append(Text(f"  {c.meaning} {word} the edge by a factor of {factor:.2g}"))
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         lines.append(Text(f"  {sentence}", style="bold"))
+    lines += [Text(f"  {said}") for said in (words.applied(risk), words.levers(risk)) if said]
     if risk.curve:
         lines.append(Text(f"  {_curve(risk.curve)}", "dim"))
     return Group(*lines)
