@@ -89,8 +89,8 @@ def fit_edge_model(
     edge = _line(edge_fit, [c.name for c in columns if c.of_edge])
     best = _line(best_fit, [c.name for c in columns])
     horizon = lambda kind, chosen: Horizon(
-        edge=even_spread(edge_fit.spreads[kind]),
-        best=even_spread(best_fit.spreads[kind]),
+        edge=even_spread(float(edge_fit.spreads[kind])),
+        best=even_spread(float(best_fit.spreads[kind])),
         **_curves(chosen),
     )
     whole = [x for x in ladders if x.best is not None]
