@@ -261,6 +261,15 @@ def evaluate(
     typer.echo(fit_and_evaluate(ladders, deployed), nl=False)
 
 
+@app.command("eval-levers")
+def evaluate_levers(real: Annotated[list[Path] | None, _REAL] = None) -> None:
+    """Print the size of every lever, beside papers and public runs, as Markdown."""
+    from rksp.classifiers.levers.effects import load_lever_table
+    from rksp.lab.lever_evidence import lever_card, read_rows
+
+    typer.echo(lever_card(load_lever_table(), read_rows(real or [])), nl=False)
+
+
 _ROWS = typer.Argument(help="Files of public ladders, recipes and runs, one JSON object a line.")
 
 
