@@ -69,11 +69,12 @@ def test_the_finding_and_the_verdict_agree_around_the_printed_rates(steps):
         for share in (0.9, 0.93, 0.96, 0.99, 1.0, 1.01, 1.04, 1.07, 1.1):
             found = judged(bound * share)
             warned = [f for f in found.findings if f.code == "RKSP501"]
-            assert bool(warned) == (found.risk.verdict is Verdict.CAUTION), (bound, share)
+            is_open = found.risk.probability_failed_high >= found.risk.threshold
+            assert (found.risk.verdict is Verdict.CAUTION) == (is_open or bool(warned))
             assert all(" times" in f.message and " 0." not in f.message for f in warned)
         printed = float(short(bound, 2))
         if printed >= max(at.start_here, at.do_not_exceed):
-            assert judged(printed).risk.verdict is Verdict.OK
+            assert "RKSP501" not in {finding.code for finding in judged(printed).findings}
 
 
 def test_the_rate_not_to_exceed_as_shown_is_not_above_itself():
