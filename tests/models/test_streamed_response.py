@@ -14,6 +14,7 @@ from support.streams import FAMILIES, batch_for, halves
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
+from rksp.batch import task_loss
 from rksp.checks.facts import read_facts
 from rksp.features import extract
 from rksp.ground.errors import InputError, NotCovered
@@ -27,7 +28,6 @@ from rksp.models.streaming.gradients import Gradients, chunks
 from rksp.models.streaming.lanes import Lanes
 from rksp.models.streaming.opening import open_stream
 from rksp.models.streaming.tape import taping
-from rksp.objective import task_loss
 from rksp.optimizers import OPTIMIZERS, make_optimizer
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe

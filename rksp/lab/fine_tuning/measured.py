@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import Batch
+from rksp.batch import Batch, run_pass
 from rksp.ground.model import definite
 from rksp.lab.fine_tuning.model import OldAbility
 from rksp.lab.fine_tuning.spec import FineTuningSpec
 from rksp.measure.response import evaluating, first_direction, measure_response, moving
-from rksp.objective import run_pass
 from rksp.recipe import Recipe
 
 _EVIDENCE_SEED = 1_000_003  # separates these batches from the training batches
