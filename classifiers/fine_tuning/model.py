@@ -78,6 +78,11 @@ class FineTuningModel:
             ),
         )
 
+    def measured(self) -> list[dict[str, Any]]:
+        """Return what measuring adds, as the card has it; see `rksp.lab.fine_tuning.evidence`."""
+        found: Any = self.card.get("measured", [])
+        return list(found)
+
     def reveal(
         self,
         inputs: FineTuningInputs,

@@ -12,6 +12,7 @@ from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Expected
 from rksp.classifiers.levers.effects import LeverSize
+from rksp.ground.model import definite
 
 _EIGHTY = NormalDist().inv_cdf(0.9)  # standard deviations from the middle of an 80 % interval
 
@@ -34,7 +35,8 @@ class Shift:
     @classmethod
     def of(cls, levers: Sequence[str], sizes: Sequence[LeverSize]) -> Shift:
         """Return the shift of levers together, as if each acted by itself."""
-        spreads = [(size.high - size.low) / (2 * _EIGHTY) for size in sizes]
+        ends = [(size.low, size.high) for size in sizes]
+        spreads = [(definite(high) - definite(low)) / (2 * _EIGHTY) for low, high in ends]
         return cls(
             levers=tuple(levers),
             edge=sum(size.shift for size in sizes),

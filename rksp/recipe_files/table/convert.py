@@ -188,6 +188,34 @@ def share_of_run(name: str, share: float, *, most: int | None = None) -> Callabl
     return step
 
 
+# Switches and ways to begin that make a kind of adapters of LoRA, by the trainers' names.
+_KIND_SWITCHES = {
+    "dora": ("use_dora", "peft_use_dora", "model.use_dora"),
+    "rslora": ("use_rslora", "peft_use_rslora", "use_rslora_scaling"),
+    "pissa": ("pissa_init",),
+}
+_BEGINNINGS = ("init_lora_weights", "peft_init_lora_weights", "init_weights", "lora_init_weights")
+
+
+def kind_of_adapters(draft: Draft, plain: str) -> tuple[str, Found | None]:
+    """Return the kind of adapters, and where it is said; other kinds than LoRA stay as they are.
+
+    Args:
+        draft: The draft.
+        plain: The kind without a switch; a quantized base decides more than a switch.
+    """
+    if plain != "lora":
+        return plain, None
+    for kind, keys in _KIND_SWITCHES.items():
+        found = next((f for key in keys if (f := draft.true(key)) is not None), None)
+        if found is not None:
+            return kind, found
+    begun = next((f for key in _BEGINNINGS if (f := draft.get(key)) is not None), None)
+    if begun is not None and str(begun.value).lower().startswith("pissa"):
+        return "pissa", begun
+    return plain, None
+
+
 def lora(
     *on: str,
     rank: str,
@@ -211,7 +239,8 @@ def lora(
         found = next((f for key in on if (f := _holds(draft, key)) is not None), None)
         if found is None or draft.knows("peft"):
             return
-        draft.put("peft", kind, found)
+        named, switch = kind_of_adapters(draft, kind)
+        draft.put("peft", named, found if switch is None else switch)
         if default_rank is not None:
             draft.default("lora_rank", default_rank)
         number(draft, "lora_rank", rank.split())
