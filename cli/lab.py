@@ -264,7 +264,7 @@ def evaluate(
 
 
 @app.command("eval-levers")
-def evaluate_levers(real: Annotated[list[Path] | None, _REAL] = None) -> None:
+def evaluate_levers(real: Real = None) -> None:
     """Print the size of every lever, beside papers and public runs, as Markdown."""
     from rksp.classifiers.levers.effects import load_lever_table
     from rksp.lab.lever_evidence import lever_card, read_rows
