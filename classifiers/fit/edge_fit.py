@@ -37,7 +37,7 @@ from rksp.classifiers.fit.edge_spreads import (
 )
 from rksp.classifiers.fit.lapses import lapse_of
 from rksp.classifiers.kinds import Kinds
-from rksp.features import FEATURES
+from rksp.spectra.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab

@@ -19,12 +19,12 @@ from rksp.classifiers.edge_inputs import (
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
-from rksp.features import FEATURES, Features, Tier
 from rksp.ground.errors import NotCovered
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.spectra.features import FEATURES, Features, Tier
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))

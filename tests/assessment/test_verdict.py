@@ -14,13 +14,13 @@ from rksp.assessment.report import score_report
 from rksp.assessment.risk import assess
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import Verdict, verdict_at
-from rksp.features import extract
 from rksp.grid.store import Row
 from rksp.grid.table import records
 from rksp.ground.text import short
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import extract
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
 
