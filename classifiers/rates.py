@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -100,6 +100,14 @@ class RateMixture:
     def source(self, share: float) -> float:
         """Return the logarithm below which this share of the sources has its location."""
         return _solve(self, share, RateDistribution.source_below_log)
+
+    def moved(self, by: float, unsure: float) -> RateMixture:
+        """Return the mixture moved by some decades, which are known to this standard deviation."""
+        parts = tuple(
+            replace(p, location=p.location + by, between=math.hypot(p.between, unsure))
+            for p in self.parts
+        )
+        return replace(self, parts=parts)
 
     def mean(self, of: Callable[[RateDistribution], float]) -> float:
         """Return the weighted mean of a value of the parts."""

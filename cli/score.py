@@ -41,6 +41,7 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
+    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
 
@@ -60,6 +61,16 @@ Seeds = Annotated[
         help="Score this many seeds, starting at --seed, and report the spread.",
         metavar="SEEDS",
         rich_help_panel="Measurement",
+    ),
+]
+Apply = Annotated[
+    str | None,
+    typer.Option(
+        "--apply",
+        help="Answer as if these levers were pulled: qk_norm,warmup=500; "
+        "rksp explain levers lists them.",
+        metavar="LEVERS",
+        rich_help_panel="Recipe",
     ),
 ]
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
@@ -84,6 +95,7 @@ def score(
     devices: Devices = None,
     as_format: AsFormat = None,
     seeds: Seeds = 1,
+    apply: Apply = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
@@ -99,7 +111,13 @@ def score(
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
-            result = _scored(target, run, measure, model, risk, seeds=seeds, threshold=bar.bar)
+            source, run = _met(run, model, measure)
+            prior = _classifier(risk.classifier)
+            classifier, own_runs = learned_from(risk.runs, source, run.recipe, prior)
+            run, classifier = _with_levers(run, source, apply, classifier)
+            answer = {"risk": risk.risk, "classifier": classifier, "threshold": bar.bar}
+            result = _scored(target, run, source, measure, answer, seeds=seeds)
+            result = result.model_copy(update={"own_runs": own_runs}).finite()
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
@@ -129,25 +147,49 @@ def _told(report: Any, title: str, done: float, total: float, step: str) -> None
     report(f"{title}: {step}", done, total)
 
 
+def _met(
+    run: RequestedRun, model: ModelOptions, measure: MeasureOptions
+) -> tuple[ModelSource, RequestedRun]:
+    """Return the model, and the run with what its model shows of it."""
+    counts = measure.evidence != "config"
+    with collector_paused():
+        if counts:
+            quiet_transformers()
+        run, source = run.met(model.resolve(run.target, run.overrides, counts=counts))
+        return source, run
+
+
+def _with_levers(
+    run: RequestedRun, source: ModelSource, asked: str | None, classifier: EdgePredictor | None
+) -> tuple[RequestedRun, EdgePredictor | None]:
+    """Return the run and the model of the edge with the levers that were asked for."""
+    if asked is None:
+        return run, classifier
+    from rksp.assessment.applied import apply_levers
+    from rksp.models.declared import Declared
+
+    applied = apply_levers(
+        [one for one in map(str.strip, asked.split(",")) if one],
+        Declared(source.config, source.task),
+        run.recipe,
+        is_pretrained=source.holds_trained,
+        model=classifier,
+    )
+    return run.changed(applied.recipe, applied.said), applied.model
+
+
 def _scored(
     name: str,
     run: RequestedRun,
+    source: ModelSource,
     measure: MeasureOptions,
-    model: ModelOptions,
-    risk: RiskOptions,
+    answer: Mapping[str, Any],
     *,
     seeds: int,
-    threshold: float,
 ) -> ScoreReport:
     """Measure every seed, and report them together."""
-    classifier = _classifier(risk.classifier)
     with collector_paused():
         measure = with_threads(measure)
-        if measure.evidence != "config":
-            quiet_transformers()
-        source = model.resolve(run.target, run.overrides, counts=measure.evidence != "config")
-        source = run.started(source)
-    classifier, own_runs = learned_from(risk.runs, source, run.recipe, classifier)
     # Here and not above: --help does not need them.
     with collector_paused():
         from rksp.assessment.pipeline import evaluate
@@ -162,16 +204,13 @@ def _scored(
                 source,
                 run.recipe,
                 measure.model_copy(update={"seed": seed}),
-                threshold=threshold,
-                risk=risk.risk,
-                classifier=classifier,
+                **answer,
                 alternatives=run.alternatives,
                 progress=partial(_told, report, f"{one_line(name, 60)} seed {seed}"),
             )
             evaluations.append(evaluation)
     shown = "nothing" if probe is None else probe.description
-    made = score_report(source, run.recipe, evaluations, shown)
-    return made.model_copy(update={"own_runs": own_runs}).finite()
+    return score_report(source, run.recipe, evaluations, shown)
 
 
 def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:
@@ -240,7 +279,7 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> ScoreReport:
     )
 
 
-def _classifier(file: Path | None):
+def _classifier(file: Path | None) -> EdgeModel | None:
     """Return the classifier of a file; None stands for the shipped one."""
     from rksp.classifiers.edge_model import load_edge_model
 

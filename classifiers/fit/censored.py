@@ -1,4 +1,4 @@
-"""Linear regression on intervals: what is known of each value is that it lies between two."""
+"""Linear regression on values of which only an interval is known."""
 
 from __future__ import annotations
 

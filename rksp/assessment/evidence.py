@@ -89,5 +89,7 @@ def first_step(recipe: Recipe) -> Recipe:
     Recipes that agree here share one `ResponseProfile`. Its algebra is linear in the rate, and the
     schedule, the batch and the length of the run matter only later.
     """
-    names = ("optimizer", *optimizer_spec(recipe.optimizer).first_step)
+    names = ["optimizer", *optimizer_spec(recipe.optimizer).first_step]
+    if recipe.peft != "none":  # the update is one of the adapters
+        names += ["peft", "lora_rank", "lora_alpha", "lora_targets"]
     return Recipe(**{name: getattr(recipe, name) for name in names})

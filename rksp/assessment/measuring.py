@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+
+from torch import nn
 
 from rksp.assessment.evidence import Evidence
 from rksp.batch import Batch
@@ -17,9 +20,12 @@ from rksp.datasets.probe import Probe, make_probe
 from rksp.features import Tier
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.measure.response import ResponseProfile
+from rksp.measure.drift import DRIFT_RATE, measure_drift
+from rksp.measure.response import ResponseProfile, unmeasured
 from rksp.measure.streamed_response import respond
+from rksp.models.adapters import as_trained
 from rksp.models.given import given_probe
+from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.meter import Progress
@@ -29,6 +35,8 @@ from rksp.recipe import Recipe
 from rksp.spectra.model_profile import profile
 
 NOT_YOURS = "The trained weights were measured on other text than yours; --data FILE gives yours."
+_STREAMED_ADAPTERS = "adapters are built only on a model in memory"
+_OLD_SEQUENCES, _OLD_LENGTH = 4, 64  # of the text on which the drift is read
 _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
 
 
@@ -97,14 +105,38 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
 def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> ResponseProfile:
     """Measure the response to a first update, on two disjoint parts of the probe.
 
+    The update is one of what the recipe trains: of its adapters, put on a copy of the model, or of
+    the weights. Of trained weights in memory the drift is measured too.
+
     Args:
         evidence: What is known of the initialization; the time is added to it.
         step: From `rksp.assessment.evidence.first_step`.
         progress: See `Progress`.
     """
     same, fresh = _halves(definite(evidence.probe).batch)
+    model, source = definite(evidence.model), evidence.source
     with _timed(evidence.seconds, "response", progress):
-        return respond(definite(evidence.model), evidence.stream, same, fresh, step, progress)
+        if step.peft != "none" and adapters_of(model) is None:
+            if evidence.stream is not None:
+                return unmeasured(_STREAMED_ADAPTERS, 0.0)
+            try:
+                model = as_trained(
+                    copy.deepcopy(model), step, source.task, seed=evidence.options.seed
+                )
+            except InputError as error:
+                return unmeasured(f"{str(error).rstrip('.')}", 0.0)
+        found = respond(model, evidence.stream, same, fresh, step, progress)
+        if found.reason is None and evidence.is_trained and evidence.stream is None:
+            found = replace(found, drift=_drift(model, source, same, step))
+        return found
+
+
+def _drift(model: nn.Module, source: ModelSource, same: Batch, step: Recipe) -> float | None:
+    """Return the drift of a language model on the bundled text; None of any other."""
+    if source.batch is not None or source.task not in ("causal-lm", "masked-lm", "seq2seq"):
+        return None
+    old = make_probe(source, num_sequences=_OLD_SEQUENCES, sequence_length=_OLD_LENGTH, seed=1)
+    return measure_drift(model, same, step, old.batch, [DRIFT_RATE])[0]
 
 
 def _probe(source: ModelSource, options: MeasureOptions) -> Probe:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
 from rksp.assessment.gathering import gather, response_of
+from rksp.assessment.levers import with_levers
 from rksp.assessment.model_choice import choose_model, shown_beside
 from rksp.assessment.risk import assess, certain_failure, declared_inputs, untold
 from rksp.checks.coverage import uncovered, untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
+from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.finding import Finding
@@ -177,7 +179,7 @@ def _assess(
     if seen is None:
         features, broken = extract(), None
     else:
-        from rksp.assessment.measured import doubts_of, measured_inputs, not_finite
+        from rksp.assessment.measured import doubts_of, not_finite
 
         features = extract(seen.forward, seen.spectra, response)
         broken = not_finite(seen, response)
@@ -197,14 +199,10 @@ def _assess(
             **bars,
             doubts=_tuning_doubts(evidence, recipe),
         )
-    if seen is None:
-        inputs = declared_inputs(evidence.declared, recipe)
-        doubts = tuple(uncovered(recipe))
-    else:
-        inputs = measured_inputs(evidence, recipe)
-        doubts = doubts_of(seen, response, recipe)
+    inputs = inputs_of(evidence, recipe)
+    doubts = tuple(uncovered(recipe)) if seen is None else doubts_of(seen, response, recipe)
     model = classifier or load_edge_model()
-    return assess(
+    found = assess(
         features,
         inputs,
         model,
@@ -213,6 +211,19 @@ def _assess(
         doubts=doubts,
         with_curve=with_curve,
     )
+    if not with_curve:
+        return found
+    predict = lambda changed: model.predict(inputs_of(evidence, changed), features.values)
+    return with_levers(found, evidence.declared, recipe, model, predict)
+
+
+def inputs_of(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
+    """Return the inputs of the edge model for a recipe: as measured, or else as declared."""
+    if evidence.profile is None:
+        return declared_inputs(evidence.declared, recipe)
+    from rksp.assessment.measured import measured_inputs
+
+    return measured_inputs(evidence, recipe)
 
 
 def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:

@@ -130,7 +130,8 @@ def assess(
         failed = estimate.failed(learning_rate)
         low, high = estimate.interval(learning_rate)
         excess = estimate.expected_excess(learning_rate)
-        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+        shown = rounded(start), rounded(ceiling)  # as the checks and grids see them
+        verdict = verdict_at(threshold, failed, high, learning_rate, *shown)
     return RiskAssessment(
         verdict=verdict,
         reasons=[],
@@ -239,7 +240,9 @@ def untold(
 def _without_rates(**known: object) -> RiskAssessment:
     """Return an answer of which only these fields are known."""
     unknown = dict.fromkeys(RiskAssessment.model_fields)
-    unknown |= {"reasons": [], "curve": [], "contributions": [], "outside": {}}
+    empty = ("reasons", "curve", "contributions", "measuring_adds", "levers", "applied")
+    lists: dict[str, object] = {name: [] for name in empty}
+    unknown |= {**lists, "outside": {}}
     return RiskAssessment(**unknown | known)
 
 

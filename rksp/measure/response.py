@@ -57,6 +57,7 @@ class ResponseProfile:
         points: Every evaluation, sorted by rate.
         forward_passes: Cost in forward passes over both batches together (a backward counts two).
         reason: Why nothing could be measured, or None.
+        drift: As `rksp.measure.drift` has it, at `DRIFT_RATE`; None if no weights were trained.
     """
 
     loss: float | None
@@ -71,6 +72,7 @@ class ResponseProfile:
     points: tuple[ResponsePoint, ...]
     forward_passes: float
     reason: str | None = None
+    drift: float | None = None
 
 
 def measure_response(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +49,7 @@ class ModelSource:
         batch: The model's own batch with its loss; None probes it with text or images.
         loader: Gives the model's own batches; `batch` is its first.
         again: Makes a factory's source at another seed.
+        shown: Fields of the recipe that a model in memory and its batch show.
     """
 
     target: str
@@ -72,6 +73,7 @@ class ModelSource:
     batch: Batch | None = field(default=None, repr=False)
     loader: Iterable[Any] | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def holds_trained(self) -> bool:

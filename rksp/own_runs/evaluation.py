@@ -195,8 +195,8 @@ def _with_lone_runs(case: _Case) -> InformedModel:
         at = round((number + 0.5) / _LONE_RUNS * (len(whole.log_rates) - 1))
         has_diverged = not math.isfinite(whole.losses[at])
         failed = 1.0 if has_diverged else 0.0 if not whole.failed[at] else math.nan
-        lone = {"log_rates": whole.log_rates[at : at + 1], "losses": whole.losses[at : at + 1]}
-        seen.append(replace(whole, failed=np.array([failed]), **lone))
+        rates, losses = whole.log_rates[at : at + 1], whole.losses[at : at + 1]
+        seen.append(replace(whole, failed=np.array([failed]), log_rates=rates, losses=losses))
     return InformedModel(prior=case[1], family=case[0], seen=seen)
 
 

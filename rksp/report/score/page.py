@@ -135,6 +135,18 @@ def _rates(report: ScoreReport, risk: RiskAssessment | None) -> Iterator[Line]:
     yield _line(*(_scale(report, risk, length) for length in _SCALES))
     if crossed := words.crossed(risk):
         yield _line(Text(f"  {crossed}", style="dim"))
+    if said := words.applied(risk):
+        yield _line(Text(f"  {said}", style="dim"))
+    yield from _levers(report, risk)
+
+
+def _levers(report: ScoreReport, risk: RiskAssessment) -> Iterator[Line]:
+    """Yield what would raise the edge; nothing where the recipe's rate is well below it."""
+    if not risk.levers or (report.verdict == "ok" and report.recipe.learning_rate is not None):
+        return
+    forms = [words.levers(risk)]
+    forms += [words.levers(risk, most=most, brief=True) for most in (3, 2, 1)]
+    yield _line(*(f"  {form}" for form in dict.fromkeys(forms)))
 
 
 def _scale(report: ScoreReport, risk: RiskAssessment, length: int) -> Text:

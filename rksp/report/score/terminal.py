@@ -49,7 +49,8 @@ def render(report: ScoreReport) -> Group:
         parts.append(_changes(report.baseline))
     if seed.spectra.layers:
         parts += [Text(), _spectra(seed)]
-    parts += [Text(), _measured(seed)]
+    if measured(seed):
+        parts += [Text(), _measured(seed)]
     if report.recipe_origins:
         parts += [Text(), *_recipe(report, seed)]
     if report.own_runs is not None:
@@ -98,6 +99,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
     lines += [Text(f"  {said}") for said in (words.learned(seed), *words.trained(seed)) if said]
+    lines += [Text(f"  {said}", "dim") for said in risk.measuring_adds]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:
@@ -106,6 +108,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
                 lines.append(Text(f"  {c.meaning} {word} the edge by a factor of {factor:.2g}"))
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         lines.append(Text(f"  {sentence}", style="bold"))
+    lines += [Text(f"  {said}") for said in (words.applied(risk), words.levers(risk)) if said]
     if risk.curve:
         lines.append(Text(f"  {_curve(risk.curve)}", "dim"))
     return Group(*lines)
