@@ -106,7 +106,7 @@ def assess(
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
-        with_curve: Compute the risk at every rate, which is most of the work.
+        with_curve: Compute the risk at every rate, which is most of the work, and what moves it.
 
     Returns:
         The answer.
@@ -153,7 +153,7 @@ def assess(
             for rate in (RATES if with_curve else ())
             for left, right in (estimate.interval(rate),)
         ],
-        contributions=_contributions(estimate) if learning_rate is not None else [],
+        contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
         outside=dict(estimate.outside),
         counterfactual=_advice(estimate, learning_rate, start, threshold),
         classifier_data=str(model.card["digest"]),
