@@ -219,6 +219,12 @@ def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
         torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
 
 
+def is_first_rank() -> bool:
+    """Tell whether this is the first of all processes, or the only one."""
+    group = torch.distributed
+    return not (group.is_available() and group.is_initialized()) or group.get_rank() == 0
+
+
 def mean_over_ranks(value: float) -> float:
     """Return the mean over all processes, so that every rank takes the same decisions."""
     group = torch.distributed
