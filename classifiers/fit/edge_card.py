@@ -9,7 +9,6 @@ import numpy as np
 
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.fit.edge_fit import FULL
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.edge_learners import learner_guesses
 from rksp.classifiers.fit.edge_left_out import (
