@@ -13,23 +13,24 @@ from typing import Any
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
+from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
-from rksp.confirm.arms import Arm, default_arms
+from rksp.confirm.arms import Arm, default_arms, parse_arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
+from rksp.confirm.recorded import record_trial
 from rksp.confirm.trial import HeldOut, in_precision, sum_up, train_arm
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
-from rksp.objective import mean_loss
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
@@ -81,6 +82,7 @@ def confirm(
     device: str = "cpu",
     folder: Path | None = None,
     past_runs: Sequence[Path] = (),
+    record: Path | None = None,
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -88,7 +90,7 @@ def confirm(
     Args:
         source: The model that would be trained.
         recipe: How it would be trained; it needs a learning rate.
-        arms: The arms, the baseline first; default the baseline and `default_arms`.
+        arms: The arms, the baseline first; default `default_arms`.
         steps: The length of every run; see `shortened`.
         seeds: Seeds of initialization, data order, dropout and faults.
         faults: Lines for the registry of faults.
@@ -102,6 +104,8 @@ def confirm(
             critical alarm, a checkpoint from before it. The same call with the same folder reuses
             the finished runs and trains the rest.
         past_runs: Files and folders of past runs that the prediction learns from.
+        record: A file of runs to append every run to that differs from the recipe in the rate
+            alone, for `past_runs` of a later call.
         progress: Called with the progress.
 
     Raises:
@@ -112,6 +116,10 @@ def confirm(
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
+    if record is not None and (source.holds_trained or recipe.starts_trained or faults):
+        raise InputError(
+            "A record holds runs from random weights without a planted fault; leave out --record."
+        )
     data = None if options.data is None else read_own_rows(options.data)
     if data is not None:
         if text is not None or source.batch is not None:
@@ -134,6 +142,7 @@ def confirm(
         text=text,
         data=data,
         device=device,
+        record=record,
         progress=progress,
     )
     settings = runs.settings()
@@ -148,7 +157,9 @@ def confirm(
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
-            runs = replace(runs, arms=default_arms(recipe.learning_rate, prediction.start_here))
+            lever = _first_lever(source, trained, prediction)
+            usual = default_arms(recipe.learning_rate, prediction.start_here, lever)
+            runs = replace(runs, arms=usual)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
@@ -168,6 +179,7 @@ class _Runs:
     text: Path | None
     data: OwnRows | None
     device: str
+    record: Path | None
     progress: ConfirmProgress
 
     @property
@@ -206,7 +218,7 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(
+            evaluation = evaluate(
                 self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
             )
             evaluations.append(evaluation)
@@ -242,6 +254,8 @@ class _Runs:
                 )
             )
             finished.keep_trial(trials[-1])
+            if self.record is not None:
+                record_trial(self.record, self.source, self.recipe, arm, trials[-1])
             after = done + self.recipe.max_steps
             self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
         return trials
@@ -396,6 +410,19 @@ def _model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
     """
     model = as_trained(source.build(seed), recipe, source.task, seed=seed)
     return in_precision(model, recipe).train()
+
+
+def _first_lever(source: ModelSource, recipe: Recipe, prediction: PredictionReport) -> str:
+    """Return the arm of the largest lever that this model can be trained with; empty for none."""
+    for lever in prediction.levers:
+        if not lever.arm:
+            continue
+        try:
+            _rehearse(source, recipe, [parse_arm(lever.arm)], ())
+        except NotCovered:
+            continue
+        return lever.arm
+    return ""
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

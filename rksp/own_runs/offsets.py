@@ -53,7 +53,7 @@ class Tree:
         self, seen: Sequence[tuple[Path, np.ndarray]], path: Path, spreads: Spreads
     ) -> None:
         self._path, self._spreads = path, spreads
-        ladders: dict[Path, np.ndarray] = {}
+        ladders: dict[tuple[str, ...], np.ndarray] = {}
         for place, likelihood in seen:
             ladders[place] = ladders.get(place, 1.0) * likelihood
         self._own = ladders.pop(path, None)

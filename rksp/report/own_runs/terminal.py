@@ -69,11 +69,11 @@ def table(history: HistoryReport) -> Table:
 def notes(history: HistoryReport) -> Iterator[str]:
     """Yield what each ladder shows, what contradicts what, and what was left out."""
     for number, ladder in enumerate(history.ladders, start=1):
-        said = [_edge(ladder)] if _is_ladder(ladder) and ladder.likely_edge is not None else []
-        said += [f"not used, {ladder.unused}"] if ladder.unused else []
-        said += [ladder.surprise] if ladder.surprise else []
-        if said and (_is_ladder(ladder) or ladder.surprise):
-            yield f"ladder {number} ({one_line(ladder.name, 100)}): {'; '.join(said)}"
+        found = [_edge(ladder)] if _is_ladder(ladder) and ladder.likely_edge is not None else []
+        found += [f"not used, {ladder.unused}"] if ladder.unused else []
+        found += [ladder.surprise] if ladder.surprise else []
+        if found and (_is_ladder(ladder) or ladder.surprise):
+            yield f"ladder {number} ({one_line(ladder.name, 100)}): {'; '.join(found)}"
     hidden = sum(len(ladder.runs) for ladder in history.ladders) - _MOST_ROWS
     if hidden > 0:
         yield f"{hidden:,} more runs: --format json lists all"
@@ -81,8 +81,8 @@ def notes(history: HistoryReport) -> Iterator[str]:
     if assumed:
         yield f"not said by every run, so taken from the recipe in question: {', '.join(assumed)}"
     if history.ignored:
-        names = one_line(", ".join(history.ignored), 300)
-        yield f"ignored columns (neither recipe nor settings of the model): {names}"
+        columns = one_line(", ".join(history.ignored), 300)
+        yield f"ignored columns (neither recipe nor settings of the model): {columns}"
     for reason, names in _reasons(history).items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         yield one_line(f"left out, {reason}: {', '.join(names[:_MOST_NAMED])}{more}", 400)
