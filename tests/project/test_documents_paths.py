@@ -17,7 +17,7 @@ _TOP = rf"(?:{'|'.join(_HOMES)}|benchmarks|tests|\.ci|\.github)"
 _PATH = re.compile(rf"(?<![\w/.:-]){_TOP}/[\w./-]*\w(?![\w*{{])")
 _MODULE = re.compile(r"(?<![\w./])rksp(?:\.\w+)+")
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
-# Files and columns that users name themselves, outputs of a job; and what a document says how to add.
+# Files and columns that users name themselves, and outputs of a job.
 _OTHERS = ("rksp.toml", "rksp.width", "rksp.html", "rksp.xml", "rksp.outputs.sarif")
 _PLACEHOLDER = re.compile(r"NAME|TOPIC")
 
