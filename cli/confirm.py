@@ -44,9 +44,10 @@ class TrialOptions(Finite):
         Flag(
             "--arm",
             (
-                "baseline, rate=0.3 (a factor on the learning rate), or an intervention (kss, "
-                "clip=0.5, kss:weight=1+clip=1); repeatable. The default is baseline and the "
-                "predicted learning rate to start with, or rate=0.3 where there is none below."
+                "baseline, rate=0.3 (a factor on the learning rate), a lever (warmup=60), or an "
+                "intervention (qk_norm, clip=0.5, zclip+clip=1); repeatable. The default is "
+                "baseline, the predicted learning rate to start with (rate=0.3 where there is none "
+                "below), and the first lever of rksp score, if it has one."
             ),
             unit="arm",
         ),
@@ -61,7 +62,11 @@ class TrialOptions(Finite):
     ] = Field(default=3, ge=1)
     faults: Annotated[
         list[str],
-        Flag("--fault", "Plant a defect on purpose (bitflip:step=50); repeatable.", unit="fault"),
+        Flag(
+            "--fault",
+            "Plant a defect on purpose (bitflip:step=50,bit=30); repeatable.",
+            unit="fault",
+        ),
     ] = []
     monitors: Annotated[
         list[str],

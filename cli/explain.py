@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from rksp.cli.explain_lever import lever_rows
 from rksp.cli.reproduce import SHIPPED as EXPERIMENTS
 from rksp.ground.errors import InputError, nearest
 from rksp.recipe_files.said.table_text import shown
@@ -21,7 +22,7 @@ def explain(
         str,
         typer.Argument(
             help="Any word that rksp prints: a check (RKSP101, initial-loss), a column, a verdict, "
-            "a field of the recipe, a monitor, an arm or a fault."
+            "a field of the recipe, a lever, a monitor, an arm or a fault."
         ),
     ],
 ) -> int:
@@ -50,10 +51,11 @@ def explained(word: str) -> tuple[str, Rows]:
     """
     from rksp.checks.registry import find_check
 
-    for look_up in (_check, _status, _glossary, _option, _experiment, _monitor, _part):
+    for look_up in (_check, _status, _glossary, _option, _monitor, _part, _experiment, _lever):
         found = look_up(word)
         if found is not None:
-            return found
+            title, rows = found
+            return title, [*rows, *lever_rows(word)]
     if word.upper().startswith("RKSP"):
         find_check(word)  # says which codes are near
     hint = nearest(word, _known()) or "; rksp checks lists the checks."
@@ -122,7 +124,9 @@ def _experiment(word: str) -> tuple[str, Rows] | None:
     name = word.strip().lower()
     if name not in EXPERIMENTS:
         return None
-    return f"{name}, an experiment of rksp reproduce", [("Shows", EXPERIMENTS[name])]
+    title, rows = _part(word) or (name, [])
+    found = [("Shows", EXPERIMENTS[name]), ("See", f"rksp reproduce {name} --stored")]
+    return f"{title}, an experiment of rksp reproduce", [*found, *rows]
 
 
 def _monitor(word: str) -> tuple[str, Rows] | None:
@@ -153,8 +157,16 @@ def _part(word: str) -> tuple[str, Rows] | None:
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
             if wanted == name.replace("-", "_"):
-                return f"{name}, {noun}", [("Does", _summary(kind)), *_arguments(kind)]
+                tried = EXPERIMENTS.get(wanted)
+                more = f"rksp reproduce {wanted} --stored: {tried}" if tried else ""
+                rows = [("Does", _summary(kind)), *_arguments(kind), ("Tried", more)]
+                return f"{name}, {noun}", rows
     return None
+
+
+def _lever(word: str) -> tuple[str, Rows] | None:
+    rows = lever_rows(word)
+    return (f"{word.strip()}, a lever (rksp score --apply)", []) if rows else None
 
 
 def _arguments(kind: type) -> Iterator[tuple[str, str]]:
@@ -173,6 +185,7 @@ def _summary(kind: type) -> str:
 
 def _known() -> Iterator[str]:
     from rksp.checks.registry import CHECKS
+    from rksp.classifiers.levers.catalogue import LEVERS
     from rksp.ground.flags import flags_of
     from rksp.recipe import Recipe
     from rksp.report.glossary import words
@@ -188,4 +201,5 @@ def _known() -> Iterator[str]:
     yield from EXPERIMENTS
     yield from MONITORS
     yield from INTERVENTIONS
+    yield from (lever.name for lever in LEVERS)
     yield from FAULTS

@@ -134,7 +134,7 @@ class _Coder:
         """Encode a text, or two; `is_whole` adds the tokens that begin and end an example."""
         if self.tokenizer is None:
             joined = text if pair is None else f"{text}\n{pair}"
-            return self._bytes[list(joined.encode())].tolist()  # type: ignore[index]
+            return self._bytes[list(joined.encode())].tolist()  # type: ignore[index]  # bytes there
         found = self.tokenizer(text, pair, add_special_tokens=is_whole)["input_ids"]
         if found and max(found) >= self.vocabulary:
             raise InputError(
@@ -147,7 +147,7 @@ class _Coder:
         """Encode a conversation through the checkpoint's template."""
         try:
             said = [_message(one) for one in messages]
-            text = self.tokenizer.apply_chat_template(said, tokenize=False)  # type: ignore[union-attr]
+            text = self.tokenizer.apply_chat_template(said, tokenize=False)  # type: ignore[union-attr]  # a chat
         except Exception as error:  # a template may raise anything
             raise InputError(
                 f"The chat template of {self.target} refuses a conversation ({error!s:.200})."

@@ -14,7 +14,7 @@ from torch import nn
 
 from rksp.assessment.pipeline import evaluate
 from rksp.classifiers.edge_model import EdgePredictor
-from rksp.confirm.arms import Arm, default_arms
+from rksp.confirm.arms import Arm, default_arms, parse_arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
@@ -25,7 +25,7 @@ from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
@@ -90,7 +90,7 @@ def confirm(
     Args:
         source: The model that would be trained.
         recipe: How it would be trained; it needs a learning rate.
-        arms: The arms, the baseline first; default the baseline and `default_arms`.
+        arms: The arms, the baseline first; default `default_arms`.
         steps: The length of every run; see `shortened`.
         seeds: Seeds of initialization, data order, dropout and faults.
         faults: Lines for the registry of faults.
@@ -157,7 +157,9 @@ def confirm(
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
-            runs = replace(runs, arms=default_arms(recipe.learning_rate, prediction.start_here))
+            lever = _first_lever(source, trained, prediction)
+            usual = default_arms(recipe.learning_rate, prediction.start_here, lever)
+            runs = replace(runs, arms=usual)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
@@ -216,7 +218,7 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(
+            evaluation = evaluate(
                 self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
             )
             evaluations.append(evaluation)
@@ -408,6 +410,19 @@ def _model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
     """
     model = as_trained(source.build(seed), recipe, source.task, seed=seed)
     return in_precision(model, recipe).train()
+
+
+def _first_lever(source: ModelSource, recipe: Recipe, prediction: PredictionReport) -> str:
+    """Return the arm of the largest lever that this model can be trained with; empty for none."""
+    for lever in prediction.levers:
+        if not lever.arm:
+            continue
+        try:
+            _rehearse(source, recipe, [parse_arm(lever.arm)], ())
+        except NotCovered:
+            continue
+        return lever.arm
+    return ""
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

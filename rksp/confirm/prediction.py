@@ -41,6 +41,7 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
         start_here=_least([risk.start_here for risk in told]),
         do_not_exceed=_least([risk.do_not_exceed for risk in told]),
         threshold=threshold,
+        levers=told[0].levers,
     )
 
 

@@ -16,7 +16,6 @@ from rksp.confirm.arms import Arm
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.confirm.profiles import profile_curves
 from rksp.documents.confirm import TrialReport
-from rksp.ground.model import definite
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
@@ -60,12 +59,12 @@ def train_arm(
     Raises:
         InputError: A line cannot be used, or it finds nothing in this model.
     """
-    rated = recipe.model_copy(update={"learning_rate": definite(recipe.learning_rate) * arm.rate})
+    recipe = arm.recipe(recipe)
     watch = Watch(make_monitors(monitors) if monitors else [], alarm_rules(recipe), sinks)
     return run(
         model.train(),
         batches,
-        rated,
+        recipe,
         watch=watch,
         interventions=arm.make(),
         faults=[make_fault(line) for line in faults],

@@ -7,11 +7,15 @@ from typing import Literal
 from pydantic import Field
 
 from rksp.documents.base import Document, Part, TargetReport
+from rksp.documents.score import LeverReport
 from rksp.recipe import Recipe
 
 
 class PredictionReport(Part):
-    """What `rksp score` says of the recipe that is trained, before it is; means over the seeds."""
+    """What `rksp score` says of the recipe that is trained, before it is; means over the seeds.
+
+    `levers` are those of the first seed.
+    """
 
     probability_failed: float | None
     low: float | None
@@ -21,6 +25,7 @@ class PredictionReport(Part):
     start_here: float | None
     do_not_exceed: float | None
     threshold: float
+    levers: list[LeverReport] = Field(default_factory=list)
 
 
 class MonitorReport(Part):

@@ -83,6 +83,7 @@ def module_source(
         notes = (*notes, _TRAINED)
     if (share := trained_share(model)) < 1:
         notes = (*notes, f"{share:.2g} of the parameters are trained; the others are frozen.")
+    shown = _shown_by(model)
     if any(p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()):
         model = copy.deepcopy(model).float()
         notes = (*notes, "A copy of the model in float32 was measured.")
@@ -106,6 +107,7 @@ def module_source(
         construct=lambda: copy.deepcopy(model),
         model=model,
         batch=own,
+        shown=shown if own is None else shown | _sizes_of(own),
         loader=batch if isinstance(batch, DataLoader) else None,
     )
 
@@ -220,14 +222,17 @@ def _runs(model: nn.Module, batch: Batch) -> bool:
     return True
 
 
-def shown_fields(model: nn.Module, batch: Batch | None) -> dict[str, Any]:
-    """Return the fields of the recipe that a module and its batch show, by name."""
-    shown: dict[str, Any] = {"precision": precision_of(model), "peft": adapters_of(model)}
-    if batch is not None:
-        shown["batch_size"] = batch.count
-        tokens = tokens_of(batch.inputs)
-        shown["sequence_length"] = None if tokens is None else max(2, tokens.shape[1])
+def _shown_by(model: nn.Module) -> dict[str, Any]:
+    """Return the fields of the recipe that a module shows, by name."""
+    shown = {"precision": precision_of(model), "peft": adapters_of(model)}
     return {name: value for name, value in shown.items() if value is not None}
+
+
+def _sizes_of(batch: Batch) -> dict[str, Any]:
+    """Return the fields of the recipe that a batch shows, by name."""
+    tokens = tokens_of(batch.inputs)
+    length = {} if tokens is None else {"sequence_length": max(2, tokens.shape[1])}
+    return {"batch_size": batch.count} | length
 
 
 def given_probe(batch: Batch) -> Probe:

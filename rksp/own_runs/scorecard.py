@@ -109,7 +109,9 @@ def _ladder_report(
     seen = ladder.observed
     say = None if seen is None else model.predict(seen.inputs)
     edge = (None, None) if seen is None else _edge_of(seen)
-    is_known = seen is not None and say is not None and _has_edge(seen)
+    error, is_inside = None, None
+    if seen is not None and say is not None and _has_edge(seen):
+        error, is_inside = _edge_error(seen, say), _is_inside(seen, say)
     assumed = [
         name
         for name in Recipe.model_fields
@@ -134,8 +136,8 @@ def _ladder_report(
         best_rate=None if seen is None else _best_rate(seen),
         likely_edge=None if say is None else say.likely_edge,
         best_said=None if say is None else 10**say.log_best,
-        edge_error=_edge_error(seen, say) if is_known else None,  # type: ignore[arg-type]
-        is_inside=_is_inside(seen, say) if is_known else None,  # type: ignore[arg-type]
+        edge_error=error,
+        is_inside=is_inside,
         unused=ladder.unused,
         surprise="" if seen is None or say is None else _surprise(seen, say, others),
     )

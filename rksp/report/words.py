@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
+from rksp.assessment.evidence import NOTHING_RAN
+from rksp.classifiers.edge_inputs import MEANINGS
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
     ADAPTERS_BESIDE,
     BYTES_FOLDED,
     BYTES_SPREAD,
+    LeverReport,
     RiskAssessment,
     ScoreReport,
     SeedReport,
@@ -31,8 +33,8 @@ TITLES = {
     "not assessed": "NOT ASSESSED",
 }
 
-_MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
+_FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 
@@ -57,6 +59,8 @@ def blocks(report: ScoreReport) -> str:
 
 def stream(report: ScoreReport) -> str:
     """Describe the residual stream: `blocks transformer.h (12), width 768`."""
+    if report.seeds[0].spectra.reason == NOTHING_RAN:
+        return "only the configuration was read"
     if not report.target.blocks:
         return "the model has no residual stream of constant width"
     return f"blocks {blocks(report)}, width {report.target.width}"
@@ -169,6 +173,31 @@ def crossed(risk: RiskAssessment) -> str:
     if risk.start_here <= risk.do_not_exceed:
         return ""
     return "in a run this short the best bet (S) is above the safe line (X)"
+
+
+def lever(one: LeverReport, *, brief: bool = False) -> str:
+    """Say what a lever adds and by how much: `300 steps of warm-up (…) by 1.8× [1.2×, 2.7×]`."""
+    if brief:
+        return f"{one.title} by {short(one.factor, 2)}×"
+    size = f"{short(one.factor, 2)}× [{short(one.low, 2)}, {short(one.high, 2)}]"
+    price = f" at {one.loss:+.2f} nats" if abs(one.loss) >= _FELT else ""
+    return f"{one.title} {one.change} by {size}{price}"
+
+
+def levers(risk: RiskAssessment, *, most: int = 3, brief: bool = False) -> str:
+    """Say what would raise the edge, in one line; empty where nothing is known to."""
+    shown = [lever(one, brief=brief) for one in risk.levers[:most]]
+    if not shown:
+        return ""
+    first, *others = shown
+    head, _, size = first.rpartition(" by ")
+    return "; ".join([f"{head} would raise the edge by {size}", *others])
+
+
+def applied(risk: RiskAssessment | None) -> str:
+    """Say which levers the answer counts with; empty if none."""
+    names = [] if risk is None else risk.applied
+    return f"with {', '.join(names)} applied" if names else ""
 
 
 def cost(report: ScoreReport, risk: RiskAssessment) -> str:
@@ -304,7 +333,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     if seed.risk is not None and seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
         listed = [
-            f"{_MEANINGS.get(n, n)} by a factor of {10**over:.2g}"
+            f"{MEANINGS.get(n, n)} by a factor of {10**over:.2g}"
             for n, over in worst
             if over >= 0.05
         ]

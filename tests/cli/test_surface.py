@@ -45,7 +45,7 @@ OPTIONS = {
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
-    + "--task --arm --bar --device --evidence --exit-zero --fault --format --keep --monitor "
+    + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
     "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
@@ -59,8 +59,9 @@ OPTIONS = {
     "lab": "",
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
-    "lab eval-fine-tuning": "--tried",
-    "lab fit-fine-tuning": "--output",
+    "lab eval-fine-tuning": "--lab --tried",
+    "lab fit-fine-tuning": "--lab --output",
+    "lab fit-levers": "--output",
     "lab fit": "--collection --measurements --output --real",
     "lab levers": "--plan",
     "lab measure": "--known --output --pack --workers",
@@ -75,8 +76,9 @@ OPTIONS = {
     "score": RECIPE
     + MEASURE
     + MODEL
-    + "--task --help-all --baseline --classifier --exit-zero --fail-on --format --ignore --level "
-    "--output --recipe --risk --runs --seed --seeds --select --set --verbose",
+    + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
+    "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
+    "--verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
     "--trust-remote-code",

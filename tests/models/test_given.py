@@ -16,6 +16,7 @@ from support.given_models import (
     Recurrent,
     SmallViT,
     gpt,
+    half_gpt,
     hugging_face,
     images,
     tokens,
@@ -33,6 +34,7 @@ from rksp.models.given_loss import split_batch
 from rksp.models.resolve import resolve
 
 FAST = {"states": 128}
+FORWARD = FAST | {"evidence": "forward"}
 OWN = {"gpt": (HandGPT, tokens), "vit": (SmallViT, images), "lstm": (Recurrent, tokens)}
 
 
@@ -85,13 +87,41 @@ def test_python_and_command_line_agree(capsys, monkeypatch):
     monkeypatch.chdir(SUPPORT)
     torch.manual_seed(0)
     model, batch = gpt()
-    size, length = batch.shape
-    shape = ["--batch-size", str(size), "--sequence-length", str(length)]
-    left_with(["score", "given_models:gpt", "--lr", "1e-3", *shape, "--format", "json"])
-    told = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
+    left_with(["score", "given_models:gpt", "--lr", "1e-3", "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    told = report["seeds"][0]["risk"]
     found = rksp.score(model, batch, lr=1e-3)
     assert found.probability_failed == pytest.approx(told["probability_failed"], rel=1e-6)
     assert found.start_here == pytest.approx(told["start_here"], rel=1e-6)
+    sizes = {"batch_size": batch.shape[0], "sequence_length": batch.shape[1]}
+    assert {name: report["recipe"][name] for name in sizes} == sizes
+    assert "a batch of" not in report["assumed"] and "sequences of" not in report["assumed"]
+
+
+def test_the_traceback_of_a_factory_is_there_for_the_asking(capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    for asked, is_shown in (("", False), ("1", True)):
+        monkeypatch.setenv("RKSP_TRACEBACK", asked)
+        assert left_with(["score", "given_models:raises"]) == 2
+        said = capsys.readouterr().err
+        assert ("Traceback (most recent call last)" in said) is is_shown
+        assert said.splitlines()[-1].startswith("rksp: given_models:raises failed (LookupError")
+
+
+def test_a_factory_is_heard_as_its_module_is(capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    asked = "score given_models:half_gpt --lr 1e-3 --snapshots 128 --evidence forward --format json"
+    assert left_with(asked.split()) == 1  # parameters in fp16
+    report = json.loads(capsys.readouterr().out)
+    model, batch = half_gpt()
+    named = rksp.score("given_models:half_gpt", lr=1e-3, **FORWARD)
+    for found in (rksp.score(model, batch, lr=1e-3, **FORWARD), named):
+        assert found.report.recipe.model_dump(mode="json") == report["recipe"]
+        assert [f.code for f in found.findings] == [f["code"] for f in report["findings"]]
+    left_with([*asked.split(), "--precision", "fp32", "--batch-size", "3"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["recipe"]["precision"], report["recipe"]["batch_size"]) == ("fp32", 3)
+    assert any("but the recipe says fp32" in note for note in report["target"]["notes"])
 
 
 def test_a_model_is_left_bitwise_as_found():
@@ -168,7 +198,7 @@ def test_hugging_face_needs_no_batch_and_shifts_its_own_labels():
 
 def test_a_model_type_scores_as_from_the_command_line():
     source = resolve("gpt2", overrides={"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 300})
-    evaluation, _ = rksp.evaluate(source, rksp.Recipe(learning_rate=1e-3), rksp_options())
+    evaluation = rksp.evaluate(source, rksp.Recipe(learning_rate=1e-3), rksp_options())
     found = rksp.score(source, recipe={"learning_rate": 1e-3}, **FAST)
     assert found.probability_failed == evaluation.risk.probability_failed
 

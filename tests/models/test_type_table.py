@@ -40,8 +40,8 @@ def document(target: str, overrides=None, **more) -> dict:
 
     source = resolve.resolve(target, overrides=overrides, counts=False)
     recipe = Recipe(learning_rate=2e-3, **more)
-    evaluation, _ = evaluate(source, recipe, MeasureOptions(evidence="config"))
-    found = json.loads(score_report(source, recipe, [evaluation], "nothing").to_json())
+    evaluation = evaluate(source, recipe, MeasureOptions(evidence="config"))
+    found = json.loads(score_report(recipe, [evaluation]).to_json())
     del found["provenance"], found["timings"]
     return found
 
@@ -148,7 +148,7 @@ def test_the_table_answers_for_real_configurations(name):
 
 
 @same_release
-@pytest.mark.parametrize("kind", sorted({*PUBLISHED} - {"gpt_neox", "qwen2", "gemma2"}))
+@pytest.mark.parametrize("kind", sorted({*PUBLISHED} - {"gpt_neox"}))
 def test_the_table_answers_for_what_models_publish(kind):
     assert declared_config({"model_type": kind} | PUBLISHED[kind]) is not None
 

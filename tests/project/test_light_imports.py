@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import run_rksp
 from support.places import CONFIGS, ROOT, RUN_CONFIGS
 from support.reports import scored
 
@@ -21,14 +22,15 @@ except SystemExit as end:
 """
 _RECIPE = """
 import time
-from rksp.checks.registry import recipe_findings
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.registry import run_checks
 from rksp.recipe import Recipe
 llama = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
 }
 begun = time.process_time()
-assert recipe_findings(Recipe(learning_rate=1e-2), llama).findings
+assert run_checks(CheckEvidence(recipe=Recipe(learning_rate=1e-2), config=llama))
 assert time.process_time() - begun < 0.5
 """
 _DRIVER = """
@@ -56,6 +58,9 @@ def _modules(*rooms: str) -> str:
     names = [".".join(part) for part in parts if part[-1] != "__init__"]
     assert len(names) > 20
     return f"import {', '.join(names)}"
+
+
+_TINY = ("gpt2", "--set", "n_layer=1", "--set", "n_embd=32", "--set", "n_head=2")
 
 
 def _real_scores() -> str:
@@ -91,6 +96,10 @@ STEPS = {
     "the score of a config.json": (_command("score", "c.json", *_SCORED[2:]), HEAVY - {"scipy"}),
     "the scores of real configurations": (_real_scores(), HEAVY - {"scipy"}),
     "the score of a run file": (_command("score", _RUN_FILE, *_SCORED[4:]), HEAVY - {"scipy"}),
+    "a score of what was measured before": (
+        _command("score", *_TINY, "--lr", "2e-4", "--exit-zero"),
+        HEAVY - {"scipy"},
+    ),
     "a kernel": ("from rksp.kernels import row_cosine", {"triton", "transformers"}),
 }
 
@@ -100,6 +109,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str
     """Step → what it loaded, and the error it ended with."""
     folder: Path = tmp_path_factory.mktemp("light")
     (folder / "r.json").write_text(scored(3.0).to_json())
+    assert run_rksp("score", *_TINY, "--lr", "1e-4", "--exit-zero").returncode == 0
     (folder / "c.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     steps = [(name, code) for name, (code, _) in STEPS.items()]
     done = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rksp.documents.score import OriginReport, ScoreReport
+from rksp.documents.score import OriginReport, ScoreReport, SeedReport
 from rksp.recipe_files.said.assumptions import assumed_line
 from rksp.recipe_files.said.origin import Origin
 from rksp.recipe_files.said.own_words import in_own_words
@@ -29,6 +29,7 @@ def with_origins(
                 finding.model_copy(update={"fix": in_own_words(finding.fix, origins, keys or {})})
                 for finding in report.findings
             ],
+            "seeds": [_in_own_words(seed, origins, keys or {}) for seed in report.seeds],
             "recipe_places": {
                 name: (origin.file, origin.line)
                 for name, origin in origins.items()
@@ -40,3 +41,16 @@ def with_origins(
             "assumed": assumed_line(report.recipe, origins),
         }
     )
+
+
+def _in_own_words(
+    seed: SeedReport, origins: Mapping[str, Origin], keys: Mapping[str, str]
+) -> SeedReport:
+    """Return a seed's report with its levers said as the trainer's file has them."""
+    if seed.risk is None or not seed.risk.levers:
+        return seed
+    said = [
+        lever.model_copy(update={"change": in_own_words(lever.change, origins, keys)})
+        for lever in seed.risk.levers
+    ]
+    return seed.model_copy(update={"risk": seed.risk.model_copy(update={"levers": said})})

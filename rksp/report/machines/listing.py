@@ -15,8 +15,9 @@ from rksp.documents.finding import Finding, Level
 from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
 from rksp.ground.text import short
+from rksp.report import words
 from rksp.report.grid.settings import Settings, by_level
-from rksp.report.issues import RISK, UNDECIDED, issues, place, state
+from rksp.report.issues import RISK, UNDECIDED, deciding, issues, place, state
 
 FAILED_RUN = "RKSP003"
 BROKEN_CELL = "RKSP004"
@@ -34,6 +35,7 @@ class Listing:
         places: Key of an issue -> file from the root of its repository, and line.
         states: Key of an issue -> its state since the older report, if there is one.
         part: Name of the command in identifiers; empty for a score.
+        levers: What would raise the edge, a clause each.
     """
 
     subject: str
@@ -43,6 +45,7 @@ class Listing:
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     part: str = ""
+    levers: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -78,6 +81,7 @@ def _of_score(report: ScoreReport) -> Listing:
     found = issues(report)
     stands = {issue.key: place(report, issue) for issue in found}
     since = {issue.key: state(issue, report.baseline) for issue in found}
+    risk = deciding(report).risk
     return Listing(
         subject=report.target.name,
         verdict=report.verdict,
@@ -85,6 +89,7 @@ def _of_score(report: ScoreReport) -> Listing:
         issues=found,
         places={key: (from_root(at[0]), at[1]) for key, at in stands.items() if at},
         states={key: name for key, name in since.items() if name},
+        levers=() if risk is None else tuple(words.lever(one) for one in risk.levers),
     )
 
 

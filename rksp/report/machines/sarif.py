@@ -43,7 +43,7 @@ def render(document: Document) -> str:
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
         "results": [_result(found, issue, order.index(issue.code)) for issue in found.issues],
-        "properties": {"verdict": found.verdict},
+        "properties": {"verdict": found.verdict, "levers": list(found.levers)},
     }
     content = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",

@@ -128,6 +128,10 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
         parts.append(f"{words.sentence(crossed)}.")
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
         parts.append(f"➜ {plain(sentence)}")
+    if said := words.applied(risk):
+        parts.append(f"{words.sentence(plain(said))}.")
+    if risk.levers:
+        parts.append(_levers(risk))
     return parts
 
 
@@ -138,6 +142,20 @@ def _own_runs(history: HistoryReport) -> str:
         for run in ladder.runs[:_MOST_RUNS]
     ]
     return table(("Ladder", "Rate", "Final loss", "Label"), rows)
+
+
+def _levers(risk: RiskAssessment) -> str:
+    """Render what would raise the edge, with its size and its price."""
+    rows = [
+        (
+            plain(f"{one.title} {one.change}"),
+            f"{short(one.factor, 2)}× [{short(one.low, 2)}, {short(one.high, 2)}]",
+            f"{one.loss:+.2f} nats",
+            f"{one.cost:.2f}×",
+        )
+        for one in risk.levers
+    ]
+    return table(("Would raise the edge", "By", "Final loss", "Time a step"), rows)
 
 
 def _rates(risk: RiskAssessment) -> str:

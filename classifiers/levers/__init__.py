@@ -1,0 +1,1 @@
+"""What would raise the edge: the changes that were measured, their sizes and their prices."""

@@ -1,0 +1,134 @@
+"""Say what would raise the edge of a model and its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rksp.classifiers.edge_estimate import EdgeEstimate
+from rksp.classifiers.edge_model import EdgePredictor
+from rksp.classifiers.levers.catalogue import LEVERS
+from rksp.classifiers.levers.effects import LeverSize, LeverTable, load_lever_table
+from rksp.classifiers.levers.lever import SHARED, Lever, kind_of
+from rksp.classifiers.levers.shifted import ShiftedEdgeModel
+from rksp.documents.score import LeverReport, RiskAssessment
+from rksp.ground.flags import flags_of
+from rksp.ground.text import short
+from rksp.models.declared import Declared
+from rksp.optimizers.table import optimizer_spec
+from rksp.recipe import Recipe
+
+Predict = Callable[[Recipe], EdgeEstimate]
+_MOST = 3
+_NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change
+
+
+def with_levers(
+    assessment: RiskAssessment,
+    declared: Declared,
+    recipe: Recipe,
+    model: EdgePredictor,
+    predict: Predict,
+    table: LeverTable | None = None,
+) -> RiskAssessment:
+    """Return the answer with the levers that would raise the edge, and those it counts with.
+
+    Args:
+        assessment: The answer for this recipe.
+        declared: The model.
+        recipe: The recipe.
+        model: The model of the edge that answered.
+        predict: Returns its estimate for another recipe.
+        table: Sizes of the levers; default the shipped ones.
+    """
+    applied = model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
+    if assessment.reasons:
+        return assessment
+    found = sorted(
+        _reports(declared, recipe, applied, predict, table or load_lever_table()),
+        key=lambda report: (-report.factor, report.name),
+    )
+    return assessment.model_copy(update={"levers": found[:_MOST], "applied": list(applied)})
+
+
+def _reports(
+    declared: Declared,
+    recipe: Recipe,
+    applied: Sequence[str],
+    predict: Predict,
+    table: LeverTable,
+) -> Iterator[LeverReport]:
+    """Yield the levers that the data cover, that are not on, and that raise the edge."""
+    kind, spec = kind_of(declared), optimizer_spec(recipe.optimizer)
+    if "adamw" not in (spec.name, spec.counts_as) and not spec.is_adam_kin:
+        return  # every pair was trained with AdamW
+    for lever in LEVERS:
+        size = table.size(kind, lever.name)
+        if size is None or not size.is_sound or lever.held_back or lever.name in applied:
+            continue
+        if lever.blocked(declared, recipe) is not None:
+            continue
+        known = _modelled(lever, declared, recipe, predict)
+        shift = size.shift if known is None else known
+        if shift >= _NOTICEABLE:
+            yield _report(lever, size, declared, recipe, shift)
+
+
+def _modelled(lever: Lever, declared: Declared, recipe: Recipe, predict: Predict) -> float | None:
+    """Return the shift by the model of the edge itself, in decades; None if it sees no change.
+
+    Where it does, its figure is the one that the recipe with the lever will be answered with.
+    """
+    if not lever.field:
+        return None
+    shift = predict(lever.applied(declared, recipe)).log_edge - predict(recipe).log_edge
+    return shift or None
+
+
+def _report(
+    lever: Lever, size: LeverSize, declared: Declared, recipe: Recipe, shift: float
+) -> LeverReport:
+    share = shift / size.shift  # the interval keeps its width in proportion
+    return LeverReport(
+        name=lever.name,
+        title=lever.title.format(value=shown(lever.value_for(declared, recipe))),
+        change=_change(lever, declared, recipe),
+        factor=_ratio(shift),
+        low=_ratio(share * (size.low or 0.0)),
+        high=_ratio(share * (size.high or 0.0)),
+        loss=size.loss or 0.0,
+        cost=size.cost,
+        pairs=size.pairs,
+        families=len(size.families),
+        arm=_arm(lever, declared, recipe),
+    )
+
+
+def _ratio(decades: float) -> float:
+    return float(f"{10**decades:.3g}")
+
+
+def shown(value: object) -> str:
+    """Format a value of a lever."""
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def _change(lever: Lever, declared: Declared, recipe: Recipe) -> str:
+    """Say how the lever is pulled, in brackets that a run file's own words can replace."""
+    value = lever.value_for(declared, recipe)
+    if lever.field:
+        return f"({flags_of(Recipe)[lever.field].name} {shown(value)})"
+    key = next((name for name in lever.settings if declared.declares(name)), None)
+    if key is not None:
+        return f"({key}: {str(value).lower()} in the model's configuration)"
+    if lever.settings:
+        return "(in the model's code)"
+    return f"(rksp.watch: {lever.intervention})"
+
+
+def _arm(lever: Lever, declared: Declared, recipe: Recipe) -> str:
+    if lever.intervention:
+        return lever.intervention
+    if lever.field in ("", *SHARED):
+        return ""
+    first = next(one for one in LEVERS if one.field == lever.field)  # any value goes by its name
+    return f"{first.name}={shown(lever.value_for(declared, recipe))}"

@@ -1,0 +1,173 @@
+"""Levers in an answer: which are named, with which size, and what `--apply` does."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from support.commands import left_with
+from support.levers import lever_size, lever_table
+
+import rksp
+from rksp.ground.errors import InputError
+from rksp.report import words
+from rksp.report.formats import rendering
+from rksp.report.issues import deciding
+
+RECIPE = {"learning_rate": 6e-3, "warmup_steps": 100, "max_steps": 1000}
+TABLE = lever_table(qk_norm=0.5, warmup=0.3, z_loss=0.2, clip=0.1, batch=0.9, kss=-0.9)
+NAMES = ["qk_norm", "z_loss", "warmup"]
+
+
+@pytest.fixture(autouse=True)
+def known_sizes(monkeypatch):
+    for module in ("levers", "applied"):
+        monkeypatch.setattr(f"rksp.assessment.{module}.load_lever_table", lambda: TABLE)
+
+
+def printed(report, form: str) -> str:
+    made = rendering(report, form)
+    if isinstance(made, str):
+        return made
+    console = Console(width=400, file=io.StringIO())
+    console.print(made)
+    return console.file.getvalue()
+
+
+def scored(target: str = "gpt2", apply=(), **recipe: object):
+    return rksp.score(target, recipe={**RECIPE, **recipe}, apply=apply, evidence="config")
+
+
+def names(result) -> list[str]:
+    return [lever.name for lever in result.levers]
+
+
+def test_the_largest_levers_come_first_and_three_at_most() -> None:
+    levers = scored().levers
+    assert len(levers) == 3 and levers[0].name == "qk_norm"
+    assert [x.factor for x in levers] == sorted((x.factor for x in levers), reverse=True)
+    assert levers[0].factor == pytest.approx(10**0.5, rel=0.01)
+    assert levers[0].low < levers[0].factor < levers[0].high
+
+
+@pytest.mark.parametrize(
+    ("target", "change", "absent"),
+    [
+        ("qwen3", {}, "qk_norm"),
+        ("gpt2", {"warmup_steps": 400}, "warmup"),
+        ("gpt2", {"z_loss": 1e-4}, "z_loss"),
+        ("gpt2", {"max_grad_norm": 0.1}, "clip"),
+        ("gpt2", {}, "batch"),  # public ladders do not show it
+        ("gpt2", {}, "kss"),  # it lowers the edge
+    ],
+)
+def test_a_lever_that_is_on_or_does_not_help_is_not_named(target, change, absent) -> None:
+    assert absent not in names(scored(target, **change))
+
+
+@pytest.mark.parametrize(
+    ("target", "change"),
+    [("bert", {}), ("gpt2", {"optimizer": "muon"}), ("gpt2", {"peft": "lora"})],
+    ids=["another kind of model", "another optimizer", "trained weights"],
+)
+def test_no_lever_is_named_where_the_data_cover_none(target, change) -> None:
+    assert scored(target, **change).levers == []
+
+
+def test_nothing_is_named_where_rksp_cannot_tell() -> None:
+    result = scored("gpt2", optimizer="adafactor", objective="other")
+    assert result.risk_verdict == "cannot tell" and result.levers == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_named_size_is_what_applying_the_lever_shows(name) -> None:
+    plain = scored()
+    (named,) = (lever for lever in plain.levers if lever.name == name)
+    applied = scored(apply=[name])
+    assert applied.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
+    assert applied.applied == [name] and name not in names(applied)
+    assert applied.probability_failed < plain.probability_failed
+
+
+def test_a_lever_of_the_recipe_goes_through_the_recipe() -> None:
+    applied = scored(apply=["warmup=500"])
+    assert applied.recipe.warmup_steps == 500
+    assert applied.likely_edge == scored(warmup_steps=500).likely_edge
+    assert applied.report.recipe_origins["warmup_steps"].text == "--apply warmup=500"
+
+
+def test_a_shift_that_the_model_does_not_know_widens_its_answer() -> None:
+    plain, applied = scored(), scored(apply=["qk_norm"])
+    moved = applied.likely_edge / plain.likely_edge
+    assert applied.do_not_exceed / plain.do_not_exceed < moved
+    assert applied.recipe == plain.recipe
+
+
+@pytest.mark.parametrize(
+    ("asked", "target", "said"),
+    [
+        ("qk_nrm", "gpt2", "did you mean qk-norm"),
+        ("qk_norm", "qwen3", "normalized already"),
+        ("qk_norm=3", "gpt2", "takes no value"),
+        ("clip=0.7", "gpt2", "one value only"),
+        ("warmup=many", "gpt2", "warmup"),
+        ("untied", "gpt2", "not measured in enough families"),
+    ],
+)
+def test_a_lever_that_cannot_be_applied_is_refused(asked, target, said) -> None:
+    with pytest.raises(InputError, match=said):
+        scored(target, apply=[asked])
+
+
+def test_levers_of_trained_weights_are_refused() -> None:
+    with pytest.raises(InputError, match="random weights"):
+        scored(apply=["qk_norm"], peft="lora")
+
+
+def test_every_page_says_what_would_raise_the_edge() -> None:
+    report = scored().report
+    page = words.levers(deciding(report).risk)
+    first, *others = page.split("; ")
+    assert first == "QK-norm (in the model's code) would raise the edge by 3.2× [1.8, 5.6]"
+    assert "300 steps of warm-up (--warmup-steps 300) by" in others[-1]
+    for form in ("full", "markdown", "html"):
+        assert "QK-norm" in str(printed(report, form)), form
+    sarif = json.loads(printed(report, "sarif"))
+    assert len(sarif["runs"][0]["properties"]["levers"]) == 3
+
+
+def test_a_run_file_is_answered_in_its_own_words(tmp_path, capsys) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text(
+        "model_type: gpt2\nlearning_rate: 6.0e-3\nmax_steps: 1000\nwarmup_steps: 100\n"
+        "per_device_train_batch_size: 8\noutput_dir: out\nlr_scheduler_type: cosine\n"
+    )
+    asked = ["score", "gpt2", "--recipe", str(file), "--devices", "1", "--evidence", "config"]
+    left_with([*asked, "--exit-zero", "--format", "json"])
+    levers = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]["levers"]
+    (warmup,) = (lever for lever in levers if lever["name"] == "warmup")
+    assert warmup["change"] == "(warmup_steps: 300)"
+
+
+def test_the_command_line_applies_levers_and_refuses_unknown_ones(capsys) -> None:
+    asked = ["score", "gpt2", "--lr", "6e-3", "--warmup-steps", "100", "--evidence", "config"]
+    left_with([*asked, "--apply", "qk_norm, warmup=500", "--exit-zero"])
+    page = capsys.readouterr().out
+    assert "with qk_norm, warmup applied" in page
+    assert left_with([*asked, "--apply", "wormup"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "did you mean warmup" in said
+
+
+def test_a_lever_costs_its_price_in_words() -> None:
+    one = scored().levers[0]
+    assert "nats" not in words.lever(one)
+    assert words.lever(one.model_copy(update={"loss": 0.04})).endswith("at +0.04 nats")
+
+
+def test_a_dear_lever_is_not_named(monkeypatch) -> None:
+    dear = lever_table(qk_norm=lever_size(0.5, loss=0.2))
+    monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: dear)
+    assert scored().levers == []

@@ -1,0 +1,140 @@
+"""The catalogue of levers against the plans, and the table that is fitted to their pairs."""
+
+from __future__ import annotations
+
+import pytest
+from support.levers import lever_size, lever_table
+
+from rksp.assessment.risk import edge_inputs
+from rksp.classifiers.edge_model import load_edge_model
+from rksp.classifiers.levers.catalogue import LEVERS, find_lever
+from rksp.classifiers.levers.effects import LeverTable, load_lever_table
+from rksp.classifiers.levers.shifted import Shift, ShiftedEdgeModel
+from rksp.ground.errors import ArtifactError, InputError
+from rksp.lab.collection import stored_ladders
+from rksp.lab.lever_fit import Pair, fit_lever_table, shipped_plans, shipped_runs
+from rksp.lab.lever_fit import lever_size as fitted_size
+from rksp.lab.levers import LeverEffect
+from rksp.models.declared import Declared
+from rksp.recipe import Recipe
+from rksp.watch.interventions.registry import make_intervention
+
+NO_MODEL = Declared(None)
+
+
+def _pair(family: str, shift: float, kind: str = "decoder", **fields: float) -> Pair:
+    given = {"edge": shift, "reach": shift, "best": 0.0, "loss": 0.0, "loss_at_equal_rate": 0.0}
+    given |= {"failing": 2, "saved": 1, "cost": 1.0, "restored": 0.0} | fields
+    effect = LeverEffect(model=family, lever="x", seed=1, is_bound=False, learned=True, **given)
+    return Pair(effect=effect, family=family, kind=kind)
+
+
+def test_every_lever_of_the_plans_that_is_no_other_family_has_its_row() -> None:
+    measured = {(m.plan, m.lever) for lever in LEVERS for m in lever.measured}
+    others = {
+        (plan.name, name)
+        for plan in shipped_plans()
+        for name, values in plan.levers.items()
+        if set(values) == {"family"} and plan.name == "models"
+    }
+    placed = {
+        ("models", f"norm_{where}") for where in ("after_branch", "around_branch", "after_sum")
+    }
+    all_ = {(plan.name, name) for plan in shipped_plans() for name in plan.levers}
+    assert measured - all_ == set()
+    assert all_ - measured == (others - placed) | {("models", "tied_init_x10")}
+
+
+def test_a_lever_of_the_recipe_makes_the_recipe_of_its_pair() -> None:
+    plans = {plan.name: plan for plan in shipped_plans()}
+    seen = 0
+    for lever in LEVERS:
+        for m in lever.measured:
+            pair = next(p for p in plans[m.plan].pairs() if p.lever == m.lever)
+            before, after = pair.plain, pair.changed
+            if m.is_inverted:
+                before, after = after, before
+            if lever.field and not after.interventions:
+                assert lever.applied(NO_MODEL, before.recipe) == after.recipe, lever.name
+                seen += 1
+            if after.interventions and not lever.field:
+                assert after.interventions[0] == lever.intervention, lever.name
+    assert seen > 8
+
+
+def test_every_intervention_of_the_catalogue_can_be_made() -> None:
+    lines = [lever.intervention for lever in LEVERS if lever.intervention]
+    assert [make_intervention(line).name for line in lines] == [x.split(":")[0] for x in lines]
+
+
+def test_an_unknown_lever_names_those_that_are_known() -> None:
+    assert find_lever("qk-norm").name == "qk_norm"
+    with pytest.raises(InputError, match="qk_norm, warmup"):
+        find_lever("qknorm")
+
+
+@pytest.mark.slow
+def test_the_shipped_table_is_rebuilt_from_the_shipped_ladders() -> None:
+    fitted = fit_lever_table(run for run, _ in stored_ladders(shipped_runs()))
+    assert fitted.to_json() == load_lever_table().to_json()
+
+
+def test_a_lever_that_helps_every_family_alike_is_sound() -> None:
+    pairs = [_pair(name, 0.5 + 0.05 * i) for i, name in enumerate("abcdef")]
+    size = fitted_size(pairs, "decoder")
+    assert size.is_sound and size.low < size.shift < size.high
+    assert size.holds == 1.0 and size.misses < 0.2 and size.families["a"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [_pair(name, 0.6 if i % 3 else -0.2) for i, name in enumerate("abcdef")],
+        [_pair(name, 0.1 * 3**i) for i, name in enumerate("abcdef")],
+        [_pair(name, 0.5, loss_at_equal_rate=0.2) for name in "abcdef"],
+        [_pair(name, 0.5, loss_at_equal_rate=float("inf")) for name in "abcdef"],
+        [_pair(name, -0.5) for name in "abcdef"],
+        [_pair(name, 0.5) for name in "abc"],
+    ],
+    ids=["its sign differs", "its size differs", "it is dear", "it diverges", "it harms", "few"],
+)
+def test_a_lever_that_no_page_may_name(pairs) -> None:
+    assert not fitted_size(pairs, "decoder").is_sound
+
+
+def test_families_of_one_kind_alone_make_its_size_and_few_are_pooled() -> None:
+    pairs = [_pair(name, 0.5) for name in "abc"] + [_pair("bert", -0.5, "encoder")]
+    assert fitted_size(pairs, "decoder").families == {"a": 0.5, "b": 0.5, "c": 0.5}
+    pooled = fitted_size(pairs, "encoder")
+    assert pooled.pooled and pooled.holds == 0.0  # BERT goes against the others
+    assert fitted_size(pairs, "vision") is None
+
+
+def test_a_wide_spread_between_families_widens_the_interval() -> None:
+    near = fitted_size([_pair(name, 0.5) for name in "abcd"], "decoder")
+    far = fitted_size(
+        [_pair(n, s) for n, s in zip("abcd", (0, 0.5, 0.5, 1), strict=True)], "decoder"
+    )
+    assert far.high - far.low > near.high - near.low > 0
+
+
+def test_a_damaged_table_is_said_to_be_damaged() -> None:
+    text = lever_table(qk_norm=0.5).to_json()
+    assert LeverTable.from_json(text).to_json() == text
+    for wrong in ("{}", text.replace("qk_norm", "qk_nrm"), text.replace("0.5", '"much"', 1)):
+        with pytest.raises(ArtifactError):
+            LeverTable.from_json(wrong)
+
+
+def test_a_shift_moves_the_edge_and_widens_it() -> None:
+    plain, inputs = (
+        load_edge_model(),
+        edge_inputs(Recipe(), width=256, depth=4, vocabulary=1000, norm="pre"),
+    )
+    size = lever_size(0.5)
+    shifted = ShiftedEdgeModel(plain=plain, shift=Shift.of(["qk_norm"], [size, size]))
+    before, after = plain.predict(inputs), shifted.predict(inputs)
+    assert after.log_edge == pytest.approx(before.log_edge + 1.0)
+    assert after.edge.spread > before.edge.spread
+    none = ShiftedEdgeModel(plain=plain, shift=Shift.of([], [])).predict(inputs)
+    assert none.failed(1e-2) == before.failed(1e-2)
