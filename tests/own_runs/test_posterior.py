@@ -209,7 +209,7 @@ def test_a_ladder_of_the_model_itself_covers_it():
     """Where rksp cannot tell, a ladder of that very model answers, and one of another does not."""
     from rksp.assessment.risk import assess
     from rksp.documents.verdict import Verdict
-    from rksp.features import extract
+    from rksp.spectra.features import extract
 
     far = {"width": 4, "depth": 500}
     asked = inputs(**far, steps=20_000, warmup_steps=500)

@@ -168,6 +168,17 @@ def test_a_doubtful_history_changes_no_answer(tmp_path):
     assert "do not follow the rate" in after["own_runs"]["doubt"]
 
 
+def test_runs_of_fine_tuning_are_named_and_move_nothing(tmp_path):
+    """Their model does not learn from own runs, so a page must not pretend that it did."""
+    path = early_edge(tmp_path / "runs.csv")
+    given = ["score", "gpt2", "--lr", "2e-4", "--peft", "lora", "--evidence", "config"]
+    done = run_rksp(*given, "--runs", str(path), "--format", "json")
+    assert "nothing is learned from the runs: fine-tuning" in done.stderr
+    report = json.loads(done.stdout)
+    assert risk(report)["learned"] is None
+    assert all("fine-tuning" in ladder["unused"] for ladder in report["own_runs"]["ladders"])
+
+
 def test_the_summary_counts():
     from rksp.documents.own_runs import HistoryReport
 
