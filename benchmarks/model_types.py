@@ -56,8 +56,8 @@ def _scored(kind: str, rung: int) -> dict[str, str]:
     from rksp.recipe import Recipe
 
     source, recipe = resolve_tiny(kind, rung=rung, max_params=3e8), Recipe(learning_rate=3e-3)
-    configured = evaluate(source, recipe, MeasureOptions(evidence="config"))[0].risk_missing
-    whole, _ = evaluate(source, recipe, MeasureOptions(states=256, streaming="never"))
+    configured = evaluate(source, recipe, MeasureOptions(evidence="config")).risk_missing
+    whole = evaluate(source, recipe, MeasureOptions(states=256, streaming="never"))
     row = {
         "task": source.task,
         "config": configured or WORKS,
@@ -65,7 +65,7 @@ def _scored(kind: str, rung: int) -> dict[str, str]:
         "response": _response(whole, source.task),
     }
     try:
-        part, _ = evaluate(source, recipe, MeasureOptions(states=256, streaming="always"))
+        part = evaluate(source, recipe, MeasureOptions(states=256, streaming="always"))
     except RkspError as error:
         return row | {"streamed": _sentence(error)}
     if part.response is not None and part.response.reason != whole.response.reason:
@@ -81,7 +81,7 @@ def _response(evaluation, task: str) -> str:
 
 def _differences(whole, part) -> dict[str, str]:
     """Return how far a streamed evaluation is from one in memory."""
-    from rksp.features import extract
+    from rksp.spectra.features import extract
 
     same = [(f.code, f.level, f.layer) for f in whole.findings] == [
         (f.code, f.level, f.layer) for f in part.findings

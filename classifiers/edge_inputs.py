@@ -198,7 +198,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="made_up", meaning="a made-up task"),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )
-# Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
+# Measured at rate 1 (`rksp.spectra.features`), each less what the configuration lets expect.
 MEASURED_COLUMNS: tuple[Column, ...] = (
     Column(name="grad_norm", meaning="the gradient before the first step", prior=0.06),
 )

@@ -126,9 +126,13 @@ def _solve(mixture: RateMixture, share: float, below: _Below) -> float:
     high = max(part.location for part in parts) + reach
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        is_below = mixture.mean(lambda part, at=middle: below(part, at)) < share
+        is_below = _share(mixture, below, middle) < share
         low, high = (middle, high) if is_below else (low, middle)
     return (low + high) / 2
+
+
+def _share(mixture: RateMixture, below: _Below, at: float) -> float:
+    return mixture.mean(lambda part: below(part, at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

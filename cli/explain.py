@@ -124,7 +124,9 @@ def _experiment(word: str) -> tuple[str, Rows] | None:
     name = word.strip().lower()
     if name not in EXPERIMENTS:
         return None
-    return f"{name}, an experiment of rksp reproduce", [("Shows", EXPERIMENTS[name])]
+    title, rows = _part(word) or (name, [])
+    found = [("Shows", EXPERIMENTS[name]), ("See", f"rksp reproduce {name} --stored")]
+    return f"{title}, an experiment of rksp reproduce", [*found, *rows]
 
 
 def _monitor(word: str) -> tuple[str, Rows] | None:

@@ -263,6 +263,15 @@ def evaluate(
     typer.echo(fit_and_evaluate(ladders, deployed, model_pairs()), nl=False)
 
 
+@app.command("eval-levers")
+def evaluate_levers(real: Real = None) -> None:
+    """Print the size of every lever, beside papers and public runs, as Markdown."""
+    from rksp.classifiers.levers.effects import load_lever_table
+    from rksp.lab.lever_evidence import lever_card, read_rows
+
+    typer.echo(lever_card(load_lever_table(), read_rows(real or [])), nl=False)
+
+
 _LAB = Annotated[
     Path | None,
     typer.Option("--lab", help="Packed ladders of fine-tuning; the default are the shipped ones."),

@@ -15,13 +15,13 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from experiments.catalog import EXPERIMENTS
 from experiments.profiles import PRESETS
-from experiments.run import reproduce
+from experiments.run import SPECIAL, reproduce
 from rksp.cli.progress import counted
 from rksp.cli.reproduce import SHIPPED, shipped_file
 from rksp.ground.errors import RkspError
 from rksp.ground.files import atomic_write, check_writable
 
-NAMES = (*EXPERIMENTS, "cost", "table-1", *PRESETS)
+NAMES = (*EXPERIMENTS, *SPECIAL, *PRESETS)
 
 
 def main(arguments: list[str] | None = None) -> None:

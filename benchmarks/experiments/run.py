@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from experiments import cost, table_1, tables
+from experiments import cost, frontier, table_1, tables
 from experiments.catalog import EXPERIMENTS, AnyExperiment
 from experiments.profiles import PRESETS
 from experiments.rows import Cost, shipped_rows, write_rows
@@ -31,7 +31,7 @@ def reproduce(
     """Run an experiment and return its tables, rksp's results beside the paper's, as Markdown.
 
     Args:
-        name: A key of `EXPERIMENTS` or `PRESETS`, `cost` or `table-1`.
+        name: A key of `EXPERIMENTS` or `PRESETS`, or one of `SPECIAL`.
         folder: The folder of the trials, one file a trial; the same call resumes there.
         data: The user's copy of a preset's data.
         workers: Processes of one thread each; by default one a core.
@@ -48,7 +48,7 @@ def reproduce(
     if name not in EXPERIMENTS and name not in PRESETS:
         if folder is not None:
             raise InputError(f"{name} has no trials to store in a folder; leave --folder out.")
-        return _cost(stored, output) if name == "cost" else _table_1(stored, output)
+        return SPECIAL[name](stored, output)
     experiment = PRESETS[name] if name in PRESETS else EXPERIMENTS[name]
     if data is not None:
         experiment = experiment.on(data)
@@ -95,3 +95,20 @@ def _table_1(stored: bool, output: Path | None) -> str:
     if stored or output is not None:
         raise InputError("table-1 takes minutes and is not stored; leave --stored and -o out.")
     return table_1.table(table_1.measure())
+
+
+def _frontier(stored: bool, output: Path | None) -> str:
+    if not stored or output is not None:
+        raise InputError(
+            "kss-frontier is made of ladders: train them with rksp lab run "
+            "datasets/plans/shaping.yaml, and give --stored for the shipped ones."
+        )
+    return frontier.table()
+
+
+# Experiments that are no plan of trials.
+SPECIAL: Mapping[str, Callable[[bool, Path | None], str]] = {
+    "cost": _cost,
+    "kss-frontier": _frontier,
+    "table-1": _table_1,
+}

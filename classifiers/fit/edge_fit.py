@@ -37,7 +37,7 @@ from rksp.classifiers.fit.edge_spreads import (
 )
 from rksp.classifiers.fit.lapses import lapse_of
 from rksp.classifiers.kinds import Kinds
-from rksp.features import FEATURES
+from rksp.spectra.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
@@ -88,8 +88,8 @@ def fit_edge_model(
     edge = _line(edge_fit, [c.name for c in columns if c.of_edge])
     best = _line(best_fit, [c.name for c in columns])
     horizon = lambda kind, chosen: Horizon(
-        edge=even_spread(edge_fit.spreads[kind]),
-        best=even_spread(best_fit.spreads[kind]),
+        edge=even_spread(float(edge_fit.spreads[kind])),
+        best=even_spread(float(best_fit.spreads[kind])),
         **_curves(chosen),
     )
     whole = [x for x in ladders if x.best is not None]

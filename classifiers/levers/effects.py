@@ -22,7 +22,7 @@ FEWEST_FAMILIES = 3  # below it nothing can be said of a family left out
 _FEWEST_NAMED = 4  # families; with three, two would have to tell the third
 _HOLDS = 0.9  # of the pairs of families left out must have the sign
 _SIZE = math.log10(1.6)  # decades by which the median pair of such a family may miss the size
-_DEAR = 0.05  # nats at equal rate; a lever that costs more is no way to save a run
+DEAR = 0.05  # nats at equal rate; a lever that costs more is no way to save a run
 _LARGEST_FILE = 2_000_000  # bytes
 
 
@@ -46,6 +46,9 @@ class LeverSize(Finite):
         cost: Median processor time of a step, over that without the lever.
         failing, saved: Rates at which the run without the lever fails, and those of them at which
             the run with it ends within the margin of the best without it.
+        failed, restored: Pairs whose run without the lever fails at some rate above the best, and
+            those of them in which the run with it, at the lowest such rate, ends no more than 0.05
+            nats above the run without it at a third of that rate.
         pairs, models, families: What was compared; by family the median shift.
         bounds: Pairs in which a ladder never failed, so that the shift is a bound.
         stopped: Pairs in which the model learned nothing with the lever.
@@ -63,6 +66,8 @@ class LeverSize(Finite):
     cost: float
     failing: int
     saved: int
+    failed: int
+    restored: int
     pairs: int
     models: int
     families: dict[str, float]
@@ -81,7 +86,7 @@ class LeverSize(Finite):
             and self.shift > 0
             and self.holds >= _HOLDS
             and self.misses <= _SIZE
-            and self.loss <= _DEAR
+            and self.loss <= DEAR
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
+from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms, parse_arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
@@ -29,7 +30,6 @@ from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
-from rksp.objective import mean_loss
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
@@ -208,7 +208,7 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(
+            evaluation = evaluate(
                 self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
             )
             evaluations.append(evaluation)

@@ -286,8 +286,28 @@ class AlternativeReport(Part):
     do_not_exceed: float | None
 
 
+class ConfiguredReport(Part):
+    """What the configuration alone says of the same recipe, before anything is measured.
+
+    Attributes:
+        reasons, verdict, probability_failed, start_here, likely_edge, do_not_exceed: See
+            `RiskAssessment`.
+    """
+
+    verdict: Verdict
+    reasons: list[str]
+    probability_failed: float | None
+    start_here: float | None
+    likely_edge: float | None
+    do_not_exceed: float | None
+
+
 class SeedReport(Part):
-    """Everything measured at one seed."""
+    """Everything measured at one seed.
+
+    `risk` is the answer, and `configured` the one that stood before the measurement; it is None
+    where nothing was measured, or there is no configuration that has an answer.
+    """
 
     seed: int
     spectra: SpectraReport
@@ -296,6 +316,7 @@ class SeedReport(Part):
     risk: RiskAssessment | None
     risk_missing: str | None
     alternatives: list[AlternativeReport] = Field(default_factory=list)
+    configured: ConfiguredReport | None = None
 
 
 class NotRunReport(Part):

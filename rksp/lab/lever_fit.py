@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from rksp.classifiers.levers.catalogue import LEVERS
-from rksp.classifiers.levers.effects import FEWEST_FAMILIES, LeverSize, LeverTable
+from rksp.classifiers.levers.effects import DEAR, FEWEST_FAMILIES, LeverSize, LeverTable
 from rksp.classifiers.levers.lever import Kind, Lever
 from rksp.ground.errors import InputError
 from rksp.lab.grid import read_ladder_plan
@@ -133,9 +133,11 @@ def lever_size(pairs: Sequence[Pair], kind: Kind) -> LeverSize | None:
     effects = [pair.effect for pair in used]
     ends = interval(shifts) if len(shifts) >= FEWEST_FAMILIES else (None, None)
     judged = _judgements(used, used)
-    known = [effect.loss_at_equal_rate for effect in effects]
-    loss = median(known_losses) if (known_losses := [x for x in known if x == x]) else math.inf
-    best = [effect.best for effect in effects if effect.best == effect.best]
+    losses, restored, best = (
+        [value for effect in effects if not math.isnan(value := getattr(effect, name))]
+        for name in ("loss_at_equal_rate", "restored", "best")
+    )
+    loss = median(losses) if losses else math.inf
     return LeverSize(
         shift=_rounded(median(shifts.values())),
         low=_rounded(ends[0]),
@@ -148,6 +150,8 @@ def lever_size(pairs: Sequence[Pair], kind: Kind) -> LeverSize | None:
         cost=_rounded(median(effect.cost for effect in effects)),
         failing=sum(effect.failing for effect in effects),
         saved=sum(effect.saved for effect in effects),
+        failed=len(restored),
+        restored=sum(nats <= DEAR for nats in restored),
         pairs=len(used),
         models=len({(pair.family, pair.effect.model) for pair in used}),
         families={name: _rounded(shift) for name, shift in sorted(shifts.items())},

@@ -14,6 +14,9 @@ from rksp.lab.ladder import LadderRun
 from rksp.lab.pairs import LadderPair
 from rksp.outcome import OutcomePolicy
 
+_THIRD = (
+    0.35  # of a rate that fails: what `rksp confirm` trains beside it, on a grid of half decades
+)
 Bracket = tuple[float, float]  # log10 of the last rate that passes and of the first that fails
 
 
@@ -34,6 +37,9 @@ class LeverEffect:
             without the lever does not fail.
         failing, saved: Rates, in both ladders, at which the run without the lever fails, and those
             of them at which the run with it ends within the margin of the best without it.
+        restored: Nats by which, at the lowest rate above the best one at which the run without the
+            lever fails, the run with it ends above the run without it at about a third of that
+            rate; NaN if no rate fails or none is as low.
         cost: Processor seconds of a step, as a ratio.
         learned: Whether the ladder with the lever beats the task's trivial loss by the margin.
     """
@@ -49,6 +55,7 @@ class LeverEffect:
     loss_at_equal_rate: float
     failing: int
     saved: int
+    restored: float
     cost: float
     learned: bool
 
@@ -100,9 +107,17 @@ def _effect(
         loss_at_equal_rate=float(np.median(change)) if change else math.nan,
         failing=len(both) - len(good),
         saved=sum(after[rate] <= best + policy.margin for rate in both if rate not in good),
+        restored=_restored(before, after, best + policy.margin),
         cost=_step_seconds(changed) / _step_seconds(plain),
         learned=learned,
     )
+
+
+def _restored(before: Mapping[float, float], after: Mapping[float, float], bar: float) -> float:
+    top = min(before, key=before.__getitem__)
+    failing = [rate for rate in sorted(after) if rate > top and before.get(rate, 0.0) > bar]
+    lower = [rate for rate in before if failing and rate <= _THIRD * failing[0]]
+    return after[failing[0]] - before[max(lower)] if lower else math.nan
 
 
 def _finals(run: LadderRun, policy: OutcomePolicy) -> dict[float, float]:

@@ -59,7 +59,9 @@ def test_a_verdict_that_an_assumption_decides_says_so(capsys):
     others = {a["assumption"]: a["verdict"] for a in report["seeds"][0]["alternatives"]}
     assert report["verdict"] == "risk" and others["100 steps of warm-up"] == "caution"
     assert others["a batch of 2048"] == "risk"
-    assert left_with(["score", "gpt2", "--lr", "2.3e-3", "--evidence", "config", "--exit-zero"]) == 0
+    assert (
+        left_with(["score", "gpt2", "--lr", "2.3e-3", "--evidence", "config", "--exit-zero"]) == 0
+    )
     said = "the verdict depends on assumptions: caution with 100 steps of warm-up"
     assert said in capsys.readouterr().out
 
@@ -153,4 +155,4 @@ def test_a_module_without_a_configuration_is_refused_in_python():
 def test_v_says_that_nothing_but_the_configuration_was_read():
     page = run_rksp("score", "gpt2", "--evidence", "config", "-v").stdout
     assert "only the configuration was read; probe: nothing" in page
-    assert "residual stream" not in page and "measured" not in page
+    assert "residual stream" not in page and "Ranges hold" not in page

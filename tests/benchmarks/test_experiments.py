@@ -11,16 +11,18 @@ from support.benchmark_scripts import script
 from support.commands import left_with
 
 import rksp.confirm
-from experiments import catalog, cost, run, table_1, tables, trials
+from experiments import catalog, cost, frontier, run, table_1, tables, trials
 from experiments.__main__ import main
 from experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
 from experiments.profiles import ProfileRow
 from experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
 from experiments.trials import Stored, Trial, read_trials, run_trials, store
 from rksp.cli.reproduce import SHIPPED, shipped_file
+from rksp.lab.levers import LeverEffect
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 
+STORED = ("cost", "kss-frontier")  # of no plan of trials
 README = Path(rksp.confirm.__file__).with_name("README.md")
 
 
@@ -141,7 +143,7 @@ def test_the_cross_talk_table_counts_false_alarms_over_healthy_steps() -> None:
 
 
 def test_the_command_knows_the_catalog() -> None:
-    assert (*EXPERIMENTS, "cost") == tuple(SHIPPED)
+    assert (*EXPERIMENTS, *STORED) == tuple(SHIPPED)
 
 
 # Every row a table is made of, by its content: a plan that changes makes shipped results foreign.
@@ -173,6 +175,26 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
     assert "| no_norm | 0.79 | 0.80 | 0.20 | 0.19 | 1.10 | 1.11 |" in printed
 
 
+def _shaped(name: str, saved: int, loss: float) -> LeverEffect:
+    known = {"model": "m", "seed": 1, "edge": 0.0, "reach": 0.0, "is_bound": False, "best": 0.0}
+    known |= {"loss": loss, "failing": 4, "restored": 0.0, "cost": 1.0, "learned": True}
+    return LeverEffect(lever=name, loss_at_equal_rate=loss, saved=saved, **known)
+
+
+@pytest.mark.parametrize(
+    ("saved", "loss", "count"),
+    [(3, 0.0, 1), (2, 0.0, 0), (4, 0.2, 0)],
+    ids=["saves more", "saves as many", "is dear"],
+)
+def test_a_setting_of_kss_helps_if_it_saves_more_than_clipping_at_no_loss(saved, loss, count):
+    groups = {name: [_shaped(name, *found)] for name, found in (
+        (frontier.CLIPPING, (2, 0.0)), ("energy_1", (saved, loss)),
+    )}  # fmt: skip
+    said = frontier.answer(groups)
+    assert said.startswith(f"{count} of 1 settings of KSS")
+    assert ("energy_1" in said) == bool(count)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -180,6 +202,7 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
         (["ksss"], "invalid choice: 'ksss'"),
         (["kss", "--stored", "--folder", "."], "holds no trial"),
         (["cost", "--folder", "."], "has no trials"),
+        (["kss-frontier"], "rksp lab run"),
         (["table-1", "--stored"], "not stored"),
         (["profiles-vit", "--folder", "."], "CIFAR-10's binary version (data_batch_1.bin"),
         (["profiles-gpt2", "--folder", ".", "--data", "no.txt"], "no.txt does not exist"),
@@ -204,7 +227,7 @@ def test_the_command_says_where_an_experiment_is_trained(arguments, said, capsys
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [*EXPERIMENTS, "cost"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_tables_are_made_of_the_stored_rows(name) -> None:
     assert shipped_file(name).read_text(encoding="utf-8") == run.reproduce(name, stored=True)
 

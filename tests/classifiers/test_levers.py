@@ -24,7 +24,7 @@ NO_MODEL = Declared(None)
 
 def _pair(family: str, shift: float, kind: str = "decoder", **fields: float) -> Pair:
     given = {"edge": shift, "reach": shift, "best": 0.0, "loss": 0.0, "loss_at_equal_rate": 0.0}
-    given |= {"failing": 2, "saved": 1, "cost": 1.0} | fields
+    given |= {"failing": 2, "saved": 1, "cost": 1.0, "restored": 0.0} | fields
     effect = LeverEffect(model=family, lever="x", seed=1, is_bound=False, learned=True, **given)
     return Pair(effect=effect, family=family, kind=kind)
 

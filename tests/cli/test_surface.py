@@ -73,7 +73,8 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
-    "--ignore --level --output --recipe --risk --runs --seed --seeds --select --set --verbose",
+    "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
+    "--verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
     "--trust-remote-code",

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import hypergeom
 from support.commands import left_with
+from support.levers import lever_table
 
 from rksp.batch import IGNORED, Batch
 from rksp.cli.progress import sparse
@@ -19,15 +20,17 @@ from rksp.confirm.confirm import confirm, shortened
 from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
-from rksp.ground.errors import InputError
-from rksp.models.resolve import resolve_tiny
+from rksp.ground.errors import InputError, NotCovered
+from rksp.models.resolve import resolve, resolve_tiny
 from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
+from rksp.watch.interventions.qk_norm import QKNorm
 from rksp.watch.monitors.alarm import Alarm, Severity
 from rksp.watch.monitors.sinks import read_log
 
 POLICY = OutcomePolicy()
+SMALL = {"n_embd": "64", "n_layer": "2", "n_head": "2", "vocab_size": "256", "n_positions": "32"}
 
 
 def _curves(losses: list[float], norms: list[float] | None = None) -> Curves:
@@ -103,6 +106,49 @@ def test_the_default_arm_is_the_rate_to_start_with() -> None:
 
     assert factors(2e-3) == [1.0, 0.2]
     assert factors(None) == factors(2e-2) == factors(9.5e-3) == [1.0, 0.3]  # none is lower
+
+
+def test_the_first_lever_is_a_default_arm_beside_the_lower_rate() -> None:
+    labels = [arm.label for arm in default_arms(1e-2, 2e-3, "qk_norm")]
+    assert labels == ["baseline", "rate=0.2", "qk_norm"]
+
+
+def test_an_arm_changes_the_recipe_it_names_and_nothing_else() -> None:
+    recipe = Recipe(learning_rate=1e-3, warmup_steps=10, max_steps=100)
+    both = parse_arm("warmup=30+rate=0.5").recipe(recipe)
+    assert both == recipe.model_copy(update={"warmup_steps": 30, "learning_rate": 5e-4})
+    assert parse_arm("beta1=0.8").recipe(recipe).adam_beta1 == 0.8
+    with pytest.raises(InputError, match="warmup"):
+        parse_arm("warmup=soon")
+    with pytest.raises(InputError, match="no arm 'batch'"):
+        parse_arm("batch=64")  # all arms share their batches
+
+
+def test_a_confirmation_tries_the_first_lever_that_the_model_can_take(monkeypatch) -> None:
+    table = lever_table(qk_norm=0.5, clip=0.2)
+    monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: table)
+    recipe = Recipe(
+        learning_rate=1e-2, warmup_steps=1, max_steps=8, batch_size=2, sequence_length=8
+    )
+
+    def arms(refuses: bool) -> list[str]:
+        if refuses:
+            monkeypatch.setattr(QKNorm, "bind", _refuse)
+        report = confirm(
+            resolve("gpt2", overrides=SMALL),
+            recipe,
+            seeds=(0,),
+            options=MeasureOptions(evidence="config"),
+            monitors=(),
+        )
+        return [arm.arm for arm in report.arms]
+
+    assert arms(refuses=False)[2:] == ["qk_norm"]
+    assert arms(refuses=True)[2:] == ["clip=0.1"]
+
+
+def _refuse(*arguments: object) -> None:
+    raise NotCovered("nothing to normalize")
 
 
 def test_the_baseline_comes_first_and_nothing_twice() -> None:

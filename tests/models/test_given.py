@@ -198,7 +198,7 @@ def test_hugging_face_needs_no_batch_and_shifts_its_own_labels():
 
 def test_a_model_type_scores_as_from_the_command_line():
     source = resolve("gpt2", overrides={"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 300})
-    evaluation, _ = rksp.evaluate(source, rksp.Recipe(learning_rate=1e-3), rksp_options())
+    evaluation = rksp.evaluate(source, rksp.Recipe(learning_rate=1e-3), rksp_options())
     found = rksp.score(source, recipe={"learning_rate": 1e-3}, **FAST)
     assert found.probability_failed == evaluation.risk.probability_failed
 

@@ -60,7 +60,7 @@ def _grid(run: dict[str, str], folder: Path) -> dict:
 def _confirm(run: dict[str, str], folder: Path) -> dict:
     """Return the part of a confirmation that predicts; the others count trained runs."""
     recipe = Recipe(learning_rate=1e-3, **run)
-    found, _ = evaluate(resolve("gpt2", counts=False), recipe, CONFIG)
+    found = evaluate(resolve("gpt2", counts=False), recipe, CONFIG)
     return mean_prediction([found, found], 0.5).model_dump(mode="json")
 
 
@@ -91,7 +91,8 @@ ANSWERS = MADE | {"transfer": _transfer, "look": _look, "python": _python}
 
 
 def test_every_kind_of_document_is_tried():
-    assert set(MADE) == set(DOCUMENTS)
+    past = {"runs"}  # what the shipped model says of ended runs, beside how they ended
+    assert set(MADE) | past == set(DOCUMENTS)
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

@@ -11,7 +11,15 @@ def lever_size(shift: float, **fields: object) -> LeverSize:
     given: dict[str, object] = {
         **{"shift": shift, "low": shift / 2, "high": 1.5 * shift, "best": 0.0},
         **{"holds": 1.0, "misses": 0.1, "covered": 1.0, "loss": 0.0, "cost": 1.0},
-        **{"failing": 8, "saved": 4, "pairs": 4, "models": 4, "families": families},
+        **{
+            "failing": 8,
+            "saved": 4,
+            "failed": 4,
+            "restored": 4,
+            "pairs": 4,
+            "models": 4,
+            "families": families,
+        },
         **{"bounds": 0, "stopped": 0, "pooled": False},
     }
     return LeverSize.model_validate(given | fields)

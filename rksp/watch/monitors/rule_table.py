@@ -127,8 +127,8 @@ RULES: dict[str, Rule] = {
     "activation_share": Rule(direction=None, warn=0.25, critical=1.0),
     "activation_growth": Rule(floor=0.02, advice="backoff"),
     # near-unit-mass
-    "near_unit_mass": Rule(direction="both", floor=0.05, advice="kss"),
-    "expansive_mass": Rule(floor=0.05, advice="kss"),
+    "near_unit_mass": Rule(direction="both", floor=0.05),
+    "expansive_mass": Rule(floor=0.05),
     # silent-corruption
     "residual_gain_outlier": Rule(direction=None, warn=6.0),
     "checksum_mismatch": Rule(direction=None, critical=1.0, advice="backoff"),

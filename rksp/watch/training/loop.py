@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.batch import Batch
+from rksp.batch import Batch, task_loss
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.moment import Moment, Repeat
-from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.outcome import Curves
 from rksp.recipe import Recipe
