@@ -140,6 +140,15 @@ def _gallery() -> None:
     (SITE / "gallery" / "index.md").write_text("\n".join(text) + "\n")
 
 
+def _playground() -> None:
+    arguments = "gpt2 --lr 6e-4 --warmup-steps 2000 --max-steps 100000 --batch-size 480"
+    text = ["# Playground", "", "[Open the playground](page.html): move a setting of the run or of"]
+    text += ["the model, and the answer moves with it. The page is what this command printed:", ""]
+    text += [f"    rksp playground {arguments}", ""]
+    _rksp("playground", *arguments.split(), "-o", str(SITE / "playground" / "page.html"))
+    (SITE / "playground" / "index.md").write_text("\n".join(text) + "\n")
+
+
 _BLOCK = re.compile(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', re.S)
 
 
@@ -178,12 +187,13 @@ def _tutorials() -> None:
 def main() -> None:
     """Write every source page anew."""
     shutil.rmtree(SITE, ignore_errors=True)
-    for folder in ("reference", "gallery", "tutorials"):
+    for folder in ("reference", "gallery", "playground", "tutorials"):
         (SITE / folder).mkdir(parents=True)
     _copy_readmes()
     _commands()
     _checks()
     _gallery()
+    _playground()
     _tutorials()
     python = ROOT / ".ci" / "site_python.md"
     shutil.copy(python, SITE / "reference" / "python.md")

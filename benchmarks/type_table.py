@@ -2,20 +2,22 @@
 
     python benchmarks/type_table.py [--only TYPE …]
 
-Each type's default configuration is stored. Then each setting is changed alone: what follows it is
-described by a rule if one of three kinds fits, and a setting that the reader of the table does not
-follow as transformers does is marked, so that its change goes to transformers.
+With `--only` the rows of other types stay as they are. Each type's default configuration is stored.
+Then each setting is changed alone: what follows it is described by a rule if one of three kinds
+fits, and a setting that the reader of the table does not follow as transformers does is marked, so
+that its change goes to transformers.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
+from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
 from typing import Annotated
@@ -26,8 +28,8 @@ from rksp.cli.process import quiet_transformers
 from rksp.models import type_table
 from rksp.models.auto import transformers_heads
 from rksp.models.configuration import make_config, model_types
-from rksp.models.table_config import table_config
-from rksp.models.type_table import TypeRow
+from rksp.models.table_config import ACTIVATIONS, rope_parameters, table_config
+from rksp.models.type_table import TypeRow, type_names, type_row
 
 TABLE = Path(type_table.__file__).with_name(type_table.FILE)
 _DEPTH = 48  # to which a pattern of layers is seen
@@ -60,10 +62,11 @@ class Prober:
     def __init__(self, kind: str, asked: tuple[str, ...]) -> None:
         self.kind = kind
         default = self.make({})
+        self.type = type(default)
         self.settings = plain(default.to_dict())
         self.aliases = {
             alias: name
-            for alias, name in dict(getattr(type(default), "attribute_map", {})).items()
+            for alias, name in dict(getattr(self.type, "attribute_map", {})).items()
             if name in self.settings and alias not in self.settings
         }
         parts = [name for name in self.settings if hasattr(getattr(default, name, None), "to_dict")]
@@ -111,7 +114,7 @@ def changes_of(
             yield name, value / 2 if value else 0.25
         elif value is None and not name.endswith("_token_id"):
             yield name, 4
-        elif isinstance(value, str) and name.endswith("_act"):
+        elif isinstance(value, str) and name.endswith(ACTIVATIONS):
             yield name, "relu" if value != "relu" else "gelu"
 
 
@@ -135,7 +138,13 @@ def row_of(kind: str, asked: tuple[str, ...]) -> tuple[dict[str, object], Seen]:
         "attributes": prober.attributes,
         "parts": prober.parts,
         "rules": {name: rule for name, rule in rules.items() if rule is not None},
-        "has_rope": rope_is_plain(prober),
+        "optional": stored_as_given(prober, default, _none),
+        "zeros": stored_as_given(prober, default, _zero),
+        "lists": stored_as_given(prober, default, _fewer),
+        "interpreted": interpreted_names(prober),
+        "off": [n for n, (_, after) in seen.items() if after == default and default[n] is None],
+        "fixed_parts": fixed_parts(prober),
+        "has_rope": rope_is_plain(prober, default),
         "heads": transformers_heads(kind),
     }
     return row, seen
@@ -182,22 +191,80 @@ def rule_of(prober, name, sources, seen, default) -> list | None:
     return None
 
 
-def rope_is_plain(prober: Prober) -> bool:
+_LINEAR = {"type": "linear", "factor": 2.0}
+_YARN = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}
+_ROPES: tuple[dict[str, object], ...] = (
+    {"rope_theta": 12345.0},
+    {"rope_theta": 12345.0, "rope_scaling": None},
+    {"rope_theta": 12345.0, "rope_scaling": _LINEAR},
+    {"rope_scaling": _YARN},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 12345.0}},
+)
+_PARTLY = {"partial_rotary_factor": 0.25}
+
+
+def rope_is_plain(prober: Prober, default: Mapping[str, object]) -> bool:
     """Tell whether the reader's rule of rotary positions holds for a type."""
-    default = prober.settings.get("rope_parameters")
-    if not isinstance(default, dict) or set(default) != {"rope_theta", "rope_type"}:
+    rope = prober.settings.get("rope_parameters")
+    if not isinstance(rope, dict) or not {"rope_theta", "rope_type"} <= {*rope}:
         return False
-    theta, linear = prober.state({"rope_theta": 12345.0}), {"type": "linear", "factor": 2.0}
-    scaled = prober.state({"rope_scaling": linear, "rope_theta": 12345.0})
-    return (
-        theta is not None
-        and scaled is not None
-        and theta
-        == prober.settings
-        | prober.attributes
-        | {"rope_parameters": {**default, "rope_theta": 12345.0}}
-        and scaled["rope_parameters"] == {**linear, "rope_theta": 12345.0, "rope_type": "linear"}
+    cases = [*_ROPES, *({**case, **_PARTLY} for case in _ROPES)]
+    return all(
+        prober.state(plain(case)) == {**default, "rope_parameters": rope_parameters(rope, case)}
+        for case in cases
     )
+
+
+def stored_as_given(
+    prober: Prober, default: Mapping[str, object], changed: Callable[[object], object]
+) -> list[str]:
+    """Return the settings whose changed value transformers stores, and changes nothing else.
+
+    Args:
+        prober: Asks transformers.
+        default: The type's default settings.
+        changed: Returns another value; the value itself where the setting is not asked about.
+    """
+    values = {name: changed(value) for name, value in prober.settings.items()}
+    return [
+        name
+        for name, value in values.items()
+        if value != prober.settings[name]
+        and prober.state({name: value}) == {**default, name: value}
+    ]
+
+
+def _none(value: object) -> object:
+    return None if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _zero(value: object) -> object:
+    return 0 if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _fewer(value: object) -> object:
+    return value[1:] if isinstance(value, list) and len(value) > 1 else value
+
+
+def fixed_parts(prober: Prober) -> list[str]:
+    """Return the parts whose type the class decides."""
+    from transformers import PreTrainedConfig
+
+    specs = getattr(prober.type, "sub_configs_defaults", None) or {}
+    fixed = {
+        name for name, spec in specs.items() if issubclass(spec.config_class, PreTrainedConfig)
+    }
+    return [name for name in prober.parts if name in fixed]
+
+
+def interpreted_names(prober: Prober) -> list[str]:
+    """Return what a type interprets without naming it: arguments it takes out, and properties."""
+    found: set[str] = set()
+    for base in prober.type.__mro__:
+        if base.__module__.startswith("transformers.models."):
+            found |= {a or b for a, b in _TAKEN.findall(inspect.getsource(base))}
+            found |= {name for name, value in vars(base).items() if isinstance(value, property)}
+    return sorted(found - {*prober.settings, *prober.aliases})
 
 
 def follows(kind: str, row: Mapping, changes: Mapping[str, object], after: object) -> bool:
@@ -225,7 +292,8 @@ def main(only: Annotated[list[str] | None, typer.Option()] = None, processes: in
     with ProcessPoolExecutor(processes) as pool:
         rows = dict(zip(kinds, pool.map(row_or_none, kinds, chunksize=4), strict=True))
     found = {kind: row for kind, row in rows.items() if row is not None}
-    write(found)  # parts are read with their own rows
+    kept = {kind: (asdict(type_row(kind)), {}) for kind in (type_names() if only else ())}
+    write(kept | found)  # parts are read with their own rows
     left = [kind for kind in kinds if kind not in found]
     for kind, (row, seen) in found.items():
         row["unsure"] = [
@@ -235,7 +303,7 @@ def main(only: Annotated[list[str] | None, typer.Option()] = None, processes: in
         ]
         if not follows(kind, row, {}, row["settings"] | row["attributes"]):
             left.append(kind)
-    write({kind: rest for kind, rest in found.items() if kind not in left})
+    write({kind: rest for kind, rest in (kept | found).items() if kind not in left})
     print(f"{len(found)} types; the table cannot describe {', '.join(left) or 'none of them'}.")
 
 
@@ -258,7 +326,6 @@ def write(found: Mapping[str, tuple[dict[str, object], Seen]]) -> None:
         "transformers": transformers.__version__,
         "settings": shared,
         "generation": sorted(GenerationConfig._get_default_generation_params()),
-        "interpreted": interpreted_names(),
     }
     lines = [f"\t{compact(head)}"]
     for kind, (row, _) in sorted(found.items()):
@@ -269,12 +336,6 @@ def write(found: Mapping[str, tuple[dict[str, object], Seen]]) -> None:
         lines.append(f"{kind}\t{compact(kept)}")
     TABLE.write_text("\n".join(lines) + "\n", "utf-8")
     type_table.forget()
-
-
-def interpreted_names() -> list[str]:
-    """Return the settings that some type interprets without naming them: arguments it takes out."""
-    files = Path(find_spec("transformers").origin).parent.glob("models/*/configuration_*.py")
-    return sorted({a or b for file in files for a, b in _TAKEN.findall(file.read_text())})
 
 
 def compact(value: object) -> str:

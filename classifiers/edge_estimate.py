@@ -16,6 +16,7 @@ from rksp.classifiers.rates import (
     failed,
     failed_interval,
 )
+from rksp.documents.own_runs import LearnedReport
 
 _TAIL = 0.05  # share of the sources beyond each end of the interval of P(failed)
 _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 21) for i in range(21)])
@@ -32,6 +33,7 @@ class EdgeEstimate:
         lapse: Chance that a run ends against what its rate and the edge say.
         contributions: What each column adds to log10 of the edge, in decades.
         outside: Columns beyond the range of the data, each with by how much, in decades.
+        learned: How far a team's own runs moved it; None where there are none.
     """
 
     edge: RateMixture
@@ -42,6 +44,7 @@ class EdgeEstimate:
     knots: np.ndarray
     below: np.ndarray
     above: np.ndarray
+    learned: LearnedReport | None = None
 
     @property
     def log_edge(self) -> float:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -104,6 +104,26 @@ class Horizon:
     best: Spread
     below: Sequence[float]
     above: Sequence[float]
+
+
+class EdgePredictor(Protocol):
+    """What answers for random initializations: the fitted model, or one that knows own runs too."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What it was fitted on."""
+
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the configuration lets every measured column be."""
+
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """Return the distribution of the edge and of the best rate."""
+
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return by how many widths of its range each measured feature lies outside of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

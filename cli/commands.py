@@ -34,6 +34,16 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges.",
     ),
     (
+        "playground",
+        "rksp.cli.playground:playground",
+        "Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth.",
+    ),
+    (
+        "runs",
+        "rksp.cli.runs:runs",
+        "Show what past runs say: their labels, their ladders, and how well rksp predicts them.",
+    ),
+    (
         "report",
         "rksp.cli.report:report",
         "Show a stored report in any format.",

@@ -61,7 +61,11 @@ class TrialOptions(Finite):
     ] = Field(default=3, ge=1)
     faults: Annotated[
         list[str],
-        Flag("--fault", "Plant a defect on purpose (bitflip:step=50); repeatable.", unit="fault"),
+        Flag(
+            "--fault",
+            "Plant a defect on purpose (bitflip:step=50,bit=30); repeatable.",
+            unit="fault",
+        ),
     ] = []
     monitors: Annotated[
         list[str],
@@ -88,6 +92,14 @@ class TrialOptions(Finite):
             ),
         ),
     ] = None
+    runs: Annotated[
+        list[Path],
+        Flag(
+            "--runs",
+            "Let the prediction learn from past runs, as for rksp runs; repeatable.",
+            unit="path",
+        ),
+    ] = []
     bar: Annotated[
         float,
         Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
@@ -97,7 +109,7 @@ class TrialOptions(Finite):
 
 _PREDICTION = Panel(
     title="Measurement",
-    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads"}),
+    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
     helps={"evidence": "How much the prediction may spend.", "seed": "The first seed."},
 )
 
@@ -160,6 +172,7 @@ def _confirmed(
             text=trials.text,
             device=trials.device,
             folder=trials.keep,
+            past_runs=trials.runs,
             progress=progress,
         )
 

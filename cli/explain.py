@@ -51,7 +51,7 @@ def explained(word: str) -> tuple[str, Rows]:
     """
     from rksp.checks.registry import find_check
 
-    for look_up in (_check, _status, _glossary, _option, _experiment, _monitor, _part, _lever):
+    for look_up in (_check, _status, _glossary, _option, _monitor, _part, _experiment, _lever):
         found = look_up(word)
         if found is not None:
             title, rows = found
@@ -157,7 +157,10 @@ def _part(word: str) -> tuple[str, Rows] | None:
     for noun, table in (("an arm of rksp confirm", INTERVENTIONS), ("a fault", FAULTS)):
         for name, kind in table.items():
             if wanted == name.replace("-", "_"):
-                return f"{name}, {noun}", [("Does", _summary(kind)), *_arguments(kind)]
+                tried = EXPERIMENTS.get(wanted)
+                more = f"rksp reproduce {wanted} --stored: {tried}" if tried else ""
+                rows = [("Does", _summary(kind)), *_arguments(kind), ("Tried", more)]
+                return f"{name}, {noun}", rows
     return None
 
 

@@ -85,6 +85,14 @@ class RiskOptions(Finite):
             ("A model of the edge from rksp lab fit; the default is the shipped one."),
         ),
     ] = None
+    runs: Annotated[
+        list[Path],
+        Flag(
+            "--runs",
+            "Learn from past runs: files or folders, as for rksp runs; repeatable.",
+            unit="path",
+        ),
+    ] = []
 
 
 class ScoreOutput(Finite):

@@ -46,6 +46,21 @@ class RequestedRun:
         """Return the source of the target, which starts trained if the file says so."""
         return replace(source, starts_trained=source.starts_trained or self.starts_trained)
 
+    def met(self, source: ModelSource) -> tuple[RequestedRun, ModelSource]:
+        """Return the run with what its model shows of the recipe, and the source as `started`."""
+        from rksp.recipe_files.said.assumptions import alternatives, assumed_line
+        from rksp.recipe_files.said.heard import heard
+
+        recipe, origins, notes = heard(self.recipe, self.origins, source.shown)
+        run = replace(
+            self,
+            recipe=recipe,
+            origins=origins,
+            assumed=assumed_line(recipe, origins),
+            alternatives=alternatives(recipe, origins),
+        )
+        return run, replace(self.started(source), notes=(*source.notes, *notes))
+
     def changed(self, recipe: Recipe, said: Mapping[str, str]) -> RequestedRun:
         """Return the run with another recipe; `said` has the words behind each changed field."""
         from rksp.recipe_files.said.origin import Origin, OriginKind

@@ -24,6 +24,7 @@ from rksp.cli.options import (
     with_options,
 )
 from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
+from rksp.cli.own_runs import learned_from
 from rksp.cli.process import (
     collector_paused,
     quiet_transformers,
@@ -40,7 +41,7 @@ from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.classifiers.edge_model import EdgeModel
+    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
 
@@ -110,10 +111,13 @@ def score(
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
-            source = _source(run, model, measure)
-            run, classifier = _with_levers(run, source, apply, _classifier(risk.classifier))
+            source, run = _met(run, model, measure)
+            classifier = _classifier(risk.classifier)
+            classifier, own_runs = learned_from(risk.runs, source, run.recipe, classifier)
+            run, classifier = _with_levers(run, source, apply, classifier)
             answer = {"risk": risk.risk, "classifier": classifier, "threshold": bar.bar}
             result = _scored(target, run, source, measure, answer, seeds=seeds)
+            result = result.model_copy(update={"own_runs": own_runs}).finite()
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
@@ -143,17 +147,21 @@ def _told(report: Any, title: str, done: float, total: float, step: str) -> None
     report(f"{title}: {step}", done, total)
 
 
-def _source(run: RequestedRun, model: ModelOptions, measure: MeasureOptions) -> ModelSource:
+def _met(
+    run: RequestedRun, model: ModelOptions, measure: MeasureOptions
+) -> tuple[ModelSource, RequestedRun]:
+    """Return the model, and the run with what its model shows of it."""
     counts = measure.evidence != "config"
     with collector_paused():
         if counts:
             quiet_transformers()
-        return run.started(model.resolve(run.target, run.overrides, counts=counts))
+        run, source = run.met(model.resolve(run.target, run.overrides, counts=counts))
+        return source, run
 
 
 def _with_levers(
-    run: RequestedRun, source: ModelSource, asked: str | None, classifier: EdgeModel | None
-) -> tuple[RequestedRun, EdgeModel | None]:
+    run: RequestedRun, source: ModelSource, asked: str | None, classifier: EdgePredictor | None
+) -> tuple[RequestedRun, EdgePredictor | None]:
     """Return the run and the model of the edge with the levers that were asked for."""
     if asked is None:
         return run, classifier

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import Devices, Given, Panel, RecipeFile, TextOrJson, with_options
+from rksp.cli.own_runs import learned_from
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.recipe_source import requested_run
 from rksp.ground.errors import InputError
@@ -38,6 +40,12 @@ def transfer(
         Literal["config", "response"],
         typer.Option(help="response: measure both models as a score does; config: build neither."),
     ] = "response",
+    past: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--runs", help="Learn from past runs: files or folders, as for rksp runs; repeatable."
+        ),
+    ] = None,
     output_format: TextOrJson = "text",
 ) -> int:
     """Scale the learning rate tuned on SMALL to LARGE by the ratio of their edges."""
@@ -65,7 +73,9 @@ def transfer(
         }
         is_cheap = evidence == "config" or bool(doubts)
         measured: Any = ({}, {}) if is_cheap else _measured(sources, runs)
-    edges = load_edge_model()
+    prior = load_edge_model()
+    learned, own_runs = learned_from(past or (), sources[1], runs[1].recipe, prior)
+    edges = learned or prior
     doubts |= {text for x in inputs for text in beyond(edges.predict(x), x)}
     found = carry(edges, origin, aim, rate, measured)
     answer, shift = (None, None) if doubts else (found.rate, found.edge_shift)
@@ -77,6 +87,8 @@ def transfer(
         document: dict[str, Any] = {"small_rate": rate, "rate": answer, "edge_shift": shift}
         document |= {"rules": found.rules, "errors": errors, "reasons": sorted(doubts)}
         document["measured"] = list(found.used)
+        if own_runs is not None:
+            document["own_runs"] = own_runs.model_dump(mode="json")
         json.dump(document, sys.stdout, indent=1, sort_keys=True)
         sys.stdout.write("\n")
         return 0

@@ -85,9 +85,9 @@ def make_probe(
     for name, value in (("sequences", num_sequences), ("tokens a sequence", sequence_length)):
         if value is not None and value < 1:
             raise InputError(f"A probe of {value} {name} is empty; ask for at least one.")
-    if task == "image-classification" or (_image_size(config) and not _vocabulary(config)):
+    if task == "image-classification" or (_image_size(config) and not vocabulary_of(config)):
         return _images(config, num_sequences, seed)
-    if config is not None and not _vocabulary(config) and not hasattr(config, "vocab_size"):
+    if config is not None and not vocabulary_of(config) and not hasattr(config, "vocab_size"):
         raise InputError(
             f"{getattr(config, 'model_type', 'The model')} takes neither tokens nor images of a "
             "stated size, and rksp has no other probe; give a factory (package.module:function) "
@@ -101,7 +101,7 @@ def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -
     count = num_sequences or _SEQUENCES
     length = sequence_length or _LENGTH
     notes = []
-    limit = _limit(config)
+    limit = position_limit(config)
     if limit is not None and length > limit:
         length = limit
         notes.append(f"shortened to the model's {limit} positions")
@@ -112,7 +112,7 @@ def _text(config, task, num_sequences, sequence_length, seed, text, tokenizer) -
             f"The probe has {count * length} token; at least two are needed: use a longer one."
         )
     content, name = _content(text)
-    vocabulary = _vocabulary(config)
+    vocabulary = vocabulary_of(config)
     ids, how = _tokens(content, vocabulary, seed, tokenizer)
     is_pair = task == "seq2seq"
     wanted = length + 1
@@ -256,14 +256,16 @@ def _setting(config: Any, name: str) -> Any:
     )
 
 
-def _vocabulary(config: Any) -> int:
+def vocabulary_of(config: Any) -> int:
+    """Return the number of tokens that a configuration knows; 0 if it does not say."""
     if config is None:
         return 256
     size = _setting(config, "vocab_size")
     return size if isinstance(size, int) else 0
 
 
-def _limit(config: Any) -> int | None:
+def position_limit(config: Any) -> int | None:
+    """Return the longest sequence that a configuration has positions for, or None."""
     sizes = [_setting(config, name) for name in _LONGEST]
     sizes = [size for size in sizes if isinstance(size, int) and size > 0]
     if not sizes:
@@ -287,6 +289,6 @@ def _image_size(config: Any) -> tuple[int, int] | None:
 def _task_of(config: Any) -> str:
     if getattr(config, "is_encoder_decoder", False):
         return "seq2seq"
-    if _image_size(config) and not _vocabulary(config):
+    if _image_size(config) and not vocabulary_of(config):
         return "image-classification"
     return "causal-lm"

@@ -74,11 +74,22 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> Batch:
         """Return the examples from `start` to before `stop`; all of a batch that is whole."""
+        return self.at(slice(start, stop))
+
+    def at(self, which: slice | Tensor) -> Batch:
+        """Return the examples of a slice or of indices; all of a batch that is whole."""
         if self.is_whole:
             return self
         size = self.count
         inputs, labels, given = (
-            rows_of(part, size, start, stop) for part in (self.inputs, self.labels, self.given)
+            rows_of(part, size, which) for part in (self.inputs, self.labels, self.given)
+        )
+        return replace(self, inputs=inputs, labels=labels, given=given)
+
+    def to(self, device: str) -> Batch:
+        """Return the batch on a device."""
+        inputs, labels, given = (
+            mapped(part, lambda t: t.to(device)) for part in (self.inputs, self.labels, self.given)
         )
         return replace(self, inputs=inputs, labels=labels, given=given)
 
@@ -91,9 +102,9 @@ def tensors(value: Any) -> list[Tensor]:
     return [t for part in parts for t in tensors(part)] if _is_nested(value) else []
 
 
-def rows_of(value: Any, size: int, start: int, stop: int) -> Any:
-    """Slice every tensor that has `size` rows; keep the containers."""
-    return mapped(value, lambda t: t[start:stop] if t.dim() and len(t) == size else t)
+def rows_of(value: Any, size: int, which: slice | Tensor) -> Any:
+    """Take rows of every tensor that has `size` of them; keep the containers."""
+    return mapped(value, lambda t: t[which] if t.dim() and len(t) == size else t)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,3 +42,14 @@ def run_pass(model: nn.Module, batch: Batch) -> Pass:
 def task_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Compute what training minimizes: mean cross-entropy plus the routers' own losses."""
     return run_pass(model, batch).total
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, batches: Sequence[Batch]) -> float:
+    """Return the mean loss over batches in evaluation mode; not finite as it comes."""
+    was_training = model.training
+    model.eval()
+    try:
+        return math.fsum(float(task_loss(model, batch)) for batch in batches) / len(batches)
+    finally:
+        model.train(was_training)

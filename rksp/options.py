@@ -27,6 +27,7 @@ class MeasureOptions(Finite):
             `forward`.
         seed: Seed of the initialization.
         probe: A text to use as input in place of the bundled one.
+        data: The user's own examples, as `rksp.datasets.own_rows` reads them, in place of text.
         states: Token states per block.
         blocks: Module path of the list of blocks, if rksp cannot find it.
         variant: Definition of the spectrum, a name in `rksp.spectra.spectrum.VARIANTS`.
@@ -51,6 +52,13 @@ class MeasureOptions(Finite):
         default=0, ge=0
     )
     probe: Annotated[Path | None, Flag("--probe", "Text to use instead of the bundled one.")] = None
+    data: Annotated[
+        Path | None,
+        Flag(
+            "--data",
+            "Your own examples: JSON Lines, CSV, Parquet, text, or a folder of one kind.",
+        ),
+    ] = None
     states: Annotated[int, Flag("--snapshots", "Token states per block.", unit="states")] = Field(
         default=STATES, ge=2
     )

@@ -22,7 +22,10 @@ Schedule = Literal[
 ]
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "bf16-pure", "fp16-pure"]
 DecayShape = Literal["linear", "cosine", "sqrt", "exponential"]
-Peft = Literal["none", "lora", "qlora", "other"]
+# Adapters of low rank by their names in the peft library, the plain ones first.
+LOW_RANK = ("lora", "qlora", "dora", "rslora", "pissa")
+Peft = Literal["none", "lora", "qlora", "dora", "rslora", "pissa", "other"]
+USUAL_RANK = 16  # of adapters where none is said; their alpha is then the rank
 Objective = Literal[
     "lm",
     "mlm",

@@ -16,13 +16,14 @@ from rksp.assessment.report import score_report
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
 from rksp.models.declared import Declared
-from rksp.models.given import left_as_found, module_source, shown_fields
+from rksp.models.given import left_as_found, module_source
 from rksp.models.given_loss import Loss
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.assumptions import alternatives, origins_of_flags
+from rksp.recipe_files.said.heard import heard
 from rksp.recipe_files.said.reported import with_origins
 from rksp.report.score.result import Result
 
@@ -37,6 +38,7 @@ def score(
     is_pretrained: bool | None = None,
     apply: Sequence[str] = (),
     options: MeasureOptions | None = None,
+    runs: str | Path | Sequence[str | Path] = (),
     **measure: Any,
 ) -> Result:
     """Predict how likely a run is to fail, why, and which learning rate to use.
@@ -49,9 +51,9 @@ def score(
             tensor counts the examples, at least two. It is (inputs, …, target); a dict of keyword
             arguments with `labels`; or a tensor, such as token ids `[batch, length]` int64. Arrays
             of numpy count as tensors, and a `DataLoader` as its first batch.
-        recipe: How the model is to be trained: fields of `rksp.Recipe`. A module and its batch give
-            those that it leaves out, as far as they show them: precision, adapters, sizes of the
-            batch; the others have their defaults.
+        recipe: How the model is to be trained: fields of `rksp.Recipe`. A module and its batch, or
+            a factory's, give those that it leaves out, as far as they show them: precision,
+            adapters, sizes of the batch; the others have their defaults.
         loss: Returns a scalar tensor. It is called with the model's output, and with the target for
             a tuple or the whole batch otherwise. The default loss is: a Lightning module's own
             `training_step`; the loss that the model returns; cross-entropy for integer targets;
@@ -61,6 +63,7 @@ def score(
             the initialization are skipped; default what the weights and the loss show.
         apply: Levers to answer with, such as `["qk_norm", "warmup=500"]`.
         options: How it is measured.
+        runs: Files and folders of past runs to learn from; see `rksp runs --help`.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
     Returns:
@@ -81,24 +84,25 @@ def score(
         options = checked(MeasureOptions, measure, noun="option")
     if isinstance(target, nn.Module):
         source = module_source(target, batch, loss, is_pretrained=is_pretrained, seed=options.seed)
-        shown = shown_fields(target, source.batch)
-        source = replace(source, notes=(*source.notes, *_contradictions(recipe, shown)))
-        found = {name: value for name, value in shown.items() if name not in typed}
-        recipe = Recipe.parse(recipe.model_dump(exclude_unset=True) | found)
-        typed |= dict.fromkeys(found, "the module")
     elif batch is not None or loss is not None:
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
     else:
         counts = options.evidence != "config"
         source = target if isinstance(target, ModelSource) else resolve(str(target), counts=counts)
         source = source.at(options.seed)
-    classifier = None
+    recipe, origins, notes = heard(recipe, origins_of_flags(recipe, typed), source.shown)
+    source = replace(source, notes=(*source.notes, *notes))
+    classifier, own_runs = None, None
+    if runs:
+        from rksp.own_runs.learning import learn
+
+        paths = [runs] if isinstance(runs, str | Path) else runs
+        classifier, own_runs = learn([Path(path) for path in paths], source, recipe)
     if apply:
         declared, trained = Declared(source.config, source.task), source.holds_trained
-        applied = apply_levers(apply, declared, recipe, is_pretrained=trained)
+        applied = apply_levers(apply, declared, recipe, is_pretrained=trained, model=classifier)
         recipe, classifier = applied.recipe, applied.model
-        typed |= applied.said
-    origins = origins_of_flags(recipe, typed)
+        origins |= origins_of_flags(recipe, applied.said)
     with nullcontext() if source.model is None else left_as_found(source.model):
         evaluation, probe = evaluate(
             source,
@@ -109,19 +113,8 @@ def score(
         )
     seen = "nothing" if probe is None else probe.description
     report = score_report(source, recipe, [evaluation], seen)
+    report = report.model_copy(update={"own_runs": own_runs})
     return Result(with_origins(report, origins))
-
-
-def _contradictions(recipe: Recipe, shown: Mapping[str, Any]) -> list[str]:
-    """Say where a given recipe contradicts what the module shows; the recipe is judged."""
-    return [
-        f"The module shows {name} {shown[name]}, but the recipe says {getattr(recipe, name)}; "
-        "the recipe was judged."
-        for name in ("precision", "peft")
-        if name in shown
-        and name in recipe.model_fields_set
-        and getattr(recipe, name) != shown[name]
-    ]
 
 
 def _recipe(recipe: Recipe | Mapping[str, Any] | None, lr: float | None) -> Recipe:

@@ -157,15 +157,9 @@ def _one_search(
 
 
 def finding(case: Case, said: str) -> dict[str, object]:
-    """Return a finding that can be stored, and run again by `case_of`."""
+    """Return a finding as JSON can hold it."""
     content = {name: base64.b64encode(data).decode() for name, data in case.files.items()}
     return {"said": said, "command": list(case.command), "files": content}
-
-
-def case_of(stored: dict) -> Case:
-    """Return the case of a stored finding."""
-    files = {name: base64.b64decode(data) for name, data in stored["files"].items()}
-    return Case(command=tuple(stored["command"]), files=files, writes=tuple(files))
 
 
 def fuzz(

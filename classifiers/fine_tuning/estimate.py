@@ -57,7 +57,3 @@ class FineTuningEstimate:
     def interval(self, rate: float) -> tuple[float, float]:
         """Return P(failed) if this source's edges lie higher, or lower, than nine in ten."""
         return failed_interval(self.edge, self.lapse, rate, tail=_TAIL)
-
-    def forgets(self, rate: float) -> float | None:
-        """Return the chance that a run at this rate loses old abilities; None if not known."""
-        return None if self.forgetting is None else self.forgetting.below(rate)

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
 from rksp.classifiers.fit.edge_fit import fit_edge_model
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 
@@ -41,7 +41,7 @@ class Transfer:
 
 
 def transfer(
-    model: EdgeModel,
+    model: EdgePredictor,
     small: EdgeInputs,
     large: EdgeInputs,
     rate: float,
@@ -67,7 +67,9 @@ def transfer(
     )
 
 
-def _in_both(model: EdgeModel, measured: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
+def _in_both(
+    model: EdgePredictor, measured: Iterable[Mapping[str, float]]
+) -> list[dict[str, float]]:
     """Keep the measured columns that are finite in all."""
     measured = list(measured)
     names = [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import EdgePredictor, Expected
 from rksp.classifiers.levers.effects import LeverSize
 
 _EIGHTY = NormalDist().inv_cdf(0.9)  # standard deviations from the middle of an 80 % interval
@@ -43,19 +44,30 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftedEdgeModel(EdgeModel):
+class ShiftedEdgeModel:
     """A model of the edge whose every estimate is moved by the same shift.
 
     Attributes:
+        plain: The model without levers: the shipped one, or one that knows own runs.
         shift: What levers do.
     """
 
+    plain: EdgePredictor
     shift: Shift
 
-    @classmethod
-    def around(cls, model: EdgeModel, shift: Shift) -> ShiftedEdgeModel:
-        """Return the model with a shift."""
-        return cls(**{f.name: getattr(model, f.name) for f in fields(EdgeModel)}, shift=shift)
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What the plain model was fitted on."""
+        return self.plain.card
+
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the configuration lets measured columns be."""
+        return self.plain.expected
+
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return what the plain model says."""
+        return self.plain.strangeness(measured)
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -65,7 +77,7 @@ class ShiftedEdgeModel(EdgeModel):
         Raises:
             ArtifactError: See `EdgeModel.predict`.
         """
-        found = EdgeModel.predict(self, inputs, measured)
+        found = self.plain.predict(inputs, measured)
         shift = self.shift
         return replace(
             found,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rksp.assessment.model_choice import choose_model
 from rksp.assessment.risk import edge_inputs
-from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import find_lever
 from rksp.classifiers.levers.effects import LeverSize, LeverTable, load_lever_table
 from rksp.classifiers.levers.lever import Lever, kind_of
@@ -30,7 +30,7 @@ class Applied:
     """
 
     recipe: Recipe
-    model: EdgeModel
+    model: EdgePredictor
     said: dict[str, str]
 
 
@@ -40,7 +40,7 @@ def apply_levers(
     recipe: Recipe,
     *,
     is_pretrained: bool,
-    model: EdgeModel | None = None,
+    model: EdgePredictor | None = None,
     table: LeverTable | None = None,
 ) -> Applied:
     """Apply levers in the order in which they were asked for.
@@ -78,11 +78,11 @@ def apply_levers(
         if lever.field:
             said[lever.field] = f"--apply {text}"
         recipe = changed
-    shifted = ShiftedEdgeModel.around(model, Shift.of(names, sizes))
+    shifted = ShiftedEdgeModel(plain=model, shift=Shift.of(names, sizes))
     return Applied(recipe=recipe, model=shifted, said=said)
 
 
-def _log_edge(model: EdgeModel, recipe: Recipe) -> float:
+def _log_edge(model: EdgePredictor, recipe: Recipe) -> float:
     """Return the edge of some model: what a recipe adds to it is the same for every one."""
     inputs = edge_inputs(recipe, width=512, depth=8, vocabulary=1024, norm="pre")
     return model.predict(inputs).log_edge

@@ -19,7 +19,7 @@ from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
 from rksp.optimizers.table import optimizer_spec
-from rksp.recipe import Recipe
+from rksp.recipe import LOW_RANK, Recipe
 
 _KINDS = {
     "causal-lm": "decoder",
@@ -68,7 +68,7 @@ def fine_tuning_inputs(
     said = Declared(config, task)
     kind, shape = said.family.kind or _KINDS.get(task) or "other", said.shape()
     spec = optimizer_spec(recipe.optimizer)
-    adapts = recipe.peft in ("lora", "qlora")
+    adapts = recipe.peft in LOW_RANK
     return FineTuningInputs(
         method="full" if recipe.peft == "none" else recipe.peft,
         objective=_objective(recipe, task, kind),
@@ -145,7 +145,8 @@ def assess_fine_tuning(
     if learning_rate is not None:
         failed = said.failed(learning_rate)
         low, high = said.interval(learning_rate)
-        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+        shown = rounded(start), rounded(ceiling)  # as the checks and grids see them
+        verdict = verdict_at(threshold, failed, high, learning_rate, *shown)
     return RiskAssessment(
         verdict=verdict,
         reasons=[],

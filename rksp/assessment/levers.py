@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import EdgePredictor
 from rksp.classifiers.levers.catalogue import LEVERS
 from rksp.classifiers.levers.effects import LeverSize, LeverTable, load_lever_table
 from rksp.classifiers.levers.lever import SHARED, Lever, kind_of
@@ -26,7 +26,7 @@ def with_levers(
     assessment: RiskAssessment,
     declared: Declared,
     recipe: Recipe,
-    model: EdgeModel,
+    model: EdgePredictor,
     predict: Predict,
     table: LeverTable | None = None,
 ) -> RiskAssessment:

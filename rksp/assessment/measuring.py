@@ -6,10 +6,13 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from rksp.assessment.evidence import Evidence
 from rksp.batch import Batch
 from rksp.checks.facts import read_facts
+from rksp.datasets.own_probe import own_probe
+from rksp.datasets.own_rows import read_own_rows
 from rksp.datasets.probe import Probe, make_probe
 from rksp.features import Tier
 from rksp.ground.errors import InputError
@@ -25,6 +28,7 @@ from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import profile
 
+NOT_YOURS = "The trained weights were measured on other text than yours; --data FILE gives yours."
 _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
 
 
@@ -72,6 +76,8 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                 progress=progress,
             )
         weights = "in memory" if stream is None else stream.describe()
+        if source.is_pretrained and source.batch is None and options.data is None:
+            seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
     return Evidence(
         source=source,
         options=options,
@@ -104,8 +110,9 @@ def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> R
 def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
     """Return the model's inputs: the batch that came with it, or text or images."""
     if source.batch is not None:
-        if options.probe is not None:
-            raise InputError(f"{source.target} comes with a batch; leave out --probe.")
+        for name, given in (("--probe", options.probe), ("--data", options.data)):
+            if given is not None:
+                raise InputError(f"{source.target} comes with a batch; leave out {name}.")
         return given_probe(source.batch)
     if source.model is not None and source.config is None:
         raise InputError(
@@ -113,6 +120,10 @@ def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
             "factory returns (model, batch), and rksp.score takes the batch after the model."
         )
     sequences = None if options.states == STATES else max(2, math.ceil(options.states / 128))
+    if options.data is not None:
+        if options.probe is not None:
+            raise InputError("Give --probe or --data, not both.")
+        return own_probe(source, read_own_rows(options.data), num_sequences=sequences)
     return make_probe(source, num_sequences=sequences, text=options.probe)
 
 

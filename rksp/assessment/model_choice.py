@@ -7,7 +7,7 @@ from typing import Literal
 
 from rksp.checks.coverage import unseen_objective
 from rksp.documents.score import ADAPTERS_BESIDE
-from rksp.recipe import Recipe
+from rksp.recipe import USUAL_RANK, Recipe
 
 TRAINED = "trained weights: rates are carried between random initializations only"
 Answers = Literal["random initializations", "fine-tuning", "none"]
@@ -63,4 +63,4 @@ def shown_beside(recipe: Recipe, *, is_pretrained: bool) -> tuple[tuple[str, Rec
     is_asked = is_pretrained and recipe.learning_rate is None and recipe.peft == "none"
     if not is_asked:
         return ()
-    return ((ADAPTERS_BESIDE, recipe.model_copy(update={"peft": "lora", "lora_rank": 16})),)
+    return ((ADAPTERS_BESIDE, recipe.model_copy(update={"peft": "lora", "lora_rank": USUAL_RANK})),)

@@ -16,7 +16,7 @@ from rksp.checks.coverage import uncovered, untuned
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import NotRun, not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, RiskAssessment
@@ -59,7 +59,7 @@ def evaluate(
     *,
     threshold: float = 0.5,
     risk: float = 0.05,
-    classifier: EdgeModel | None = None,
+    classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> tuple[Evaluation, Probe | None]:
@@ -100,7 +100,7 @@ def judge(
     *,
     threshold: float = 0.5,
     risk: float = 0.05,
-    classifier: EdgeModel | None = None,
+    classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     with_details: bool = True,
     progress: Progress = lambda done, total, label: None,
@@ -166,7 +166,7 @@ def _assess(
     evidence: Evidence,
     recipe: Recipe,
     response: ResponseProfile | None,
-    classifier: EdgeModel | None,
+    classifier: EdgePredictor | None,
     bars: Mapping[str, Any],
     *,
     with_curve: bool,

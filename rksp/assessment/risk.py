@@ -16,7 +16,7 @@ from rksp.classifiers.edge_inputs import (
     EdgeInputs,
     Norm,
 )
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import EdgePredictor
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.features import FEATURES, Features, Tier
@@ -77,7 +77,7 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
 def assess(
     features: Features,
     inputs: EdgeInputs,
-    model: EdgeModel,
+    model: EdgePredictor,
     *,
     learning_rate: float | None,
     threshold: float = 0.5,
@@ -119,7 +119,8 @@ def assess(
         failed = estimate.failed(learning_rate)
         low, high = estimate.interval(learning_rate)
         excess = estimate.expected_excess(learning_rate)
-        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+        shown = rounded(start), rounded(ceiling)  # as the checks and grids see them
+        verdict = verdict_at(threshold, failed, high, learning_rate, *shown)
     return RiskAssessment(
         verdict=verdict,
         reasons=[],
@@ -146,6 +147,7 @@ def assess(
         counterfactual=_advice(estimate, learning_rate, start, threshold),
         classifier_data=str(model.card["digest"]),
         answered_by="random initializations",
+        learned=estimate.learned,
     )
 
 
@@ -234,7 +236,7 @@ def _without_rates(**known: object) -> RiskAssessment:
     return RiskAssessment(**unknown | known)
 
 
-def _strange(model: EdgeModel, features: Features) -> list[str]:
+def _strange(model: EdgePredictor, features: Features) -> list[str]:
     """Say which measured feature is the least like those of the labelled runs, if one is far."""
     far = [
         (by, FEATURES[name])

@@ -8,12 +8,15 @@ from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
+from rksp.ground.sizes import count
 
 _FP16_MAX = 65504.0
 _FP16_ROOM = 8.0  # activations grow during training; the first step needs some room
 _FP16_TINY = 2.0**-24  # smallest positive fp16
 _FP8_MAX = 448.0  # E4M3
 _ROUNDING = {"bf16-pure": 2.0**-9, "fp16-pure": 2.0**-12}  # half a unit in the last place of 1
+_FP16_FAST = 2.1  # times GPT-3's rate; OPT-175B ended at 1.2e-4, twice GPT-3's
+_FP16_LARGE = 100e9  # parameters: BigScience's 104B, GLM-130B and OPT-175B
 _HEAVY_TAIL = 30.0  # kurtosis; Gaussian entries have 3
 
 
@@ -131,12 +134,22 @@ def _declared_dtype(evidence: CheckEvidence) -> str:
 
 
 def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
-    if evidence.in_fp16 and not evidence.is_fine_tuning and not any(_fp16_family(evidence)):
-        yield Observation(
-            level=Level.NOTE,
-            message="The run trains from scratch in fp16. The largest fp16 number is 65504.",
-            value=None,
-        )
+    if not evidence.in_fp16 or evidence.is_fine_tuning or any(_fp16_family(evidence)):
+        return
+    level, value = Level.NOTE, None
+    message = "The run trains from scratch in fp16. The largest fp16 number is 65504."
+    ratio, size = evidence.rate_over_published, evidence.active_parameters
+    if not evidence.settings.family.post_norm and evidence.reads_tokens and size:
+        if size >= _FP16_LARGE:
+            level, value = Level.WARNING, size
+            message = f"Known fp16 runs of {count(_FP16_LARGE)} parameters or more all diverged."
+        elif ratio is not None and ratio > _FP16_FAST:
+            level, value = Level.WARNING, ratio
+            message = (
+                f"The run trains in fp16 at {ratio:.3g} times GPT-3's learning rate; known good "
+                f"ones stayed below {_FP16_FAST:g} times."
+            )
+    yield Observation(level=level, message=message, value=value)
 
 
 def _fp8_training(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -307,20 +320,31 @@ CHECKS = (
         name="fp16-training",
         level=Level.NOTE,
         title="Training from scratch in fp16",
-        measures="The recipe's precision.",
+        measures=(
+            "The recipe's precision. It is a warning for language models that do not normalize "
+            f"after the residual sum: from {count(_FP16_LARGE)} active parameters on, and above "
+            f"{_FP16_FAST:g} times GPT-3's learning rate for the size."
+        ),
         why=(
             "Weights and activations grow until one of them exceeds the range of fp16. This "
             "happens at high and at low learning rates: BLOOM's 104B at 6e-5, nanoGPT at 6e-4 on "
             "a V100, DeiT-B at 1e-3. GPT-3, OPT and Pythia completed training in fp16, some of "
-            "them with dozens of restarts. BigScience's first lesson was to use bf16."
+            "them with dozens of restarts, at up to twice GPT-3's learning rates; so nothing but "
+            "the precision tells nanoGPT's run from theirs. BigScience's first lesson was to use "
+            "bf16."
         ),
-        source="BigScience lessons learned; nanoGPT #136; deit #29; yanmtt #7",
+        source=(
+            "BigScience lessons learned; OPT (arXiv 2205.01068) and its chronicles; GLM-130B "
+            "(arXiv 2210.02414); Pythia (arXiv 2304.01373); nanoGPT #136; deit #29; yanmtt #7; the "
+            "levels are our choice"
+        ),
         healthy="bf16 or fp32",
         fix="Train in bf16 if the device supports it (--precision bf16).",
         failing="--precision fp16",
         stable="--precision bf16",
         look=_fp16_training,
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP308",

@@ -35,12 +35,17 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     is_over = rate > edge
     if not is_over and not exceeds(rate, start_here=start, do_not_exceed=ceiling):
         return
-    bound, name = (edge, "likely edge") if is_over else (ceiling, "learning rate not to exceed,")
+    bound, name, rest = ceiling, "learning rate not to exceed,", ""
+    if is_over:
+        bound, name = edge, "likely edge"
+    elif start > ceiling:
+        bound, name = start, "learning rate to start with,"
+        rest = f", which is above the one not to exceed, {short(ceiling, 2)}, already"
     yield Observation(
         level=Level.ERROR if is_over else Level.WARNING,
         message=(
             f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times "
-            f"the {name} {short(bound, 2)}."
+            f"the {name} {short(bound, 2)}{rest}."
         ),
         value=rate / edge,
         rate=min(edge, max(start, ceiling)),

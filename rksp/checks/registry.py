@@ -26,10 +26,8 @@ from rksp.checks import (
 from rksp.checks.check import Check, Observation
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Finding, Level
-from rksp.documents.score import RiskAssessment
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
-from rksp.recipe import Recipe
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
@@ -68,19 +66,6 @@ class NotRun:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeCheck:
-    """What the recipe and the configuration alone show.
-
-    Attributes:
-        findings: Errors first, then warnings and notes, each by code.
-        not_run: Checks that need a model, and what they lack.
-    """
-
-    findings: tuple[Finding, ...]
-    not_run: tuple[NotRun, ...]
-
-
 def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
     """Run all checks and return errors first, then warnings and notes, each by code.
 
@@ -111,35 +96,6 @@ def not_run(evidence: CheckEvidence) -> tuple[NotRun, ...]:
         for check, missing in lacking
         if missing
     )
-
-
-def recipe_findings(
-    recipe: Recipe,
-    config: object | None = None,
-    *,
-    task: str | None = None,
-    is_pretrained: bool = False,
-    answer: RiskAssessment | None = None,
-) -> RecipeCheck:
-    """Check a recipe before a model is built; this takes milliseconds and loads no torch.
-
-    Args:
-        recipe: The recipe to check.
-        config: A configuration of transformers, the mapping of a `config.json`, or None.
-        task: What the model predicts, as in `rksp.models.source.Task`.
-        is_pretrained: The weights were trained before.
-        answer: The answer for this recipe, if it can be trusted; its rates are those to advise.
-    """
-    evidence = CheckEvidence(
-        recipe=recipe,
-        config=config,
-        task=task,
-        is_pretrained=is_pretrained,
-        start_here=None if answer is None else answer.start_here,
-        do_not_exceed=None if answer is None else answer.do_not_exceed,
-        likely_edge=None if answer is None else answer.likely_edge,
-    )
-    return RecipeCheck(findings=run_checks(evidence), not_run=not_run(evidence))
 
 
 def find_check(wanted: str) -> Check:

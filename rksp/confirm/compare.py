@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -21,10 +22,13 @@ def failed_trials(trials: Sequence[TrialReport]) -> set[tuple[str, int]]:
 
     A run failed by its own outcome, or because it ended worse than a run of its seed at a lower
     rate by the margin of the ladders' policy. A run that ended worse than a run at its own rate or
-    a higher one is only behind and did not fail.
+    a higher one is only behind and did not fail. A run from trained weights also failed if it
+    ended, on examples held out, worse than not training at all by that margin.
     """
     failed = {
-        (t.arm, t.seed) for t in trials if Outcome(t.outcome).is_failure or t.final_loss is None
+        (t.arm, t.seed)
+        for t in trials
+        if Outcome(t.outcome).is_failure or t.final_loss is None or _gained(t, -_MARGIN) is False
     }
     rates = {t.arm: parse_arm(t.arm).rate for t in trials}
     ended = [t for t in trials if (t.arm, t.seed) not in failed]
@@ -56,6 +60,8 @@ def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
                 learned=sum(_learned(t) for t in group),
                 p_value=None if is_baseline else _fisher(group, baseline, failed),
                 final_loss=_mean([t.final_loss for t in group]),
+                held_out_loss=_mean([t.held_out_loss for t in group]),
+                untrained_loss=_mean([t.untrained_loss for t in group]),
                 saved=sum(
                     (BASELINE, t.seed) in failed and (name, t.seed) not in failed for t in group
                 ),
@@ -102,7 +108,8 @@ def conclude(
     """Return the conclusions, one sentence each: prediction, first monitor and interventions."""
     baseline, *others = arms
     sentences = [_on_prediction(prediction, arms, faults), _on_monitors(baseline)]
-    return sentences + [_on_arm(arm, baseline) for arm in others]
+    sentences += [_on_arm(arm, baseline) for arm in others]
+    return sentences + _on_held_out(arms)
 
 
 def _on_prediction(
@@ -117,6 +124,8 @@ def _on_prediction(
     of = " for the run without a fault" if faults else ""
     said = f"Predicted P(failed) {prediction.probability_failed:.2f}{of}; {count}{planted}"
     if verdict(arms) == "undecided":
+        if baseline.untrained_loss is not None:
+            return f"{said}, but no run ended better, on examples held out, than not training."
         return (
             f"{said}, but no run learned more than the frequencies of its labels: give more "
             "--steps."
@@ -175,6 +184,21 @@ def _on_arm(arm: ArmReport, baseline: ArmReport) -> str:
     return f"{arm.arm} would not have saved the run."
 
 
+def _on_held_out(arms: Sequence[ArmReport]) -> list[str]:
+    """Say where each arm ended on examples held out, beside not training at all."""
+    before = arms[0].untrained_loss
+    if before is None:
+        return []
+    ends = []
+    for arm in arms:
+        if arm.held_out_loss is None:
+            ends.append(f"{arm.arm} did not end")
+            continue
+        more = arm.held_out_loss - before
+        ends.append(f"{arm.arm} ended {abs(more):.2f} nats {'worse' if more > 0 else 'better'}")
+    return [f"On examples held out, against not training ({before:.2f}): {', '.join(ends)}."]
+
+
 def _ending(arm: ArmReport, baseline: ArmReport) -> str:
     more = definite(arm.final_loss) - definite(baseline.final_loss)
     if abs(more) <= _MARGIN:
@@ -210,10 +234,26 @@ def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:
 
 
 def _learned(trial: TrialReport) -> bool:
-    """Return whether a run beat the trivial loss by the margin; True if that loss is unknown."""
+    """Return whether a run beat not training, or else the trivial loss by the margin.
+
+    True if neither is known.
+    """
     if trial.final_loss is None:
         return False
+    if (gained := _gained(trial, 0.0)) is not None:
+        return gained
     return trial.trivial_loss is None or trial.final_loss < trial.trivial_loss - _MARGIN
+
+
+def _gained(trial: TrialReport, least: float) -> bool | None:
+    """Return whether training lowered the loss held out by more than `least` nats, if it is known.
+
+    A loss that is not finite has not fallen.
+    """
+    if trial.untrained_loss is None:
+        return None
+    after = math.inf if trial.held_out_loss is None else trial.held_out_loss
+    return trial.untrained_loss - after > least
 
 
 def _step_seconds(group: Sequence[TrialReport]) -> float:

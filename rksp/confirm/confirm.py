@@ -10,22 +10,29 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from rksp.assessment.pipeline import evaluate
-from rksp.batch import Batch
+from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms, parse_arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
-from rksp.confirm.data import training_batches, trivial_loss
+from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.trial import in_precision, sum_up, train_arm
+from rksp.confirm.trial import HeldOut, in_precision, sum_up, train_arm
+from rksp.datasets.own_probe import fit_head
+from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.files import digest
+from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
+from rksp.objective import mean_loss
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
+from rksp.own_runs.learning import learn
 from rksp.recipe import Recipe
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.monitors.alarm import Alarm, Severity
@@ -39,6 +46,7 @@ STEPS = 200  # the longest horizon that the shipped classifier knows
 # Takes a message, the training steps done so far, and the training steps of all runs.
 ConfirmProgress = Callable[[str, int, int], None]
 
+_UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
 _RANDOM = "These runs started from random weights, but the run itself starts from trained ones."
 
 
@@ -72,6 +80,7 @@ def confirm(
     text: Path | None = None,
     device: str = "cpu",
     folder: Path | None = None,
+    past_runs: Sequence[Path] = (),
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -84,13 +93,15 @@ def confirm(
         seeds: Seeds of initialization, data order, dropout and faults.
         faults: Lines for the registry of faults.
         monitors: Lines for the registry of monitors.
-        options: How the prediction measures; its seed and probe follow `seeds` and `text`.
+        options: How the prediction measures; its seed and probe follow `seeds` and `text`. Its
+            data are also those that the runs train on.
         threshold: The threshold of the prediction; see `rksp.assessment.pipeline.evaluate`.
         text: A file to train on instead of the bundled text.
         device: Where to train; the prediction is made on the CPU.
         folder: Keep every finished run, the monitors' readings (JSON Lines) and, for runs with a
             critical alarm, a checkpoint from before it. The same call with the same folder reuses
             the finished runs and trains the rest.
+        past_runs: Files and folders of past runs that the prediction learns from.
         progress: Called with the progress.
 
     Raises:
@@ -101,6 +112,12 @@ def confirm(
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
+    data = None if options.data is None else read_own_rows(options.data)
+    if data is not None:
+        if text is not None or source.batch is not None:
+            other = "--text" if text is not None else f"the batches of {source.target}"
+            raise InputError(f"The runs train on --data or on {other}, not on both.")
+        fit_head(source, data)
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
     if monitors:
         make_monitors(monitors)
@@ -115,16 +132,21 @@ def confirm(
         faults=faults,
         monitors=monitors,
         text=text,
+        data=data,
         device=device,
         progress=progress,
     )
     settings = runs.settings()
-    judged = {"of": _identity(options, threshold, seeds)}
+    judged: dict[str, object] = {"of": _identity(options, threshold, seeds)}
+    classifier = None
+    if past_runs:
+        classifier, read = learn(past_runs, source, trained)
+        judged["runs"] = digest(read.model_dump_json())
     finished = FinishedRuns(folder, settings)
     with finished.alone():
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
-        prediction = runs.prediction(predictions, options, threshold)
+        prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
             lever = _first_lever(source, trained, prediction)
             usual = default_arms(recipe.learning_rate, prediction.start_here, lever)
@@ -146,6 +168,7 @@ class _Runs:
     faults: Sequence[str]
     monitors: Sequence[str]
     text: Path | None
+    data: OwnRows | None
     device: str
     progress: ConfirmProgress
 
@@ -166,11 +189,16 @@ class _Runs:
             "faults": list(self.faults),
             "monitors": list(self.monitors),
             "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
+            "data": None if self.data is None else digest(repr(self.data), length=64),
             "device": self.device,
         }
 
     def prediction(
-        self, finished: FinishedRuns, options: MeasureOptions, threshold: float
+        self,
+        finished: FinishedRuns,
+        options: MeasureOptions,
+        threshold: float,
+        classifier: EdgePredictor | None = None,
     ) -> PredictionReport:
         """Return the mean prediction over the seeds; reuse a stored one."""
         prediction = finished.prediction()
@@ -180,7 +208,9 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(self.source, self.recipe, at_seed, threshold=threshold)
+            evaluation, _ = evaluate(
+                self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
+            )
             evaluations.append(evaluation)
         prediction = mean_prediction(evaluations, threshold)
         finished.keep_prediction(prediction)
@@ -189,7 +219,7 @@ class _Runs:
     def train(self, finished: FinishedRuns, fault_step: int) -> list[TrialReport]:
         """Train every arm at every seed, except the finished runs."""
         trials: list[TrialReport] = []
-        batches: dict[int, list[Batch]] = {}  # holds the current seed
+        data: dict[int, TrainingData] = {}  # holds the current seed
         runs = [(seed, arm) for seed in self.seeds for arm in self.arms]
         for number, (seed, arm) in enumerate(runs):
             name = f"run {number + 1} of {len(runs)}, {arm.label} seed {seed}"
@@ -199,36 +229,52 @@ class _Runs:
                 self.progress(f"{name}: {trial.outcome}, already finished", done, self.total)
                 trials.append(trial)
                 continue
-            if seed not in batches:
-                batches = {seed: self._batches(seed)}
-            record = self._trained(arm, seed, batches[seed], finished, name, done)
-            trivial = trivial_loss(batches[seed])
+            if seed not in data:
+                data = {seed: self._data(seed)}
+            record, judged = self._trained(arm, seed, data[seed], finished, name, done)
+            trivial = trivial_loss(data[seed].batches)
             trials.append(
-                sum_up(record, arm.label, seed, fault_step=fault_step, trivial_loss=trivial)
+                sum_up(
+                    record,
+                    arm.label,
+                    seed,
+                    fault_step=fault_step,
+                    trivial_loss=trivial,
+                    held_out=judged,
+                )
             )
             finished.keep_trial(trials[-1])
             after = done + self.recipe.max_steps
             self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
         return trials
 
-    def _batches(self, seed: int) -> list[Batch]:
-        return training_batches(
-            self.source, self.recipe, seed=seed, text=self.text, device=self.device
+    def _data(self, seed: int) -> TrainingData:
+        return training_data(
+            self.source,
+            self.recipe,
+            seed=seed,
+            text=self.text,
+            data=self.data,
+            device=self.device,
+            holds_out=self.source.is_pretrained,
         )
 
     def _trained(
         self,
         arm: Arm,
         seed: int,
-        batches: Sequence[Batch],
+        data: TrainingData,
         finished: FinishedRuns,
         name: str,
         done: int,
-    ) -> RunRecord:
+    ) -> tuple[RunRecord, HeldOut | None]:
         steps = self.recipe.max_steps
-        return train_arm(
-            in_precision(self.source.build(seed), self.recipe).to(self.device),
-            batches,
+        model = _model(self.source, self.recipe, seed).to(self.device)
+        held = data.held_out
+        before = mean_loss(model, held) if held else 0.0
+        record = train_arm(
+            model,
+            data.batches,
             self.recipe,
             arm,
             seed=seed,
@@ -243,6 +289,8 @@ class _Runs:
                 f"{name}: step {step + 1}/{steps}, loss {loss:.4g}", done + step + 1, self.total
             ),
         )
+        judged = HeldOut(before=before, after=mean_loss(model, held)) if held else None
+        return record, judged
 
 
 def _report(
@@ -259,6 +307,8 @@ def _report(
     found, said = verdict(reports), conclude(prediction, reports, faults)
     if source.starts_trained and not source.is_pretrained:
         said.append(_RANDOM)
+    if trained.peft == "qlora":
+        said.append(_UNQUANTIZED)
     is_failed, baseline = found == "failed", reports[0]
     reason = f"{baseline.failed} of {baseline.runs} runs of the baseline failed"
     gate = GateReport(
@@ -290,20 +340,15 @@ def _check(source: ModelSource, recipe: Recipe) -> None:
     """Refuse what cannot be trained, or would be trained as something else.
 
     Raises:
-        InputError: There is no rate, no model of transformers, or the recipe trains adapters.
+        InputError: There is no rate, or neither a model of transformers nor a batch of its own.
     """
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     source.check_size()
-    if source.config is None:
+    if source.config is None and source.batch is None:
         raise InputError(
-            f"{source.target} is not a transformers model, and rksp confirm trains on its own "
-            "text or images; train it in your own loop with rksp.watch.training.callbacks."
-        )
-    if recipe.peft != "none":
-        raise InputError(
-            f"rksp confirm trains all weights, and the recipe trains adapters ({recipe.peft}); "
-            "watch your own run with rksp.watch.training.callbacks, or give --peft none."
+            f"{source.target} comes without a batch, and rksp confirm has only text and images of "
+            "its own; return (model, batches) from the factory."
         )
 
 
@@ -336,13 +381,23 @@ def _rehearse(
 ) -> None:
     """Bind every intervention and fault to the model once, before an hour is spent on training."""
     for arm in arms:
-        model = source.build().train()
+        model = _model(source, recipe, source.seed)
         for line in faults:
             make_fault(line).bind(model, seed=0)
         if arm.interventions:
             optimizer = make_optimizer(model, recipe)
             for intervention in arm.make():
                 intervention.bind(model, optimizer)
+
+
+def _model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
+    """Build a model as its run starts: with the recipe's adapters and precision, in training mode.
+
+    Raises:
+        InputError: The adapters cannot be built.
+    """
+    model = as_trained(source.build(seed), recipe, source.task, seed=seed)
+    return in_precision(model, recipe).train()
 
 
 def _first_lever(source: ModelSource, recipe: Recipe, prediction: PredictionReport) -> str:

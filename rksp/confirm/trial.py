@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,6 +28,17 @@ from rksp.watch.training.checkpoints import Checkpoints
 from rksp.watch.training.runner import Progress, RunRecord, run, without
 
 CURVE_POINTS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Mean loss, in nats, on examples that no run trained on, before the first step and at the end.
+
+    The loss after a run may be infinite or undefined.
+    """
+
+    before: float
+    after: float
 
 
 def train_arm(
@@ -87,6 +99,7 @@ def sum_up(
     *,
     fault_step: int = 0,
     trivial_loss: float | None = None,
+    held_out: HeldOut | None = None,
 ) -> TrialReport:
     """Return the report of a run; alarms from `fault_step` on count as having seen the trouble."""
     policy = OutcomePolicy()
@@ -113,6 +126,8 @@ def sum_up(
         profiles=profile_curves(record.readings),
         checkpoint=record.checkpoint,
         trivial_loss=trivial_loss,
+        untrained_loss=None if held_out is None else held_out.before,
+        held_out_loss=held_out.after if held_out and math.isfinite(held_out.after) else None,
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from rksp.ground.model import Strict
 
-SCHEMA_VERSION = "4.0"
+SCHEMA_VERSION = "4.1"
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 
 

@@ -54,10 +54,14 @@ class ArmReport(Part):
         runs, failed, diverged: Counts; diverged runs are failed ones.
         p_value: Two-sided Fisher test of `failed` against the baseline's; None for it.
         learned: Runs that ended below what the frequencies of the labels alone would give, by the
-            margin of the ladders' policy.
+            margin of the ladders' policy; of trained weights, runs that ended better on the
+            examples held out than not training at all.
         final_loss: Mean over the runs that ended, in nats.
         saved: Seeds at which the baseline failed and this arm did not.
         lost: Seeds at which this arm failed and the baseline did not.
+        held_out_loss: Mean over the runs that ended of the loss on examples that no run trained on;
+            None where none were held out, as from random weights.
+        untrained_loss: The same of the weights before the first step: of not training at all.
         overhead: Seconds of the median step over the baseline's, minus one; None for the
             baseline and for another learning rate, whose steps are the baseline's.
     """
@@ -73,6 +77,8 @@ class ArmReport(Part):
     lost: int
     overhead: float | None
     monitors: list[MonitorReport]
+    held_out_loss: float | None = None
+    untrained_loss: float | None = None
 
 
 class TrialReport(Part):
@@ -83,6 +89,7 @@ class TrialReport(Part):
         outcome: As `rksp.watch.training.runner.judge_alone` says.
         final_loss: Mean over the last tenth of the planned steps; None if the run stopped before.
         trivial_loss: Of always answering with the frequencies of the labels it was trained on.
+        held_out_loss, untrained_loss: As in `ArmReport`.
         steps: Steps taken, `undone` of them taken back by a rollback.
         onset: Step from which the loss shows the failure; None if it does not.
         first_alarms: Step of the first alarm of each monitor that gave one, after the fault.
@@ -120,6 +127,8 @@ class TrialReport(Part):
     profiles: dict[str, list[tuple[int, float]]] = Field(default_factory=dict)
     checkpoint: str | None = None
     trivial_loss: float | None = None
+    held_out_loss: float | None = None
+    untrained_loss: float | None = None
 
 
 class ConfirmReport(Document):

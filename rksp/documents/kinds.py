@@ -5,6 +5,7 @@ from __future__ import annotations
 from rksp.documents.base import Document
 from rksp.documents.confirm import ConfirmReport
 from rksp.documents.grid import GridReport
+from rksp.documents.own_runs import RunsReport
 from rksp.documents.score import DiffReport, ScoreReport
 
 DOCUMENTS: dict[str, type[Document]] = {
@@ -12,4 +13,5 @@ DOCUMENTS: dict[str, type[Document]] = {
     "confirm": ConfirmReport,
     "grid": GridReport,
     "diff": DiffReport,
+    "runs": RunsReport,
 }

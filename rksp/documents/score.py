@@ -8,8 +8,9 @@ from pydantic import BeforeValidator, Field, PositiveFloat
 
 from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.finding import Finding, Level
+from rksp.documents.own_runs import HistoryReport, LearnedReport
 from rksp.documents.verdict import Verdict
-from rksp.recipe import Recipe
+from rksp.recipe import USUAL_RANK, Recipe
 
 # What a probe's description calls text whose tokens mean nothing to trained weights.
 BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
@@ -24,7 +25,7 @@ def _pairs(values: object) -> object:
 
 
 # Beside all weights of a trained model, so that both rates are seen at once.
-ADAPTERS_BESIDE = "LoRA adapters of rank 16"
+ADAPTERS_BESIDE = f"LoRA adapters of rank {USUAL_RANK}"
 
 
 class ScoredTarget(TargetReport):
@@ -190,6 +191,7 @@ class RiskAssessment(Part):
             fine-tuning states no losses, so `start_excess` and `expected_excess` are None.
         forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
             median; None where no data show it.
+        learned: How far the team's own runs moved the answer; None where there are none.
         levers: What would raise the edge, the largest first.
         applied: Levers that the answer counts with, by name.
     """
@@ -216,6 +218,7 @@ class RiskAssessment(Part):
     classifier_data: str | None
     answered_by: Literal["random initializations", "fine-tuning"] | None = None
     forgets_from: float | None = None
+    learned: LearnedReport | None = None
     levers: list[LeverReport] = Field(default_factory=list)
     applied: list[str] = Field(default_factory=list)
 
@@ -321,8 +324,9 @@ class ScoreReport(Document):
     `baseline` what changed since an older report. `recipe_places` gives file and line of the
     fields that were read from a file, `recipe_origins` the origin of every field, and `assumed` all
     assumptions in one line. `next_command` is the user's own command with what is to change in it;
-    it is empty for a score in Python and where only `-v` has more to say. Only `timings` differs
-    between two runs of the same command.
+    it is empty for a score in Python and where only `-v` has more to say. `own_runs` holds the past
+    runs that the answer knows, with their labels. Only `timings` differs between two runs of the
+    same command.
     """
 
     kind: Literal["score"] = "score"
@@ -341,4 +345,5 @@ class ScoreReport(Document):
     recipe_origins: dict[str, OriginReport] = Field(default_factory=dict)
     assumed: str = ""
     next_command: str = ""
+    own_runs: HistoryReport | None = None
     timings: dict[str, float]

@@ -10,7 +10,7 @@ from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe import Recipe
-from rksp.recipe_files.columns import canonical, in_our_words, in_steps
+from rksp.recipe_files.columns import canonical, in_our_words, in_steps, names_weights
 from rksp.recipe_files.parse.document import Document, Unresolved
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
@@ -59,7 +59,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         if data is not None and definite(base.document).has(name):
             data = _placed(data, name, value)
         elif kind == "target":
-            target = str(value)
+            target, starts_trained = str(value), starts_trained or names_weights(name)
         elif kind == "seed":
             seed = seed_of(value)
         elif kind == "recipe":
@@ -80,7 +80,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         if target is None:
             raise InputError(f"{source}: {read.target_missing}")
         recipe, origins = read.recipe(), read.origins()
-        starts_trained = read.starts_trained
+        starts_trained = starts_trained or read.starts_trained
     else:
         recipe = Recipe.parse(in_steps(fields, Recipe.model_fields["max_steps"].default))
         origins = origins_of_flags(recipe, dict.fromkeys(fields, "the grid"))

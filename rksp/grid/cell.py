@@ -26,6 +26,7 @@ class Options(MeasureOptions):
         threshold: P(failed) at which a cell's verdict is `risk`.
         risk: Share of the edges that may lie below the rate not to exceed.
         classifier: File of the classifier; None means the shipped one.
+        runs: Files and folders of past runs to learn from.
         max_params: The largest number of parameters; larger models are refused.
         allow_hub: Let a Hub id download.
         trust_remote_code: Run code that comes with a model.
@@ -34,6 +35,7 @@ class Options(MeasureOptions):
     threshold: float = 0.5
     risk: float = 0.05
     classifier: Path | None = None
+    runs: tuple[Path, ...] = ()
     max_params: float = 2e9
     allow_hub: bool = False
     trust_remote_code: bool = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rksp.grid.cell import Options
@@ -18,6 +19,9 @@ from rksp.recipe import Recipe
 if TYPE_CHECKING:
     from rksp.assessment.evidence import Evidence
     from rksp.assessment.pipeline import Evaluation
+    from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+    from rksp.models.source import ModelSource
+    from rksp.own_runs.informed import InformedModel
 
 _KEPT = {
     "verdict",
@@ -80,7 +84,8 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     start = time.perf_counter()
     expected: tuple[type[Exception], ...] = (RkspError, MemoryError, *refusals())
     try:
-        classifier = load_edge_model(options.classifier) if options.classifier else None
+        prior = load_edge_model(options.classifier) if options.classifier else None
+        classifier: EdgePredictor | None = prior
         evidence = gather_cell(
             group["target"],
             group["overrides"],
@@ -88,6 +93,8 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
             options,
             starts_trained=group["starts_trained"],
         )
+        if options.runs:
+            classifier = _learned(options.runs, evidence.source, group, prior)
     except expected as error:
         yield _failed(error)
         return
@@ -108,6 +115,16 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
                 yield _failed(error) | {"cell": key}
                 continue
             yield {"kind": "result", "cell": key, "result": summarize(evaluation)}
+
+
+def _learned(
+    runs: Sequence[Path], source: ModelSource, group: CellGroup, prior: EdgeModel | None
+) -> InformedModel:
+    """Return the model that knows past runs; what they do not say is the first cell's recipe."""
+    from rksp.own_runs.learning import learn
+
+    fields = next((fields for _, fields in group["cells"]), {})
+    return learn(runs, source, Recipe.model_validate(fields), prior)[0]
 
 
 def load_evaluator(name: str):

@@ -13,6 +13,7 @@ from rksp.documents.verdict import verdict_at
 from rksp.grid.cell import model_name, unnamed_settings
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.text import words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
 
@@ -30,15 +31,9 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 _TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
-_ANSWER = (
-    "verdict",
-    "probability_failed",
-    "probability_failed_low",
-    "probability_failed_high",
-    "start_here",
-    "likely_edge",
-    "do_not_exceed",
-    "expected_excess",
+_ANSWER = words(
+    "verdict probability_failed probability_failed_low probability_failed_high start_here "
+    "likely_edge do_not_exceed expected_excess"
 )
 
 

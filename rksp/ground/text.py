@@ -1,4 +1,4 @@
-"""Make text from outside safe to print, and numbers short."""
+"""Make text from outside safe to print, numbers short, and a line of words a table."""
 
 from __future__ import annotations
 
@@ -60,6 +60,11 @@ def short(value: float, digits: int = 3) -> str:
         return mantissa
     plain = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     return f"{plain}e{int(power)}"
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a text: a table of names, written as a line of them."""
+    return tuple(text.split())
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from rksp.ground.errors import InputError
-from rksp.recipe import Recipe
+from rksp.models.module_facts import adapters_of
+from rksp.recipe import LOW_RANK, USUAL_RANK, Recipe
+
+# What makes a kind of adapters of LoRA, by the names of `peft.LoraConfig`.
+_KINDS: dict[str, dict[str, object]] = {
+    "dora": {"use_dora": True},
+    "rslora": {"use_rslora": True},
+    "pissa": {"init_lora_weights": "pissa"},
+}
+_EVERY = "all-linear"  # peft's word for every linear layer but the head
 
 
 def with_adapters(
     model: nn.Module, recipe: Recipe, *, seed: int, whole: Sequence[str] = ()
 ) -> nn.Module:
-    """Freeze a model's weights and add the LoRA adapters of a recipe.
+    """Freeze a model's weights and add the adapters of a recipe.
+
+    Where the recipe has no rank it is `USUAL_RANK`, and alpha is the rank where it has no alpha.
+    The targets are then those that peft knows for the type of the model, or every linear layer.
 
     Args:
-        model: A transformers model; its modules are changed in place.
-        recipe: A recipe with `peft` "lora", a rank, an alpha and the targets.
+        model: Any model; its modules are changed in place. QLoRA's base is not quantized.
+        recipe: A recipe whose `peft` is in `LOW_RANK`.
         seed: Seed of the adapters; the state of the global generator is unchanged.
         whole: Modules that are trained whole beside the adapters, such as a fresh head.
 
@@ -34,18 +46,64 @@ def with_adapters(
         import peft
     except ImportError:
         raise InputError("Adapters need the peft library; pip install 'rksp[peft]'.") from None
+    if recipe.peft not in LOW_RANK:
+        raise InputError(
+            f"rksp cannot build the adapters of --peft {recipe.peft}; it builds "
+            f"{', '.join(LOW_RANK)}."
+        )
+    rank = recipe.lora_rank or USUAL_RANK
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    usual: dict[str, Any] = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    known = usual.get(str(kind), _EVERY)
     config = peft.LoraConfig(
-        r=cast(int, recipe.lora_rank),
-        lora_alpha=cast(int, recipe.lora_alpha),  # peft divides, so a fraction will do
-        target_modules=list(recipe.lora_targets),
+        r=rank,
+        lora_alpha=cast(int, recipe.lora_alpha or rank),  # peft divides, so a fraction will do
+        target_modules=list(recipe.lora_targets) or known,
         lora_dropout=0.0,
         modules_to_save=list(whole) or None,
+        **cast(Any, _KINDS.get(recipe.peft, {})),
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # GPT-2 stores its matrices transposed; peft sees it, corrects itself and warns.
         warnings.filterwarnings("ignore", message="fan_in_fan_out")
+        warnings.filterwarnings("ignore", category=FutureWarning)  # what peft asks transformers
         torch.manual_seed(seed)
         try:
-            return peft.get_peft_model(model, config).train()
+            return peft.get_peft_model(cast(Any, model), config).train()
         except ValueError as error:
             raise InputError(f"The adapters do not fit the model: {error!s:.200}") from None
+
+
+def as_trained(model: nn.Module, recipe: Recipe, task: str, *, seed: int) -> nn.Module:
+    """Return a model as a recipe trains it: as it is, or with adapters if it has none yet.
+
+    A classifier's head is trained whole beside the adapters, as peft does for classifiers.
+
+    Args:
+        model: The model; adapters change its modules in place.
+        recipe: How it is trained.
+        task: What it predicts, as in `rksp.models.source.Task`.
+        seed: Seed of the adapters.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: As in `with_adapters`.
+    """
+    if recipe.peft == "none" or adapters_of(model) is not None:
+        return model
+    is_classifier = task.endswith("classification")
+    return with_adapters(model, recipe, seed=seed, whole=heads_of(model) if is_classifier else ())
+
+
+def heads_of(model: nn.Module) -> list[str]:
+    """Return the names of the parts of a transformers model with weights outside of its body."""
+    body = getattr(model, "base_model_prefix", "")
+    if not body:
+        return []
+    return [
+        name
+        for name, part in model.named_children()
+        if name != body and any(True for _ in part.parameters())
+    ]

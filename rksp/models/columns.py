@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from rksp.models.settings import settings_of
-from rksp.recipe_files.columns import canonical
+from rksp.recipe_files.columns import canonical, names_weights
 
 
 class Columns:
@@ -42,7 +42,7 @@ class Columns:
                 value = _typed(value, known.value(setting))
                 if known.has_weights and value == known.value(setting):
                     continue
-            elif _is_target(name) and name != "target" and "target" in row:
+            elif _names_target_again(name, value, row):
                 self.ignored.add(name)
                 continue
             point[name] = value
@@ -58,6 +58,13 @@ class Columns:
 
 def _is_target(name: str) -> bool:
     return canonical(name)[0] == "target"
+
+
+def _names_target_again(name: str, value: object, row: Mapping[str, object]) -> bool:
+    """Tell whether a column adds nothing to `target`; the name of its weights adds that."""
+    if not _is_target(name) or name == "target" or "target" not in row:
+        return False
+    return value != row["target"] or not names_weights(name)
 
 
 def _typed(value: object, like: object) -> object:

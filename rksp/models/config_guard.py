@@ -16,65 +16,42 @@ from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
+from rksp.ground.text import words
 
 _LARGEST_FILE = 8 * 2**20  # bytes; the largest real config seen is below 100 kB
 _DEEPEST = 12
 _DROPPED = frozenset(
-    {
-        "auto_map",
-        "attn_implementation",
-        "experts_implementation",
-        "trust_remote_code",
-        "name_or_path",
-        "quantization_config",
-        "compression_config",
-        "custom_pipelines",
-        "use_pretrained_backbone",
-        "output_hidden_states",
-        "output_attentions",
-        "dtype",
-        "torch_dtype",
-    }
+    words(
+        "auto_map attn_implementation experts_implementation trust_remote_code name_or_path "
+        "quantization_config compression_config custom_pipelines use_pretrained_backbone "
+        "output_hidden_states output_attentions dtype torch_dtype"
+    )
 )
 # Not kernel_size or conv_kernel: those are shapes.
 _KERNEL = re.compile(r"^(use_)?(hub_)?kernels?(_(config|mapping|id|name|repo|source))?$")
 _COUNTED = re.compile(r"(^|_)(n_layers?|layers|blocks|depth|depths)$")
 _AT_LEAST_ONE = frozenset(
-    {
-        "num_hidden_layers",
-        "n_layer",
-        "n_layers",
-        "num_layers",
-        "encoder_layers",
-        "decoder_layers",
-        "hidden_size",
-        "n_embd",
-        "d_model",
-        "vocab_size",
-        "num_attention_heads",
-        "n_head",
-    }
+    words(
+        "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers hidden_size "
+        "n_embd d_model vocab_size num_attention_heads n_head"
+    )
 )
 _MOST = {"layers": 1024, "vocab": 2_000_000, "experts": 4096}
 _WIDEST = 65_536
 _WIDTHS = frozenset({"hidden_size", "n_embd", "d_model", "embed_dim", "hidden_dim", "dim"})
 # Sizes that neither depth nor width bounds; each could fill the memory by itself.
-_BOUNDED = {
-    "num_labels": 100_000,
-    "head_dim": 8192,
-    "num_channels": 4096,
-    "in_channels": 4096,
-    "in_chans": 4096,
-    "image_size": 8192,
-    "num_frames": 4096,
-    "num_mel_bins": 4096,
-    "num_attention_heads": 4096,
-    "num_key_value_heads": 4096,
-    "n_head": 4096,
-    "intermediate_size": 1_048_576,
-    "n_inner": 1_048_576,
-    "d_ff": 1_048_576,
-    "ffn_dim": 1_048_576,
+_BOUNDED: dict[str, int] = {
+    name: size
+    for size, names in {
+        100_000: "num_labels",
+        8192: "head_dim image_size",
+        4096: (
+            "num_channels in_channels in_chans num_frames num_mel_bins num_attention_heads "
+            "num_key_value_heads n_head"
+        ),
+        1_048_576: "intermediate_size n_inner d_ff ffn_dim",
+    }.items()
+    for name in names.split()
 }
 _MOST_PATCHES = 65_536  # an image is processed whole, and every patch is a token
 

@@ -204,10 +204,8 @@ _KIND_OF = {row.of or name: row.kind for name, row in FAMILIES.items()}
 def family_of(names: Iterable[str]) -> Family:
     """Return what is true of any of these model types: a whole model and its text part."""
     rows = [FAMILIES[name] for name in names if name in FAMILIES]
-    return Family(
-        kind=next((row.kind for row in rows if row.kind), None),
-        **{fact: any(getattr(row, fact) for row in rows) for fact in _FACTS},
-    )
+    said: dict[str, Any] = {fact: any(getattr(row, fact) for row in rows) for fact in _FACTS}
+    return Family(kind=next((row.kind for row in rows if row.kind), None), **said)
 
 
 def lineage_of(model_type: str) -> str:

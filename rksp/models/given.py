@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from rksp.batch import Batch, mapped
+from rksp.batch import Batch, Objective, mapped
 from rksp.datasets.probe import Probe
 from rksp.ground.errors import InputError
 from rksp.ground.factory import described, load_factory
@@ -83,6 +83,7 @@ def module_source(
         notes = (*notes, _TRAINED)
     if (share := trained_share(model)) < 1:
         notes = (*notes, f"{share:.2g} of the parameters are trained; the others are frozen.")
+    shown = _shown_by(model)
     if any(p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()):
         model = copy.deepcopy(model).float()
         notes = (*notes, "A copy of the model in float32 was measured.")
@@ -106,6 +107,8 @@ def module_source(
         construct=lambda: copy.deepcopy(model),
         model=model,
         batch=own,
+        shown=shown if own is None else shown | _sizes_of(own),
+        loader=batch if isinstance(batch, DataLoader) else None,
     )
 
 
@@ -162,19 +165,24 @@ def given_batch(model: nn.Module, given: Any, loss: Loss | None) -> Batch:
     """
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; give a function that returns a scalar.")
-    device = next(model.parameters()).device
-    given = mapped(
-        _as_tensors(given),
-        lambda t: t.to(device, torch.float32 if t.is_floating_point() else t.dtype),
-    )
-    inputs, target = split_batch(model, given)
-    batch = Batch(inputs=inputs, labels=target, objective=GivenLoss(loss), given=given)
+    batch = one_batch(model, given, GivenLoss(loss))
     if batch.count < 2:
         raise InputError(
             f"The batch holds {batch.count} example; give two or more, counted by the first "
             "dimension of its tensors."
         )
     return batch
+
+
+def one_batch(model: nn.Module, given: Any, objective: Objective) -> Batch:
+    """Make a batch as the model takes it from one of the user's, on the model's device."""
+    device = next(model.parameters()).device
+    given = mapped(
+        _as_tensors(given),
+        lambda t: t.to(device, torch.float32 if t.is_floating_point() else t.dtype),
+    )
+    inputs, target = split_batch(model, given)
+    return Batch(inputs=inputs, labels=target, objective=objective, given=given)
 
 
 def _as_tensors(given: Any) -> Any:
@@ -214,14 +222,17 @@ def _runs(model: nn.Module, batch: Batch) -> bool:
     return True
 
 
-def shown_fields(model: nn.Module, batch: Batch | None) -> dict[str, Any]:
-    """Return the fields of the recipe that a module and its batch show, by name."""
-    shown: dict[str, Any] = {"precision": precision_of(model), "peft": adapters_of(model)}
-    if batch is not None:
-        shown["batch_size"] = batch.count
-        tokens = tokens_of(batch.inputs)
-        shown["sequence_length"] = None if tokens is None else max(2, tokens.shape[1])
+def _shown_by(model: nn.Module) -> dict[str, Any]:
+    """Return the fields of the recipe that a module shows, by name."""
+    shown = {"precision": precision_of(model), "peft": adapters_of(model)}
     return {name: value for name, value in shown.items() if value is not None}
+
+
+def _sizes_of(batch: Batch) -> dict[str, Any]:
+    """Return the fields of the recipe that a batch shows, by name."""
+    tokens = tokens_of(batch.inputs)
+    length = {} if tokens is None else {"sequence_length": max(2, tokens.shape[1])}
+    return {"batch_size": batch.count} | length
 
 
 def given_probe(batch: Batch) -> Probe:

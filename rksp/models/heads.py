@@ -144,6 +144,13 @@ def choose(
     raise InputError(f"{target} is of model type {kind}, for which transformers has no model.")
 
 
+def has_fresh_head(task: Task, architectures: object) -> bool:
+    """Tell whether a classifier is asked of weights that were saved without its head."""
+    endings = _TABLES[task][2] if task.endswith("classification") else ()
+    names = architectures if isinstance(architectures, list) else []
+    return bool(names and endings) and not any(str(name).endswith(endings) for name in names)
+
+
 def _by_architecture(
     architectures: object, known: Sequence[Task], own: Mapping[str, Sequence[str]]
 ) -> Task | None:

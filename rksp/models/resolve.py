@@ -27,7 +27,7 @@ from rksp.models.configuration import (
     remote_config,
     types_for,
 )
-from rksp.models.heads import choose
+from rksp.models.heads import choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.refusals import refusals, refused
 from rksp.models.source import Kind, ModelSource, Task, hash_config
@@ -249,6 +249,7 @@ def _from_settings(
         notes += dropout_notes(config, overrides)
     choice = (target, config, settings.get("architectures"))
     has_weights = folder is not None
+    is_fresh = has_weights and task is not None and has_fresh_head(task, choice[2])
     if isinstance(config, TableConfig):
         chosen = choose(*choice, _heads, task, has_weights=has_weights)
         again = (target, kind, settings, overrides, task, {**common, "counts": True})
@@ -257,8 +258,12 @@ def _from_settings(
         from rksp.models.auto import choose_class  # torch
 
         chosen = choose_class(*choice, task, has_weights=has_weights)
-        makers = _makers(chosen, folder, trust_remote_code=remote is not None)
+        makers = _makers(chosen, folder, is_fresh, trust_remote_code=remote is not None)
+        if chosen.task == "text-classification":
+            _with_padding(chosen.config)
     notes += chosen.notes
+    if is_fresh:
+        notes.append(f"The head is fresh: the weights of {target} hold none for {chosen.task}.")
     skeleton = _skeleton(target, makers[1], chosen.config) if common["counts"] else None
     return ModelSource(
         target=target,
@@ -266,6 +271,7 @@ def _from_settings(
         config=chosen.config,
         task=chosen.task,
         num_parameters=None if skeleton is None else sum(p.numel() for p in skeleton.parameters()),
+        has_fresh_head=is_fresh,
         max_params=common["max_params"],
         config_hash=hash_config(chosen.config),
         is_pretrained=folder is not None,
@@ -282,13 +288,13 @@ Maker = Callable[[], "nn.Module"]
 
 
 def _makers(
-    chosen: ChosenClass, folder: Path | None, *, trust_remote_code: bool
+    chosen: ChosenClass, folder: Path | None, is_fresh: bool, *, trust_remote_code: bool
 ) -> tuple[Maker, Maker]:
     """Return what builds the model, with its weights if it has a folder, and without."""
     make = partial(chosen.make, trust_remote_code=trust_remote_code)
 
     def construct() -> nn.Module:
-        return make() if folder is None else _load(chosen, folder)
+        return make() if folder is None else _load(chosen, folder, is_fresh)
 
     def construct_empty() -> nn.Module:
         own = replace(chosen, config=copy.deepcopy(chosen.config))  # streaming sets options in it
@@ -338,10 +344,21 @@ def _skeleton(target: str, construct: Callable[[], nn.Module], config: Any) -> n
     return skeleton
 
 
-def _load(chosen: ChosenClass, folder: Path) -> nn.Module:
+def _with_padding(config: Any) -> None:
+    """Name a token for padding: a decoder's classifier reads the last token before it."""
+    if getattr(config, "pad_token_id", None) is None:
+        end = getattr(config, "eos_token_id", None)
+        config.pad_token_id = end if isinstance(end, int) else 0
+
+
+def _load(chosen: ChosenClass, folder: Path, is_fresh: bool) -> nn.Module:
     model, report = chosen.load(folder)
+    missing = report["missing_keys"]
+    if is_fresh:  # a pooler is part of a classifier, though it lies in the body
+        body = f"{model.base_model_prefix}."
+        missing = [name for name in missing if name.startswith(body) and ".pooler." not in name]
     for what, names in (
-        ("lack", report["missing_keys"]),
+        ("lack", missing),
         ("have another shape for", [key[0] for key in report["mismatched_keys"]]),
     ):
         if names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,6 +37,7 @@ class ModelSource:
         is_pretrained: Whether weights come from files.
         starts_trained: Whether the run starts from trained weights, even if they are not at hand
             and random ones stand for them.
+        has_fresh_head: Whether the weights come from files without those of the head.
         model_class: Name of the class that is built.
         tokenizer_path: `tokenizer.json` beside the target, if there is one.
         notes: What was changed or dropped during resolution, a sentence each.
@@ -46,7 +47,9 @@ class ModelSource:
         folder: Folder of a checkpoint's weights.
         model: A model that is already in memory; measurements leave it unchanged.
         batch: The model's own batch with its loss; None probes it with text or images.
+        loader: Gives the model's own batches; `batch` is its first.
         again: Makes a factory's source at another seed.
+        shown: Fields of the recipe that a model in memory and its batch show.
     """
 
     target: str
@@ -59,6 +62,7 @@ class ModelSource:
     is_pretrained: bool
     model_class: str
     starts_trained: bool = False
+    has_fresh_head: bool = False
     tokenizer_path: Path | None = None
     notes: tuple[str, ...] = ()
     seed: int = 0
@@ -67,7 +71,9 @@ class ModelSource:
     folder: Path | None = None
     model: nn.Module | None = field(default=None, repr=False)
     batch: Batch | None = field(default=None, repr=False)
+    loader: Iterable[Any] | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def holds_trained(self) -> bool:

@@ -14,15 +14,21 @@ from rksp.models.declared import HEADS, WIDTHS
 from rksp.models.type_table import TypeRow, common, type_row
 
 _PLAIN = (str, int, float, bool, type(None))
-# Of settings that a type does not name, transformers interprets these and stores the others.
+# Of settings that a type does not name, every type interprets these, some more of its own.
 _INTERPRETED = frozenset(
     {
         *("num_labels", "label2id", "id2label", "torch_dtype", "dtype", "per_layer_config"),
         *("partial_rotary_factor", "rope_theta", "rope_scaling", "rope_parameters"),
         *("name_or_path", "attn_implementation", "output_attentions", "return_dict"),
+        *("layer_types", "mlp_layer_types", "head_dim", "num_heads", "embed_dim"),
+        *("encoder", "decoder", "generator", "text_encoder"),
     }
 )
 _SCALED = ("default", "linear", "llama3", "yarn")
+_STRETCHED = ("llama3", "yarn")  # else from the length before it was stretched
+ACTIVATIONS = ("_act", "activation", "activation_function")
+ROPE = ("rope_theta", "partial_rotary_factor", "rope_scaling", "rope_parameters")
+_KEPT = ("model_type", "transformers_version")
 _MISSING = object()
 
 
@@ -85,10 +91,10 @@ def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> Tab
     unnamed = {*common().generation} - {*row.settings}
     given = {name: value for name, value in given.items() if name not in unnamed}
     if row.has_rope:
-        rope = _rope(row, given)
+        rope = rope_parameters(row.settings["rope_parameters"], given)
         if rope is None:
             return None
-        given["rope_parameters"] = rope
+        given = {k: v for k, v in given.items() if k not in ROPE} | {"rope_parameters": rope}
     state = dict(row.settings) | dict(row.attributes)
     later = {}  # lists and computed settings, which must agree with the rules
     for name, value in given.items():
@@ -97,7 +103,7 @@ def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> Tab
             continue
         if name in row.rules and value is not None:
             later[name] = value
-        elif name in row.rules or _same(value, default) or name in _KEPT:
+        elif name in row.rules or _same(value, default) or name in (*_KEPT, *row.off):
             continue
         elif name == "rope_parameters" and row.has_rope:
             state[name] = value
@@ -110,7 +116,7 @@ def table_config(settings: Mapping[str, Any], row: TypeRow | None = None) -> Tab
             return None
         state[name] = later.get(name, value)
     for name in row.parts:
-        part = _part(state[name], given.get(name))
+        part = _part(state[name], given.get(name), is_fixed=name in row.fixed_parts)
         if part is None and state[name] is not None:
             return None
         state[name] = part
@@ -128,22 +134,32 @@ def has_parts(settings: Mapping[str, Any]) -> bool:
     return row is not None and bool(row.parts)
 
 
-_KEPT = ("model_type", "transformers_version")
-
-
 def _same(value: Any, default: Any) -> bool:
+    """Tell whether two values are the same to the last type: 150000 is not 150000.0."""
+    if isinstance(value, Mapping) and isinstance(default, Mapping):
+        return value.keys() == default.keys() and all(_same(value[k], default[k]) for k in value)
+    if isinstance(value, list) and isinstance(default, list):
+        return len(value) == len(default) and all(map(_same, value, default))
     return type(value) is type(default) and value == default
 
 
 def _is_sure(row: TypeRow, name: str, value: Any, default: Any) -> bool:
     """Tell whether transformers stores this value as it is and changes nothing else."""
     if default is _MISSING:
-        is_stored = isinstance(value, _PLAIN) or _is_list(value)
-        return is_stored and name not in _INTERPRETED and name not in common().interpreted
+        is_part = isinstance(value, Mapping) and name.endswith("config")
+        return not is_part and name not in _INTERPRETED and name not in row.interpreted
     if name == "architectures":
         return value is None or _is_list(value)
     if name in row.unsure:
         return False
+    if value is None or value == 0:
+        is_stored = name in (row.optional if value is None else row.zeros)
+        return is_stored or _is_usual(name, value, default)
+    return _is_usual(name, value, default) or (name in row.lists and _is_list(value))
+
+
+def _is_usual(name: str, value: Any, default: Any) -> bool:
+    """Tell whether a value is one that every type stores as it is."""
     if name.endswith("_token_id"):
         return value is None or _is_list(value) or (_is_int(value) and value >= 0)
     if isinstance(value, bool) or isinstance(default, bool):
@@ -152,7 +168,7 @@ def _is_sure(row: TypeRow, name: str, value: Any, default: Any) -> bool:
         return _is_int(value) and value > 0
     if isinstance(default, float):
         return isinstance(value, float)
-    return isinstance(default, str) and isinstance(value, str) and name.endswith("_act")
+    return isinstance(default, str) and isinstance(value, str) and name.endswith(ACTIVATIONS)
 
 
 def _is_int(value: Any) -> bool:
@@ -163,22 +179,35 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value)
 
 
-def _rope(row: TypeRow, given: dict[str, Any]) -> dict[str, Any] | None:
-    """Take the settings of rotary positions out of `given`, and return them as one setting."""
-    default = row.settings["rope_parameters"]
-    theta = given.pop("rope_theta", None)
-    scaling = given.pop("rope_scaling", None) or given.pop("rope_parameters", None)
-    if "partial_rotary_factor" in given:
+def rope_parameters(default: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the settings of rotary positions as the one setting that transformers makes of them.
+
+    Args:
+        default: The type's `rope_parameters`.
+        given: Settings; those of `ROPE` are read.
+
+    Returns:
+        The setting; None where it is not sure.
+    """
+    own = {name: given[name] for name in ROPE[:2] if name in given}
+    if not all(isinstance(value, int | float) for value in own.values()):
         return None
-    if scaling is None:
-        return dict(default) if theta is None else {**default, "rope_theta": theta}
+    scaling = given.get("rope_scaling") or given.get("rope_parameters")
+    if not scaling:
+        return {**default, **own}
     if not isinstance(scaling, Mapping):
         return None
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in _SCALED or any(isinstance(value, Mapping) for value in scaling.values()):
+    if kind not in (*_SCALED, default["rope_type"]):
         return None
-    theta = default["rope_theta"] if theta is None else theta
-    return {"rope_theta": theta, **scaling, "rope_type": kind}
+    if any(isinstance(value, Mapping | list) for value in scaling.values()):
+        return None
+    if kind in _STRETCHED and "original_max_position_embeddings" not in scaling:
+        return None
+    if kind == "default" and default["rope_type"] == "axial":
+        kind = "axial"
+    kept = {name: default[name] for name in ROPE[:2] if name in default}
+    return {**kept, **own, **scaling, "rope_type": kind}
 
 
 def _computed(
@@ -208,12 +237,13 @@ def _agrees(row: TypeRow, name: str, given: Any, computed: Any) -> bool:
     return _is_int(given) and given > 0 and name not in row.unsure
 
 
-def _part(default: Any, given: Any) -> TableConfig | None:
+def _part(default: Any, given: Any, *, is_fixed: bool) -> TableConfig | None:
     """Read a nested configuration: the given settings, or else the parent's default ones."""
     if default is None or not isinstance(given, Mapping | None):
         return None
     settings = default if given is None else given
-    kind = settings.get("model_type") or default.get("model_type")
+    kind = None if is_fixed else settings.get("model_type")
+    kind = kind or default.get("model_type")
     return table_config({**settings, "model_type": kind})
 
 

@@ -9,89 +9,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rksp.ground.text import words
 from rksp.models.overrides import is_by_layer, resized
 
 RUNGS = 5
 _DEPTHS = frozenset(
-    {
-        "num_hidden_layers",
-        "n_layer",
-        "n_layers",
-        "num_layers",
-        "num_encoder_layers",
-        "num_decoder_layers",
-        "encoder_layers",
-        "decoder_layers",
-        "depth",
-        "num_blocks",
-    }
+    words(
+        "num_hidden_layers n_layer n_layers num_layers num_encoder_layers num_decoder_layers "
+        "encoder_layers decoder_layers depth num_blocks"
+    )
 )
 _SIZES: dict[str, int] = {
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "dim", "emb_dim"), 64),
-    **dict.fromkeys(
-        (
-            "num_attention_heads",
-            "n_head",
-            "n_heads",
-            "num_heads",
-            "encoder_attention_heads",
-            "decoder_attention_heads",
-            "num_encoder_attention_heads",
-            "num_decoder_attention_heads",
+    name: size
+    for size, names in {
+        64: "hidden_size n_embd d_model embed_dim dim emb_dim embedding_size word_embed_proj_dim",
+        4: (
+            "num_attention_heads n_head n_heads num_heads encoder_attention_heads "
+            "decoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads "
+            "num_experts num_local_experts n_routed_experts moe_num_experts "
+            "linear_num_value_heads"
         ),
-        4,
-    ),
-    **dict.fromkeys(
-        ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"), 2
-    ),
-    **dict.fromkeys(
-        (
-            "intermediate_size",
-            "n_inner",
-            "d_ff",
-            "ffn_dim",
-            "encoder_ffn_dim",
-            "decoder_ffn_dim",
-            "ffn_hidden_size",
-            "shared_expert_intermediate_size",
-            "moe_shared_expert_intermediate_size",
-            "intermediate_size_mlp",
+        2: (
+            "num_key_value_heads num_kv_heads n_head_kv multi_query_group_num num_experts_per_tok "
+            "moe_topk top_k moe_k num_selected top_k_experts linear_num_key_heads "
+            "num_experts_per_token"
         ),
-        128,
-    ),
-    **dict.fromkeys(("moe_intermediate_size", "expert_ffn_hidden_size", "moe_latent_size"), 32),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(
-        ("num_experts_per_tok", "moe_topk", "top_k", "moe_k", "num_selected", "top_k_experts"), 2
-    ),
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-    "head_dim": 16,
-    "rotary_dim": 16,
-    "d_kv": 16,
-    "embedding_size": 64,
-    "word_embed_proj_dim": 64,
-    "image_size": 32,
-    "patch_size": 8,
-    "max_position_embeddings": 256,
-    "n_positions": 256,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "mamba_num_heads": 8,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_head_dim": 16,
-    "mamba_d_state": 8,
-    "state_size": 8,
-    "mamba_d_ssm": 128,
-    "num_experts_per_token": 2,
-    "num_expert_group": 1,
-    "num_kv_shared_layers": 0,
-    "hidden_size_per_layer_input": 16,
-    "vocab_size_per_layer_input": 512,
+        128: (
+            "intermediate_size n_inner d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim "
+            "ffn_hidden_size shared_expert_intermediate_size moe_shared_expert_intermediate_size "
+            "intermediate_size_mlp mamba_d_ssm"
+        ),
+        32: "moe_intermediate_size expert_ffn_hidden_size moe_latent_size image_size",
+        1: "n_group topk_group n_shared_experts num_expert_group",
+        16: (
+            "head_dim rotary_dim d_kv linear_key_head_dim linear_value_head_dim mamba_d_head "
+            "mamba_head_dim hidden_size_per_layer_input"
+        ),
+        8: "patch_size mamba_num_heads mamba_n_heads mamba_d_state state_size",
+        256: "max_position_embeddings n_positions",
+        0: "num_kv_shared_layers",
+        512: "vocab_size_per_layer_input",
+    }.items()
+    for name in names.split()
 }
 _LATENT: dict[str, int] = {  # multi-head latent attention
     "q_lora_rank": 32,

@@ -28,7 +28,13 @@ class TypeRow:
         rules: Setting → the rule that gives it from others where it is not given itself:
             `["ratio", factor, name]`, `["quotient", name, name]` or `["cycle", depth, list]`.
         unsure: Settings whose change the rules do not describe.
-        has_rope: `rope_theta` and `rope_scaling` become its `rope_parameters`.
+        optional, zeros: Settings that may be None, or 0, although they are not by default.
+        lists: Settings that may be any list.
+        off: Settings that stay None until others, which are unsure, switch them on.
+        interpreted: Settings that the type takes for others without naming them.
+        fixed_parts: Parts whose type the class decides, whatever `model_type` they give.
+        has_rope: `rope_theta`, `partial_rotary_factor` and `rope_scaling` become its
+            `rope_parameters`.
         heads: Task, `base` or `whole` → names of transformers' classes.
     """
 
@@ -38,6 +44,12 @@ class TypeRow:
     parts: tuple[str, ...] = ()
     rules: Mapping[str, list] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    zeros: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    interpreted: tuple[str, ...] = ()
+    fixed_parts: tuple[str, ...] = ()
     has_rope: bool = False
     heads: Mapping[str, list[str]] = field(default_factory=dict)
 
@@ -50,13 +62,11 @@ class Common:
         transformers: The release that the table was made with.
         settings: Settings that nearly every type has, with their values.
         generation: Settings of text generation, which a configuration drops.
-        interpreted: Settings that some type takes for others without naming them.
     """
 
     transformers: str
     settings: Mapping[str, Any]
     generation: tuple[str, ...]
-    interpreted: tuple[str, ...]
 
 
 @cache

@@ -10,34 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel, horizon_share
+from rksp.classifiers.edge_model import EdgeModel, Expected, horizon_share
+from rksp.classifiers.rates import RateMixture
+from rksp.documents.own_runs import LearnedReport
 from rksp.own_runs.observed import Observed, path_of
-from rksp.own_runs.offsets import LAST, STEP, Path, kernel, normal_of, posterior, tree_of
-from rksp.own_runs.spreads import Spreads, best_spreads, edge_spreads
+from rksp.own_runs.offsets import STEP, Tree, kernel
+from rksp.own_runs.spreads import LEVELS, Spreads
 
-_MOST_NOISE = 0.95  # of a spread: something about a source always stays unknown
 _APART = 0.1  # decades between runs as short as the lab's and as long as real ones, for no reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """How far a team's runs move an answer.
-
-    Attributes:
-        edge_shift, best_shift: Decades.
-        edge_before, edge_after: Standard deviation of the edge, in decades.
-        best_before, best_after: The same of the best rate.
-        knows: Deepest of `rksp.own_runs.spreads.LEVELS` that the target shares with a run.
-    """
-
-    edge_shift: float
-    best_shift: float
-    edge_before: float
-    edge_after: float
-    best_before: float
-    best_after: float
-    knows: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +43,11 @@ class InformedModel:
         """What the prior was fitted on."""
         return self.prior.card
 
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the prior's configuration lets measured columns be."""
+        return self.prior.expected
+
     def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
         """Return what the prior says."""
         return self.prior.strangeness(measured)
@@ -77,93 +64,71 @@ class InformedModel:
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
     ) -> EdgeEstimate:
-        """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`."""
-        return self.learn(inputs, measured)[0]
-
-    def learn(
-        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
-    ) -> tuple[EdgeEstimate, Learned | None]:
-        """Return what `predict` returns, and how far the runs moved it; None where there are none.
+        """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`.
 
         What was measured of the target holds for its own ladders too, so that it is not counted
-        twice.
+        twice. A ladder of the model itself that shows its edge covers it, whatever its shape.
         """
         said = self.prior.predict(inputs, measured)
         if not self.seen:
-            return said, None
+            return said
         bare = self.prior.predict(inputs) if measured else said
         surplus = said.log_edge - bare.log_edge, said.log_best - bare.log_best
         path = path_of(self.family, inputs)
-        edge, best = edge_spreads(said, inputs.optimizer), best_spreads(said, inputs.optimizer)
+        edge, best = (Spreads.of(rates, inputs.optimizer) for rates in (said.edge, said.best))
+        share = horizon_share(inputs.steps)
         edges, bests = [], []
         for one, center in zip(self.seen, self._centers, strict=True):
             is_same = one.path[0] == path[0] and one.path[2] == path[2]
             of_edge, of_best = surplus if is_same else (0.0, 0.0)
-            apart = abs(horizon_share(one.inputs.steps) - horizon_share(inputs.steps))
-            noise = _extra_noise(edge_spreads(center, one.inputs.optimizer), edge, apart)
+            apart = abs(horizon_share(one.inputs.steps) - share)
             found = one.edge_likelihood(center.log_edge + of_edge)
-            edges.append((one.path, _blurred(found, noise)))
+            edges.append((one.path, _blurred(found, center.edge, edge, apart)))
             if one.is_ladder:
-                noise = _extra_noise(best_spreads(center, one.inputs.optimizer), best, apart)
                 found = one.best_likelihood(center.log_best + of_best)
-                bests.append((one.path, _blurred(found, noise)))
-        return _informed(said, _answer(edges, path, edge), _answer(bests, path, best), edge)
+                bests.append((one.path, _blurred(found, center.best, best, apart)))
+        learned_edge, learned_best = (
+            Tree(seen, path, spreads).posterior()
+            for seen, spreads in ((edges, edge), (bests, best))
+        )
+        shown = {one.path[:3] for one in self.seen if one.shows_edge}
+        informed = replace(
+            said,
+            edge=_moved(learned_edge.rates, said.log_edge),
+            best=_moved(learned_best.rates, said.log_best),
+            outside={} if path[:3] in shown else said.outside,
+        )
+        known = max(learned_edge.known, learned_best.known)
+        return replace(informed, learned=self._learned(said, informed, known))
+
+    def _learned(self, said: EdgeEstimate, found: EdgeEstimate, level: int) -> LearnedReport:
+        return LearnedReport(
+            runs=sum(int(np.isfinite(one.failed).sum()) for one in self.seen),
+            ladders=sum(one.is_ladder for one in self.seen),
+            shares=LEVELS[level],
+            edge_shift=found.log_edge - said.log_edge,
+            best_shift=found.log_best - said.log_best,
+            edge_range_before=_range(said.edge),
+            edge_range_after=_range(found.edge),
+            best_range_before=_range(said.best),
+            best_range_after=_range(found.best),
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Moved:
-    """The posterior of one response.
-
-    Attributes:
-        shift, spread: Of its normal, in decades.
-        known: Deepest level of the tree that the target shares with a run.
-    """
-
-    shift: float
-    spread: float
-    known: int
+def _moved(rates: RateMixture, location: float) -> RateMixture:
+    """Return a distribution of offsets as one of rates around a location."""
+    parts = [replace(part, location=part.location + location) for part in rates.parts]
+    return replace(rates, parts=tuple(parts))
 
 
-def _answer(seen: Sequence[tuple[Path, np.ndarray]], path: Path, spreads: Spreads) -> _Moved:
-    found, known = posterior(tree_of(seen), path, spreads.levels)
-    shift, spread = normal_of(found)
-    return _Moved(shift=shift, spread=math.hypot(spread, spreads.seed), known=known)
+def _range(rates: RateMixture) -> float:
+    """Return the factor between the ends of the 90 % range of a rate."""
+    return rates.quantile(0.95) / rates.quantile(0.05)
 
 
-def _informed(
-    said: EdgeEstimate, edge: _Moved, best: _Moved, spreads: Spreads
-) -> tuple[EdgeEstimate, Learned]:
-    """Return the estimate with both posteriors in place.
-
-    What nothing was seen of, the target's own model or its recipe, stays noise within the source.
-    """
-    unseen = [s for level, s in enumerate(spreads.levels) if level > max(edge.known, 2)]
-    noise = math.hypot(*unseen, spreads.seed)
-    learned = Learned(
-        edge_shift=edge.shift,
-        best_shift=best.shift,
-        edge_before=said.edge_spread,
-        edge_after=edge.spread,
-        best_before=said.best_spread,
-        best_after=best.spread,
-        knows=max(edge.known, best.known),
-    )
-    informed = replace(
-        said,
-        log_edge=said.log_edge + edge.shift,
-        edge_spread=edge.spread,
-        edge_noise=min(noise, _MOST_NOISE * edge.spread),
-        log_best=said.log_best + best.shift,
-        best_spread=best.spread,
-    )
-    return informed, learned
-
-
-def _extra_noise(own: Spreads, target: Spreads, apart: float) -> float:
-    """Return what a ladder of another length adds: a larger error of its own, and another one."""
-    more = max(own.between**2 - target.between**2, 0.0) + max(own.within**2 - target.within**2, 0.0)
-    return math.sqrt(more + (_APART * apart) ** 2)
-
-
-def _blurred(likelihood: np.ndarray, noise: float) -> np.ndarray:
-    return likelihood if noise < STEP else likelihood @ kernel(noise, LAST).T
+def _blurred(likelihood: np.ndarray, own: RateMixture, target: Spreads, apart: float) -> np.ndarray:
+    """Add what a ladder of another length adds: a larger error of its own, and another one."""
+    mean = Spreads.of(own, "adamw")
+    more = max(mean.usual**2 - target.usual**2, 0.0) + max(mean.within**2 - target.within**2, 0.0)
+    noise = math.sqrt(more + (_APART * apart) ** 2)
+    return likelihood if noise < STEP else likelihood @ kernel(noise)

@@ -169,6 +169,7 @@ class Words:
         if isinstance(found, InputError):
             raise found
         fields, target, overrides = found
+        fields = {name: value for name, value in fields.items() if name != "learning_rate"}
         rate = {"learning_rate": said[min(rates)]} if rates else {}
         return fields | rate, target, overrides
 
@@ -203,7 +204,11 @@ class Words:
         document = Document(path=raw.file, syntax="json", data=said)
         if any(_is_argument(name) for name in said) and matches_any(document):
             read = read_document(document)
-            fields |= {f.name: f.value for f in read.fields if f.origin.kind in _READ}
+            fields |= {
+                f.name: f.value
+                for f in read.fields
+                if f.origin.kind in _READ or "devices" in f.origin.assumes  # one, unless it says so
+            }
             fields |= {} if "max_steps" not in said else {"max_steps": said["max_steps"]}
         for name, value in said.items():
             kind, key = canonical(name)

@@ -143,7 +143,7 @@ def _by_policy(runs: Sequence[Trained]) -> list[Judged]:
 
 
 def _label(outcome: Outcome) -> Label:
-    return outcome.value  # type: ignore[return-value]  # a member of the literal
+    return outcome.value
 
 
 def _curves(run: Trained, points: int) -> Curves:

@@ -1,62 +1,67 @@
-"""How the spread of the shipped model divides over what runs can have in common.
-
-Source: ladders of five public sources and of the lab's families, each left out of the fit once. The
-mean error of a source or family spread by 0.2 to 0.4 decades, and by 0.3 to 0.5 between optimizers
-that are no kin of Adam; within a source, one model's errors by 0.05 to 0.3.
-"""
+"""How the spread of the shipped model divides over what runs can have in common."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from rksp.classifiers.edge_model import EdgeEstimate
+from rksp.classifiers.rates import RateMixture
 from rksp.optimizers.table import optimizer_spec
 
-SEED = 0.06  # decades; what the same run with another seed moves its edge by
-_BETWEEN = 0.7  # least share of a spread that is between sources, where the artifact states none
-_BEST_BETWEEN = 0.65
+SEED = 0.06  # decades by which another seed moves the edge of the same run
+LEVELS = ("team", "family", "optimizer", "model", "ladder")
 # Shares of the variance between sources, outermost first: the team, the family of its model, the
-# optimizer. Kin of Adam differ little from each other.
+# optimizer. Kin of Adam differ little from each other; with sources left out, the errors of other
+# optimizers differ by 0.3 to 0.5 decades, those of families by up to 1.2.
 _KIN = (0.5, 0.4, 0.1)
 _OTHERS = (0.3, 0.3, 0.4)
 _MODEL = 0.5  # share of the variance within a source that one model keeps over its recipes
-LEVELS = ("team", "family", "optimizer", "model", "ladder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreads:
-    """Standard deviations in decades, one for each of `LEVELS`, and that between seeds."""
+    """Standard deviations in decades.
 
-    levels: tuple[float, ...]
-    seed: float = SEED
+    Attributes:
+        weights: Chances of the spreads between sources, which few sources leave uncertain.
+        between: These spreads.
+        outer: Shares of their variance: team, family, optimizer.
+        within: What the model, its recipe and the seed make together.
+    """
+
+    weights: tuple[float, ...]
+    between: tuple[float, ...]
+    outer: tuple[float, float, float]
+    within: float
+
+    @classmethod
+    def of(cls, rates: RateMixture, optimizer: str) -> Spreads:
+        """Return how a distribution of the shipped model divides for an optimizer."""
+        return cls(
+            weights=rates.weights,
+            between=tuple(part.between for part in rates.parts),
+            outer=_KIN if optimizer_spec(optimizer).is_adam_kin else _OTHERS,
+            within=max(rates.within, 2 * SEED),
+        )
 
     @property
-    def between(self) -> float:
-        """What the levels above the model's make together."""
-        return math.hypot(*self.levels[:3])
+    def model(self) -> float:
+        """What one model keeps over its recipes."""
+        return math.sqrt(_MODEL * (self.within**2 - SEED**2))
 
     @property
-    def within(self) -> float:
-        """What the model, its recipe and the seed make together."""
-        return math.hypot(*self.levels[3:], self.seed)
+    def ladder(self) -> float:
+        """What one model and recipe keep over seeds."""
+        return math.sqrt((1 - _MODEL) * (self.within**2 - SEED**2))
 
+    @property
+    def usual(self) -> float:
+        """The mean spread between sources."""
+        pairs = zip(self.weights, self.between, strict=True)
+        return math.sqrt(sum(weight * spread**2 for weight, spread in pairs))
 
-def edge_spreads(estimate: EdgeEstimate, optimizer: str) -> Spreads:
-    """Return the spreads of the edge."""
-    total = estimate.edge_spread
-    between = math.sqrt(max(total**2 - estimate.edge_noise**2, 0.0))
-    return _divided(total, max(between, _BETWEEN * total), optimizer)
-
-
-def best_spreads(estimate: EdgeEstimate, optimizer: str) -> Spreads:
-    """Return the spreads of the best rate."""
-    return _divided(estimate.best_spread, _BEST_BETWEEN * estimate.best_spread, optimizer)
-
-
-def _divided(total: float, between: float, optimizer: str) -> Spreads:
-    shares = _KIN if optimizer_spec(optimizer).is_adam_kin else _OTHERS
-    within = max(total**2 - between**2 - SEED**2, SEED**2)
-    outer = [between * math.sqrt(share) for share in shares]
-    inner = [math.sqrt(within * share) for share in (_MODEL, 1 - _MODEL)]
-    return Spreads(levels=(*outer, *inner))
+    def remaining(self, known: int) -> float:
+        """Return what stays noise where this many of `LEVELS` below the team's are known."""
+        if known >= 4:
+            return SEED
+        return math.hypot(self.ladder, SEED) if known == 3 else self.within

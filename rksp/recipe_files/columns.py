@@ -38,7 +38,8 @@ _ALIASES = {
     "lr_scheduler_type": "schedule",
     "dtype": "precision",
 }
-_TARGETS = ("target", "model", "model_name_or_path")
+_WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
+_TARGETS = ("target", "model", _WEIGHTS)
 _PREFIXES = ("config.", "params_", "hparams.", "recipe.")
 
 
@@ -67,6 +68,12 @@ def canonical(name: str) -> tuple[str, str]:
         ):
             return "recipe", field
     return "set", plain
+
+
+def names_weights(name: str) -> bool:
+    """Tell whether an axis names the weights that a run starts from, and not only its model."""
+    plain = name.strip().lstrip("+").replace("-", "_")
+    return canonical(name)[0] == "target" and plain.rsplit(".", 1)[-1].endswith(_WEIGHTS)
 
 
 def in_our_words(field: str, value: object) -> object:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rksp.documents.base import Document
 
-KINDS = ("score", "confirm", "grid", "diff")
+KINDS = ("score", "confirm", "grid", "diff", "runs")
 LISTED = (
     "score",
     "confirm",
@@ -51,6 +51,7 @@ FORMATS = (
             "confirm": "rksp.report.confirm.terminal:render",
             "grid": "rksp.report.grid.terminal:render",
             "diff": "rksp.report.score.terminal:render_comparison",
+            "runs": "rksp.report.own_runs.terminal:render",
         },
     ),
     Format(name="full", renderings={"score": "rksp.report.score.terminal:render"}),

@@ -33,6 +33,7 @@ TITLES = {
 }
 
 _MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
+_MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 STATES = ("new", "worse", "unchanged", "better", "fixed")
@@ -109,6 +110,39 @@ def rates(risk: RiskAssessment) -> str:
         f"{percent(definite(risk.start_failed))}); likely edge {rate(risk.likely_edge)}; "
         f"do not exceed {rate(risk.do_not_exceed)}"
     )
+
+
+def learned(seed: SeedReport) -> str:
+    """Say what the team's own runs changed; empty where there are none."""
+    found = None if seed.risk is None else seed.risk.learned
+    if found is None:
+        return ""
+    runs = f"{found.runs} run{'s' * (found.runs != 1)} of yours"
+    if found.ladders:
+        runs += f" ({found.ladders} ladder{'s' * (found.ladders != 1)})"
+    factor = 10 ** abs(found.edge_shift)
+    before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
+    moved = "leave the edge where it is"
+    if factor >= _MOVED:
+        moved = f"{'raise' if found.edge_shift > 0 else 'lower'} the edge by a factor of "
+        moved += short(factor, 2)
+    if before == after:
+        return f"{runs} {moved} and keep its 90 % range at {after}×"
+    is_narrower = found.edge_range_after < found.edge_range_before
+    return (
+        f"{runs} {moved} and {'narrow' if is_narrower else 'widen'} its 90 % range from {before}× "
+        f"to {after}×"
+    )
+
+
+def learned_briefly(seed: SeedReport) -> str:
+    """Say the same in fewer words, for a narrow terminal."""
+    found = None if seed.risk is None else seed.risk.learned
+    if found is None:
+        return ""
+    before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
+    factor = short(10**found.edge_shift, 2)
+    return f"{found.runs} runs of yours: edge × {factor}, 90 % range {before}× → {after}×"
 
 
 def trained(seed: SeedReport) -> list[str]:

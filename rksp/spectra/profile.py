@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError
+from rksp.ground.text import words
 from rksp.spectra.dmd import (
     VARIANTS,
     FitJob,
@@ -28,27 +29,11 @@ from rksp.spectra.subspace import distinct_states
 if TYPE_CHECKING:  # the annotation must not load the modules that open models
     from rksp.measure.snapshots import LayerTransition
 
-QUANTITIES = (
-    "near_unit_mass",
-    "expansive_mass",
-    "contractive_mass",
-    "middle_mass",
-    "soft_near_unit_mass",
-    "spectral_radius",
-    "eigenvector_condition",
-    "nonnormality",
-    "largest_singular_value",
-    "max_growth",
-    "energy_gain",
-    "nonlinearity",
-    "nonlinearity_whitened",
-    "update_ratio",
-    "update_ratio_centered",
-    "noise_radius",
-    "held_out_residual",
-    "condition",
-    "discarded_energy",
-    "kreiss",
+QUANTITIES = words(
+    "near_unit_mass expansive_mass contractive_mass middle_mass soft_near_unit_mass "
+    "spectral_radius eigenvector_condition nonnormality largest_singular_value max_growth "
+    "energy_gain nonlinearity nonlinearity_whitened update_ratio update_ratio_centered "
+    "noise_radius held_out_residual condition discarded_energy kreiss"
 )
 MIN_COVERAGE = 0.5  # with a smaller share of trusted layers, the profile is indeterminate
 

@@ -8,7 +8,8 @@ import pytest
 from support.edge_cases import inputs
 from support.reports import finding
 
-from rksp.assessment.pipeline import evaluate
+from rksp.assessment.evidence import gather
+from rksp.assessment.pipeline import Evaluation, evaluate, judge
 from rksp.assessment.report import score_report
 from rksp.assessment.risk import assess
 from rksp.classifiers.edge_model import load_edge_model
@@ -16,6 +17,7 @@ from rksp.documents.verdict import Verdict, verdict_at
 from rksp.features import extract
 from rksp.grid.store import Row
 from rksp.grid.table import records
+from rksp.ground.text import short
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -51,6 +53,27 @@ def test_a_score_and_a_cell_of_a_grid_have_the_same_verdict(share):
     rate = _assess(1e-4).do_not_exceed * share
     answer = _assess(rate)
     assert answer.verdict.value == _cell(rate, answer)
+
+
+@pytest.mark.parametrize("steps", [100, 300, 1000, 20_000])  # S above X, and below it
+def test_the_finding_and_the_verdict_agree_around_the_printed_rates(steps):
+    evidence = gather(resolve("gpt2", counts=False), MeasureOptions(evidence="config"))
+
+    def judged(rate: float) -> Evaluation:
+        recipe = Recipe(learning_rate=rate, max_steps=steps, warmup_steps=steps // 10)
+        return judge(evidence, recipe, with_details=False)
+
+    at = judged(1e-5).risk
+    assert (at.start_here > at.do_not_exceed) == (steps < 1000)
+    for bound in (at.start_here, at.do_not_exceed):
+        for share in (0.9, 0.93, 0.96, 0.99, 1.0, 1.01, 1.04, 1.07, 1.1):
+            found = judged(bound * share)
+            warned = [f for f in found.findings if f.code == "RKSP501"]
+            assert bool(warned) == (found.risk.verdict is Verdict.CAUTION), (bound, share)
+            assert all(" times" in f.message and " 0." not in f.message for f in warned)
+        printed = float(short(bound, 2))
+        if printed >= max(at.start_here, at.do_not_exceed):
+            assert judged(printed).risk.verdict is Verdict.OK
 
 
 def test_the_rate_not_to_exceed_as_shown_is_not_above_itself():

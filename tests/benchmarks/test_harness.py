@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import time
@@ -71,7 +72,9 @@ def test_a_finding_is_found_made_small_and_can_be_run_again(tmp_path, monkeypatc
     tally = inputs.explore(kind, 40, 0)
     assert tally.wrong >= 1
     assert len(tally.findings) == 1  # one cause
-    again = inputs.case_of(json.loads(json.dumps(tally.findings[0])))
+    stored = json.loads(json.dumps(tally.findings[0]))
+    files = {name: base64.b64decode(data) for name, data in stored["files"].items()}
+    again = answers.Case(command=tuple(stored["command"]), files=files)
     assert breaks(again).code == 3
     assert len(again.command) <= 10
 

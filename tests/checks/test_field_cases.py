@@ -15,6 +15,7 @@ from support.check_evidence import found, healthy, measured, on_meta, token_batc
 from torch import nn
 
 from rksp.documents.finding import Level
+from rksp.documents.verdict import least_verdict
 from rksp.models.resolve import resolve_tiny
 from rksp.models.zoo import ZooConfig, ZooTransformer
 
@@ -146,6 +147,34 @@ def test_3_bigscience_104b_with_the_previous_models_feed_forward(inner: int, nam
 def test_3_bigscience_104b_with_heads_of_145():
     config = {"hidden_size": 11_600, "num_attention_heads": 80}
     assert found(healthy(config=config))["head-dimension"].value == 145
+
+
+# Parameters, learning rate, and whether the run in fp16 ended without a known divergence.
+IN_FP16 = {
+    "BigScience 104B": (104e9, 6e-5, False),
+    "OPT-175B": (175e9, 1.2e-4, False),
+    "GLM-130B": (130e9, 8e-5, False),
+    "OPT-13B": (13e9, 1e-4, True),
+    "GPT-NeoX-20B": (20e9, 0.97e-4, True),
+    "Pythia-12B": (12e9, 1.2e-4, True),
+    "Pythia-160M": (160e6, 6e-4, True),
+    "BLOOM-7.1B": (7.1e9, 1.2e-4, True),
+    "a model of 1.3B at six times GPT-3's rate": (1.3e9, 1.8e-3, False),
+}
+
+
+@pytest.mark.parametrize("run", IN_FP16)
+def test_fp16_is_a_cause_where_public_runs_diverged_in_it(run: str):
+    parameters, rate, went_well = IN_FP16[run]
+    sizes = {"parameters": int(parameters)}
+    edge = {"likely_edge": None, "do_not_exceed": None, "start_here": None}
+    recipe = {"learning_rate": rate, "precision": "fp16"}
+    seen = found(healthy(recipe=recipe, facts=sizes, **edge))["fp16-training"]
+    assert (seen.level is Level.NOTE) == went_well
+    assert seen.is_cause and (least_verdict(seen) == "ok") == went_well
+    assert "fp16-training" not in found(
+        healthy(recipe=recipe | {"precision": "bf16"}, facts=sizes, **edge)
+    )
 
 
 @pytest.mark.parametrize(("std", "trips"), [(0.006, True), (0.02, False)])

@@ -41,8 +41,8 @@ OPTIONS = {
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
-    + "--task --arm --bar --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --seed --seeds --set --shrink --steps --text --threads",
+    + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
+    "--output --recipe --runs --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
     "explain-config": "--as --devices --format --rows",
@@ -50,12 +50,13 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--address --classifier --dry-run --engine --exit-zero --export --fail-on --format --ignore "
-    "--max-cells --output --retry-failed --risk --sample-seed --samples --set --slurm --target "
-    "--timeout --top --where --workers",
+    "--max-cells --output --retry-failed --risk --runs --sample-seed --samples --set --slurm "
+    "--target --timeout --top --where --workers",
     "lab": "",
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
     "lab eval-fine-tuning": "--tried",
+    "lab eval-levers": "--real",
     "lab fit-fine-tuning": "--output",
     "lab fit-levers": "--output",
     "lab fit": "--collection --measurements --output --real",
@@ -63,21 +64,26 @@ OPTIONS = {
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
     "lab run": "--device --known --output --workers",
+    "playground": RECIPE + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",
+    "runs": RECIPE
+    + "--allow-hub --format --metric --recipe --set --target --task --trust-remote-code",
     "schema": "",
     "score": RECIPE
     + MEASURE
     + MODEL
-    + "--task --help-all --apply --baseline --classifier --exit-zero --fail-on --format --ignore "
-    "--level --output --recipe --risk --seed --seeds --select --set --verbose",
+    + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
+    "--ignore --level --output --recipe --risk --runs --seed --seeds --select --set --verbose",
     "transfer": RECIPE.replace("--as ", "")
-    + "--task --allow-hub --evidence --format --max-params --recipe --set --trust-remote-code",
+    + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
+    "--trust-remote-code",
 }
 
 REPORT_KEYS = (
-    "assumed baseline findings gate kernels kind next_command non_finite not_run provenance recipe "
-    "recipe_origins recipe_places risk_verdict schema_version seeds spread target timings verdict"
+    "assumed baseline findings gate kernels kind next_command non_finite not_run own_runs "
+    "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
+    "target timings verdict"
 )
 
 

@@ -17,7 +17,7 @@ from rksp.cli.progress import sparse
 from rksp.confirm.arms import Arm, default_arms, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
 from rksp.confirm.confirm import confirm, shortened
-from rksp.confirm.data import training_batches, trivial_loss
+from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.ground.errors import InputError, NotCovered
@@ -310,7 +310,7 @@ def test_the_schedule_is_shrunk_whole() -> None:
 def test_batches_depend_on_the_seed_alone_and_no_sequence_comes_twice() -> None:
     source = resolve_tiny("gpt2")
     recipe = Recipe(learning_rate=1e-3, max_steps=6, batch_size=4, sequence_length=16)
-    first, again, other = (training_batches(source, recipe, seed=s) for s in (1, 1, 2))
+    first, again, other = (training_data(source, recipe, seed=s).batches for s in (1, 1, 2))
     assert len(first) == 6
     rows = torch.cat([b.inputs["input_ids"] for b in first])
     assert rows.shape == (24, 16)
@@ -318,14 +318,14 @@ def test_batches_depend_on_the_seed_alone_and_no_sequence_comes_twice() -> None:
     assert not torch.equal(rows, torch.cat([b.inputs["input_ids"] for b in other]))
     assert len(torch.unique(rows, dim=0)) == 24
     split = recipe.model_copy(update={"gradient_accumulation_steps": 2})
-    micro = training_batches(source, split, seed=1)
+    micro = training_data(source, split, seed=1).batches
     assert len(micro) == 12 and len(micro[0].labels) == 2
 
 
 def test_a_masked_model_must_guess_what_it_cannot_see() -> None:
     source = resolve_tiny("bert")
     recipe = Recipe(learning_rate=1e-3, max_steps=2, batch_size=8, sequence_length=32)
-    for batch in training_batches(source, recipe, seed=0):
+    for batch in training_data(source, recipe, seed=0).batches:
         counted = batch.labels != IGNORED
         assert 0.05 < counted.float().mean() < 0.3
         assert len(torch.unique(batch.inputs["input_ids"][counted])) == 1
@@ -448,7 +448,7 @@ def test_the_report_is_json_without_nan_and_comes_back(report: ConfirmReport) ->
         (["gpt2", "--shrink", "--lr", "1e-3", "--monitor", "los"], "loss"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--fault", "aux_off"], "routers"),
         (["gpt2", "--lr", "1e-3", "--seeds", "0"], "--seeds"),
-        (["gpt2", "--shrink", "--lr", "1e-3", "--peft", "lora"], "trains all weights"),
+        (["gpt2", "--shrink", "--lr", "1e-3", "--peft", "other"], "cannot build the adapters"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--bar", "7"], "--bar"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--fail-on", "0.5"], "--fail-on"),
         (["gpt2", "--shrink", "--set", "n_layer=2", "--lr", "1e-3"], "--shrink"),
@@ -471,3 +471,20 @@ def test_the_command_prints_writes_and_leaves_with_one_on_failure(tmp_path, caps
     stored = ConfirmReport.model_validate_json(path.read_text())
     assert stored.verdict == "failed"
     assert (tmp_path / "kept" / "baseline-seed-0.jsonl").exists()
+
+
+def test_ending_worse_than_not_training_is_no_success() -> None:
+    def tuned(arm: str, after: float | None) -> TrialReport:
+        return _trial(arm, 0, untrained_loss=2.0, held_out_loss=after)
+
+    better, worse = tuned("baseline", 1.9), tuned("baseline", 2.1)
+    assert verdict(compare([better])) == "trained"
+    assert verdict(compare([worse])) == "undecided"  # within the margin
+    assert failed_trials([tuned("baseline", 2.3)]) == {("baseline", 0)}
+    assert failed_trials([tuned("baseline", None)]) == {("baseline", 0)}
+    arms = compare([worse, tuned("rate=0.3", 1.8)])
+    said = conclude(_prediction("ok", 0.1), arms, [])[-1]
+    assert "(2.00): baseline ended 0.10 nats worse, rate=0.3 ended 0.20 nats better." in said
+    assert "not training" not in " ".join(
+        conclude(_prediction(), compare([_trial("baseline", 0)]), [])
+    )

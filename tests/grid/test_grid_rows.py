@@ -37,6 +37,18 @@ def test_columns_that_are_settings_of_the_target_set_it(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("column", "is_trained"),
+    [("model_name_or_path", True), ("config.model_name_or_path", True), ("model", False)],
+)
+def test_a_column_that_names_weights_is_fine_tuning(column, is_trained, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(f"Name,learning_rate,{column}\na,2e-5,gpt2\n")
+    assert [cell.starts_trained for cell in read_plan(str(path)).cells] == [is_trained]
+    sweep = make_plan({"lr": [2e-5], column: ["gpt2"]})
+    assert [(c.target, c.starts_trained) for c in sweep.cells] == [("gpt2", is_trained)]
+
+
 def test_each_row_is_read_by_its_own_target(tmp_path):
     path = tmp_path / "runs.jsonl"
     rows = [{"target": name, "lr": 1e-3, "n_embd": 64} for name in ("gpt2", "llama")]
@@ -62,6 +74,7 @@ def test_an_export_reads_back_as_the_same_cells(suffix, tmp_path):
         {"lr": [1e-4, 1e-2], "warmup": [0, 0.1], "n_layer": [2, 4], "seed": [0, 1]},
         {"lr": [1.0], "optimizer": ["sgd"], "clip": [0], "schedule": ["step"],
          "decay_milestones": ["100,200"], "batch_ramp": ["0:16,100:32"], "dropout": [0.1]},
+        {"lr": [2e-5], "model_name_or_path": ["gpt2"]},
     ]  # fmt: skip
     plan = make_plan(grids, target="gpt2", overrides={"activation_function": "relu"})
     fill_done(tmp_path / "g.db", plan, lambda recipe: {"findings": ["RKSP501 error"]})
@@ -70,7 +83,7 @@ def test_an_export_reads_back_as_the_same_cells(suffix, tmp_path):
     export(result.records(), path)
     again = read_plan(str(path))
     assert keys(again) == keys(plan)
-    assert len(again.cells) == 17
+    assert len(again.cells) == 18
     assert not any("repeat" in note for note in again.notes)
 
 

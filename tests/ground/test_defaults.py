@@ -89,6 +89,8 @@ def _options(command) -> set[str]:
 # Options that take a path or a place, and only read it.
 READS = {
     "--real",
+    "--data",
+    "--runs",
     "--recipe",
     "--probe",
     "--text",

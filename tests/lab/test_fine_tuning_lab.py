@@ -25,7 +25,6 @@ from rksp.lab.fine_tuning.base_model import (
     BaseReport,
     has_learned,
     judging_batches,
-    mean_loss,
 )
 from rksp.lab.fine_tuning.card import fine_tuning_card
 from rksp.lab.fine_tuning.measured import MEASURED
@@ -37,6 +36,7 @@ from rksp.lab.fine_tuning.summary import summarize
 from rksp.lab.fine_tuning.table import pack_fine_tuning, read_fine_tuning
 from rksp.lab.grid import read_ladder_plan
 from rksp.lab.run import run_plan
+from rksp.objective import mean_loss
 from rksp.outcome import Curves
 from rksp.watch.training import train
 

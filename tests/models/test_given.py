@@ -16,6 +16,7 @@ from support.given_models import (
     Recurrent,
     SmallViT,
     gpt,
+    half_gpt,
     hugging_face,
     images,
     tokens,
@@ -33,6 +34,7 @@ from rksp.models.given_loss import split_batch
 from rksp.models.resolve import resolve
 
 FAST = {"states": 128}
+FORWARD = FAST | {"evidence": "forward"}
 OWN = {"gpt": (HandGPT, tokens), "vit": (SmallViT, images), "lstm": (Recurrent, tokens)}
 
 
@@ -85,13 +87,31 @@ def test_python_and_command_line_agree(capsys, monkeypatch):
     monkeypatch.chdir(SUPPORT)
     torch.manual_seed(0)
     model, batch = gpt()
-    size, length = batch.shape
-    shape = ["--batch-size", str(size), "--sequence-length", str(length)]
-    left_with(["score", "given_models:gpt", "--lr", "1e-3", *shape, "--format", "json"])
-    told = json.loads(capsys.readouterr().out)["seeds"][0]["risk"]
+    left_with(["score", "given_models:gpt", "--lr", "1e-3", "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    told = report["seeds"][0]["risk"]
     found = rksp.score(model, batch, lr=1e-3)
     assert found.probability_failed == pytest.approx(told["probability_failed"], rel=1e-6)
     assert found.start_here == pytest.approx(told["start_here"], rel=1e-6)
+    sizes = {"batch_size": batch.shape[0], "sequence_length": batch.shape[1]}
+    assert {name: report["recipe"][name] for name in sizes} == sizes
+    assert "a batch of" not in report["assumed"] and "sequences of" not in report["assumed"]
+
+
+def test_a_factory_is_heard_as_its_module_is(capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    asked = "score given_models:half_gpt --lr 1e-3 --snapshots 128 --evidence forward --format json"
+    assert left_with(asked.split()) == 1  # parameters in fp16
+    report = json.loads(capsys.readouterr().out)
+    model, batch = half_gpt()
+    named = rksp.score("given_models:half_gpt", lr=1e-3, **FORWARD)
+    for found in (rksp.score(model, batch, lr=1e-3, **FORWARD), named):
+        assert found.report.recipe.model_dump(mode="json") == report["recipe"]
+        assert [f.code for f in found.findings] == [f["code"] for f in report["findings"]]
+    left_with([*asked.split(), "--precision", "fp32", "--batch-size", "3"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["recipe"]["precision"], report["recipe"]["batch_size"]) == ("fp32", 3)
+    assert any("but the recipe says fp32" in note for note in report["target"]["notes"])
 
 
 def test_a_model_is_left_bitwise_as_found():
@@ -204,12 +224,6 @@ def test_what_a_factory_lacks_is_said_in_one_sentence(factory, sentence, capsys,
     said = [x for x in capsys.readouterr().err.splitlines() if "rksp: assumed" not in x]
     said = [x for x in said if " seed 0: " not in x]  # progress
     assert len(said) == 1 and sentence in said[0]
-
-
-def test_confirm_says_what_it_cannot_train(capsys, monkeypatch):
-    monkeypatch.chdir(SUPPORT)
-    assert left_with(["confirm", "given_models:vit", "--lr", "1e-3", "--format", "json"]) == 2
-    assert "is not a transformers model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

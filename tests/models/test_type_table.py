@@ -13,7 +13,8 @@ from support.places import CONFIGS, ROOT
 
 from rksp.ground.errors import InputError
 from rksp.models import configuration, resolve
-from rksp.models.configuration import declared_config, make_config, model_types
+from rksp.models.config_guard import read_config
+from rksp.models.configuration import declared_config, known_type, make_config, model_types
 from rksp.models.type_table import common, type_names, type_row
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -84,6 +85,79 @@ def test_both_roads_write_the_same_document(both, kind, is_set):
 def test_both_roads_read_a_real_configuration_alike(both, file):
     light, whole = both(str(file))
     assert light == whole
+
+
+# What configurations of common models say that their type's default does not.
+PUBLISHED = {
+    "gpt2": {
+        "activation_function": "gelu_new",
+        "n_ctx": 1024,
+        "summary_use_proj": True,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    },
+    "llama": {
+        "eos_token_id": [128001, 128008, 128009],
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "pretraining_tp": 1,
+        "rope_scaling": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 500000.0,
+        "vocab_size": 128256,
+    },
+    "mistral": {"rope_theta": 1000000.0, "sliding_window": None, "vocab_size": 32768},
+    "mixtral": {"router_aux_loss_coef": 0.02, "sliding_window": None, "rope_theta": 1e6},
+    "bert": {"gradient_checkpointing": False, "position_embedding_type": "absolute"},
+    "gpt_neox": {"rotary_pct": 0.25, "rotary_emb_base": 10000, "use_parallel_residual": True},
+    "qwen2": {"max_window_layers": 21, "sliding_window": 131072, "tie_word_embeddings": True},
+    "qwen2_vl": {"vision_start_token_id": 151652, "tie_word_embeddings": True},
+    "gemma2": {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},
+    "t5": {"d_ff": 2048, "n_positions": 512, "task_specific_params": {"a": {"prefix": "b"}}},
+    "opt": {"prefix": "</s>", "_remove_final_layer_norm": False},
+    "phi": {"partial_rotary_factor": 0.4, "rope_theta": 10000.0, "rope_scaling": None},
+    "deepseek_v3": {"num_nextn_predict_layers": 0, "scoring_func": "sigmoid", "ep_size": 1},
+}
+
+
+@same_release
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_both_roads_read_what_models_publish_alike(both, tmp_path, kind):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": kind} | PUBLISHED[kind]))
+    light, whole = both(str(file))
+    assert light == whole
+
+
+# transformers' own are settings by layer (gemma-4, Nemotron-H); baichuan exists as remote code.
+READ = ("Qwen3-0.6B", "Qwen3-VL", "DeepSeek-V3", "Kimi-K2", "gpt-oss", "phi-2")
+
+
+@same_release
+@pytest.mark.parametrize("name", READ)
+def test_the_table_answers_for_real_configurations(name):
+    (file,) = CONFIGS.glob(f"*{name}*.json")
+    settings, _ = known_type(name, read_config(file)[0], needs_code=False)
+    assert declared_config(settings) is not None
+
+
+@same_release
+@pytest.mark.parametrize("kind", sorted({*PUBLISHED} - {"gpt_neox"}))
+def test_the_table_answers_for_what_models_publish(kind):
+    assert declared_config({"model_type": kind} | PUBLISHED[kind]) is not None
+
+
+def test_what_one_type_interprets_another_stores():
+    assert "moe_layer_freq" not in type_row("deepseek_v3").interpreted
+    assert declared_config({"model_type": "deepseek_v3", "moe_layer_freq": 2}) is not None
+    taken = [kind for kind in type_names() if "moe_layer_freq" in type_row(kind).interpreted]
+    assert taken and declared_config({"model_type": taken[0], "moe_layer_freq": 2}) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

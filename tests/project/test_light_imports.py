@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.places import ROOT
+from support.places import CONFIGS, ROOT, RUN_CONFIGS
 from support.reports import scored
 
 HEAVY = {"torch", "transformers", "sklearn", "scipy", "triton"}
@@ -21,14 +21,15 @@ except SystemExit as end:
 """
 _RECIPE = """
 import time
-from rksp.checks.registry import recipe_findings
+from rksp.checks.evidence import CheckEvidence
+from rksp.checks.registry import run_checks
 from rksp.recipe import Recipe
 llama = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
 }
 begun = time.process_time()
-assert recipe_findings(Recipe(learning_rate=1e-2), llama).findings
+assert run_checks(CheckEvidence(recipe=Recipe(learning_rate=1e-2), config=llama))
 assert time.process_time() - begun < 0.5
 """
 _DRIVER = """
@@ -58,6 +59,17 @@ def _modules(*rooms: str) -> str:
     return f"import {', '.join(names)}"
 
 
+def _real_scores() -> str:
+    """Score configurations that were published, a run file, and write a playground."""
+    more = ("--lr", "1e-4", "--evidence", "config", "--exit-zero")
+    names = ("Qwen3-0.6B", "Qwen3-VL", "DeepSeek-V3", "Kimi-K2", "gpt-oss", "phi-2")
+    files = [file for name in names for file in CONFIGS.glob(f"*{name}*.json")]
+    assert len(files) == len(names)
+    scores = [_command("score", str(file), *more) for file in files]
+    return "".join([*scores, _command("playground", str(files[0]), "-o", "page.html")])
+
+
+_RUN_FILE = str(RUN_CONFIGS / "litgpt" / "microllama.yaml")
 _SCORED = ("score", "gpt2", "--lr", "1e-4", "--evidence", "config", "--exit-zero")
 
 # Name → (code, what it must not load); from light to heavy, because they share a process.
@@ -78,6 +90,8 @@ STEPS = {
     "rksp schema": (_command("schema"), HEAVY - {"scipy"}),
     "the score of a configuration": (_command(*_SCORED), HEAVY - {"scipy"}),
     "the score of a config.json": (_command("score", "c.json", *_SCORED[2:]), HEAVY - {"scipy"}),
+    "the scores of real configurations": (_real_scores(), HEAVY - {"scipy"}),
+    "the score of a run file": (_command("score", _RUN_FILE, *_SCORED[4:]), HEAVY - {"scipy"}),
     "a kernel": ("from rksp.kernels import row_cosine", {"triton", "transformers"}),
 }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.check_evidence import found, healthy
 
-from rksp.checks.evidence import Need
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.places import setting_line
-from rksp.checks.registry import CHECKS, blamed_field, not_run, recipe_findings, run_checks
+from rksp.checks.registry import CHECKS, blamed_field, not_run, run_checks
 from rksp.checks.selection import select_findings
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
@@ -60,30 +60,37 @@ CONTRADICTIONS = {
     ),
     "Lion at Adam's rate": (GPT2, {"optimizer": "lion", "learning_rate": 6e-4}, "RKSP507"),
 }
+
+
+def _known(recipe, config=None, **more):
+    """The evidence before a model is built."""
+    return CheckEvidence(recipe=recipe, config=config, **more)
+
+
 CERTAIN = ("RKSP205", "RKSP506", "RKSP704")
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_what_was_silent_is_found_without_a_model(case: str):
     config, change, code = CONTRADICTIONS[case]
-    levels = {f.code: f.level for f in recipe_findings(Recipe(**GOOD | change), config).findings}
+    levels = {f.code: f.level for f in run_checks(_known(Recipe(**GOOD | change), config))}
     assert levels.get(code) is (Level.ERROR if code in CERTAIN else levels[code])
     assert levels[code] is not Level.NOTE
     plain = LLAMA_7B if "model_type" in config and config["model_type"] == "llama" else GPT2
-    assert recipe_findings(Recipe(**GOOD), plain).findings == ()
+    assert run_checks(_known(Recipe(**GOOD), plain)) == ()
 
 
 def test_full_fine_tuning_of_7b_at_1e_2_is_an_error():
     recipe = Recipe(learning_rate=1e-2, warmup_steps=100, batch_size=64, sequence_length=2048)
-    seen = recipe_findings(recipe, LLAMA_7B, is_pretrained=True).findings
+    seen = run_checks(_known(recipe, LLAMA_7B, is_pretrained=True))
     assert [(f.code, f.level) for f in seen] == [("RKSP508", "error")]
     usual = recipe.model_copy(update={"learning_rate": 2e-5})
-    assert recipe_findings(usual, LLAMA_7B, is_pretrained=True).findings == ()
+    assert run_checks(_known(usual, LLAMA_7B, is_pretrained=True)) == ()
 
 
 def test_what_did_not_run_is_listed_with_its_reason():
-    alone = {entry.code: entry.reason for entry in recipe_findings(Recipe(**GOOD)).not_run}
-    beside = {entry.code: entry.reason for entry in recipe_findings(Recipe(**GOOD), GPT2).not_run}
+    alone = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD)))}
+    beside = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD), GPT2))}
     assert alone["RKSP205"] == "the model's configuration is missing"
     assert beside["RKSP101"] == "a forward pass is missing"
     assert beside["RKSP305"] == "a backward pass and the model's weights are missing"

@@ -14,14 +14,15 @@ from rksp.recipe_files.registry import read_recipe_file
 
 def changed(tmp_path: Path, name: str, *changes: tuple[str, str], more: str = ""):
     """A real file with some of its text replaced, read."""
-    source = CONFIGS / name
+    file, at, part = name.partition("::")
+    source = CONFIGS / file
     text = source.read_text(encoding="utf-8")
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
     path = tmp_path / source.name
     path.write_text(text + more, encoding="utf-8")
-    return read_recipe_file(path)
+    return read_recipe_file(Path(f"{path}{at}{part}"))
 
 
 def test_levanter_fields_of_an_included_optimizer_are_assumed(tmp_path):
@@ -90,17 +91,27 @@ def test_nanogpt_characters_are_65_and_init_from_starts_from_weights():
     )
 
 
+_LEVANTER = "initialize_from_checkpoint_path: a\n"
+_LINGUA, _GOES_ON = "restated/lingua/llama2-1b.yaml", "continue_training_from_init"
+_NANOTRON, _RESUMED = "nanotron/config_tiny_llama.yaml", "resume_checkpoint_path: null"
+_TITAN, _WHOLE = "torchtitan/deepseek_v3.py::deepseek_v3_16b", "initial_load_model_only"
+_SPEECH, _NEMO = (
+    "restated/fairseq/wav2vec_ctc_100h.yaml",
+    "restated/nemo/megatron_llama_config.yaml",
+)
+_RESTORED = "checkpoint: {restore_file: a.pt, reset_optimizer: true}\n"
 _TRAINED = (
     *("axolotl/pretrain.yaml", "llm-foundry/7b_dolly_sft.yaml", "torchtune/llama3_8B_full.yaml"),
     *("restated/trl/zephyr_sft_full.yaml", "restated/llama-factory/llama3_full_sft_ds3.yaml"),
     *("restated/ms-swift/full.sh", "restated/litgpt/phi-2_full.yaml"),
-    "restated/nanogpt/finetune_shakespeare.py",
+    *("restated/nanogpt/finetune_shakespeare.py", _SPEECH),
 )
 _RANDOM = (
     *("axolotl/muon-pretrain-fsdp2.yaml", "llm-foundry/mpt-1b.yaml", "litgpt/tinyllama.yaml"),
     *("levanter/llama2_7b.yaml", "olmo/OLMo-1B.yaml", "restated/nanogpt/train_gpt2.py"),
     *("restated/llm.c/run_gpt2_124M.sh", "restated/megatron/llama3_8b.sh", "pythia/pythia-1b.yml"),
-    *("restated/maxtext/base.yml", "restated/nemo/megatron_llama_config.yaml"),
+    *("restated/maxtext/base.yml", "restated/fairseq/wav2vec2_base.yaml", _NEMO, _LINGUA),
+    *(_NANOTRON, _TITAN),
 )
 
 
@@ -122,6 +133,16 @@ def test_a_file_says_whether_the_run_starts_trained(name):
         ),
         ("llm-foundry/gpt-neo-125m.yaml", ("  pretrained: false", "  pretrained: true"), True),
         ("gpt-neox/125M.yml", ('"pipe_parallel', '"finetune": true, "pipe_parallel'), True),
+        ("levanter/llama2_7b.yaml", ("trainer:", f"{_LEVANTER}trainer:"), True),
+        (_LINGUA, ("data:", "checkpoint: {init_ckpt_path: a}\ndata:"), True),
+        (_LINGUA, ("data:", f"checkpoint: {{init_ckpt_path: a, {_GOES_ON}: true}}\ndata:"), False),
+        (_NANOTRON, (_RESUMED, "resume_checkpoint_path: a"), False),
+        (_NANOTRON, (_RESUMED, "resume_checkpoint_path: a\n  load_optimizer: false"), True),
+        (_TITAN, ("interval=10)", 'interval=10, initial_load_path="a")'), True),
+        (_TITAN, ("interval=10)", f'interval=10, initial_load_path="a", {_WHOLE}=False)'), False),
+        (_SPEECH, ("_name: wav2vec_ctc", "_name: wav2vec_ctc\n  no_pretrained_weights: 1"), False),
+        ("restated/fairseq/roberta_base.yaml", ("common:", f"{_RESTORED}common:"), True),
+        (_NEMO, ("model:\n", "pretrained_checkpoint: {restore_from_path: a.nemo}\nmodel:\n"), True),
     ],
 )
 def test_one_line_of_a_file_decides_where_the_run_starts(tmp_path, name, change, is_trained):

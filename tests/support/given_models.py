@@ -108,6 +108,10 @@ def gpt() -> tuple[nn.Module, Tensor]:
     return HandGPT(), tokens()
 
 
+def half_gpt() -> tuple[nn.Module, Tensor]:
+    return HandGPT().half(), tokens()
+
+
 def vit() -> tuple[nn.Module, object]:
     return SmallViT(), images()
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
+from support.places import ROOT
 from support.small_zoo import small_member
 from torch import nn
 from torch.nn import functional as F
 
+from rksp.batch import Batch
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
+from rksp.models.resolve import resolve_tiny
 from rksp.moment import Moment
 from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
@@ -95,6 +99,21 @@ def test_same_seed_same_fault(text):
     first = _run(make_fault(text), seed=3)
     assert _same(first, _run(make_fault(text), seed=3))
     assert not _same(first, _run())
+
+
+def test_the_fault_of_the_readme_ruins_a_run_at_any_seed():
+    [line] = re.findall(r"--fault (\S+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    model = resolve_tiny("gpt2").build(0)
+    tokens = torch.arange(64).view(2, 32) % model.config.vocab_size
+    batch = Batch(inputs={"input_ids": tokens}, labels=tokens.roll(-1, 1))
+    healthy = copy.deepcopy(model.state_dict())
+    for seed in range(12):
+        model.load_state_dict(healthy)
+        fault = make_fault(line)
+        fault.bind(model, seed=seed)
+        assert task_loss(model, batch) < 10
+        fault.after_update(Moment(step=fault.step, model=model, optimizer=None))
+        assert not task_loss(model, batch) < 50  # a run with such a loss, or NaN, has diverged
 
 
 def test_seeds_strike_different_places():

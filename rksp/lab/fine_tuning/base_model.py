@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-import torch
 from torch import nn
 
 from rksp.batch import Batch
@@ -23,7 +21,7 @@ from rksp.ground.files import atomic_write, digest, read_text
 from rksp.ground.model import Strict
 from rksp.models.configuration import quiet
 from rksp.models.zoo import build_member
-from rksp.objective import task_loss
+from rksp.objective import mean_loss
 from rksp.recipe import Recipe
 from rksp.watch.training import train
 
@@ -129,17 +127,6 @@ def judging_batches(task: Task) -> list[Batch]:
     """Return the batches that judge every model on a task: always the same."""
     count = _ONE_LABEL if task.head in ("classifier", "image") else _JUDGING_BATCHES
     return task.batches(count, _JUDGING_SIZE, seed=_JUDGING_SEED)
-
-
-@torch.no_grad()
-def mean_loss(model: nn.Module, batches: list[Batch]) -> float:
-    """Return the mean loss over batches in evaluation mode; not finite as it comes."""
-    was_training = model.training
-    model.eval()
-    try:
-        return math.fsum(float(task_loss(model, batch)) for batch in batches) / len(batches)
-    finally:
-        model.train(was_training)
 
 
 def has_learned(report: BaseReport | Mapping[str, float], margin: float = 0.5) -> bool:

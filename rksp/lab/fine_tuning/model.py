@@ -11,7 +11,7 @@ from torch import nn
 from rksp.datasets.domain_tasks import PADDING
 from rksp.ground.errors import InputError
 from rksp.lab.fine_tuning.spec import FineTuningSpec
-from rksp.models.adapters import with_adapters
+from rksp.models.adapters import heads_of, with_adapters
 from rksp.models.configuration import quiet
 
 
@@ -33,13 +33,8 @@ def model_to_tune(spec: FineTuningSpec, home: Path) -> nn.Module:
     model = _with_fresh_head(spec, home) if spec.fresh_head else load_base(home)
     if spec.method == "all":
         return model
-    body = model.base_model_prefix
-    heads = [
-        name
-        for name, part in model.named_children()
-        if name != body and any(True for _ in part.parameters())
-    ]
-    return with_adapters(model, spec.recipe, seed=spec.seed, whole=heads if spec.fresh_head else ())
+    heads = heads_of(model) if spec.fresh_head else ()
+    return with_adapters(model, spec.recipe, seed=spec.seed, whole=heads)
 
 
 def _with_fresh_head(spec: FineTuningSpec, home: Path) -> nn.Module:

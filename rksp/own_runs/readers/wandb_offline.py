@@ -1,15 +1,25 @@
-"""Offline runs of Weights & Biases (wandb 0.2x): `run-*.wandb`."""
+"""Offline runs of Weights & Biases (wandb 0.18 to 0.31): `run-*.wandb`.
+
+The file is a log in the format of LevelDB, of messages that wandb's own protobuf reads. Since its
+core is written in Go, wandb itself has no reader of it in Python.
+"""
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rksp.ground.errors import InputError
-from rksp.own_runs.readers.files import flat
+from rksp.ground.files import read_limited
+from rksp.own_runs.readers.files import LARGEST, flat
 from rksp.own_runs.run import Curve, RawRun, RunReader, number_of
+
+_MARK = b":W&B"
+_BLOCK, _HEADER = 32768, 7  # bytes, of LevelDB's log format
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 def _matches(path: Path) -> bool:
@@ -19,7 +29,6 @@ def _matches(path: Path) -> bool:
 def _read(path: Path) -> Iterator[RawRun]:
     try:
         from wandb.proto import wandb_internal_pb2
-        from wandb.sdk.internal.datastore import DataStore
     except ImportError as error:
         raise InputError(
             f"{path} is an offline run of W&B, which needs wandb; pip install 'rksp[wandb]'."
@@ -28,27 +37,24 @@ def _read(path: Path) -> Iterator[RawRun]:
     points: dict[str, dict[int, float]] = {}
     finals: dict[str, object] = {}
     name, code = path.stem.removeprefix("run-"), None
-    try:
-        store: Any = DataStore()
-        store.open_for_scan(str(path))
-        while (data := store.scan_data()) is not None:
-            record: Any = wandb_internal_pb2.Record()
+    for data in _messages(path):
+        record: Any = wandb_internal_pb2.Record()
+        try:
             record.ParseFromString(data)
-            kind = record.WhichOneof("record_type")
-            if kind == "run":
-                name = record.run.display_name or record.run.run_id or name
-                said |= _items(record.run.config.update)
-            elif kind == "config":
-                said |= _items(record.config.update)
-            elif kind == "history":
-                _add(points, _items(record.history.item), record.history.step.num)
-            elif kind == "summary":
-                finals |= _items(record.summary.update)
-            elif kind == "exit":
-                code = record.exit.exit_code
-    except Exception as error:  # protobuf's DecodeError, assertions of the store
-        if not points and not finals:
+        except Exception as error:  # protobuf's DecodeError
             raise InputError(f"{path} is no run that wandb reads ({error!s:.100}).") from error
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            name = record.run.display_name or record.run.run_id or name
+            said |= _items(record.run.config.update)
+        elif kind == "config":
+            said |= _items(record.config.update)
+        elif kind == "history":
+            _add(points, _items(record.history.item), record.history.step.num)
+        elif kind == "summary":
+            finals |= _items(record.summary.update)
+        elif kind == "exit":
+            code = record.exit.exit_code
     yield RawRun(
         name=name,
         file=path,
@@ -57,6 +63,35 @@ def _read(path: Path) -> Iterator[RawRun]:
         curves={key: Curve.of(found) for key, found in points.items()},
         state="" if code is None else "finished" if code == 0 else "crashed",
     )
+
+
+def _messages(path: Path) -> Iterator[bytes]:
+    """Yield the whole messages of a log; a run that was killed ends within one.
+
+    Raises:
+        InputError: It is not such a log.
+    """
+    content = read_limited(path, LARGEST)
+    if not content.startswith(_MARK):
+        raise InputError(f"{path} is no run that wandb reads.")
+    place, parts = len(_MARK) + 3, b""
+    while place + _HEADER <= len(content):
+        left = _BLOCK - place % _BLOCK
+        if left < _HEADER:  # the end of a block is filled up
+            place += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        place += _HEADER
+        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST):
+            return
+        parts = (
+            content[place : place + length]
+            if kind in (_FULL, _FIRST)
+            else (parts + content[place : place + length])
+        )
+        place += length
+        if kind in (_FULL, _LAST):
+            yield parts
 
 
 def _items(items: Any) -> dict[str, object]:

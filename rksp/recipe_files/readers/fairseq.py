@@ -150,8 +150,26 @@ def _objective(draft: Draft) -> None:
         )
 
 
-def _model(draft: Draft) -> None:
+_RECOGNIZERS = ("wav2vec_ctc", "wav2vec_seq2seq", "hubert_ctc", "hubert_seq2seq")
+
+
+def _starts_trained(draft: Draft) -> bool:
+    """Tell whether another run's weights are loaded without its optimizer.
+
+    `finetune_from_model` resets everything but the weights, `restore_file` what it is told to, and
+    and the recognizers of speech load the encoder that `w2v_path` must name.
+    """
     if draft.text("checkpoint.finetune_from_model", "finetune_from_model") is not None:
+        return True
+    model = draft.text("model._name", "arch")
+    if model is not None and model.value in _RECOGNIZERS:
+        return draft.true("model.no_pretrained_weights", "no_pretrained_weights") is None
+    is_reset = draft.true("checkpoint.reset_optimizer", "reset_optimizer") is not None
+    return is_reset and draft.text("checkpoint.restore_file", "restore_file") is not None
+
+
+def _model(draft: Draft) -> None:
+    if _starts_trained(draft):
         draft.start_trained()
     found = draft.text("model._name", "arch", "model.arch")
     if found is not None and found.value in ("roberta", "roberta_base"):

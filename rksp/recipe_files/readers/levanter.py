@@ -122,9 +122,14 @@ def _adapters(draft: Draft) -> None:
     draft.put("lora_alpha", alpha.value if alpha is not None else 8.0, alpha)
 
 
+_OTHER_RUNS = ("initialize_from_checkpoint_path", "initialize_model_from_checkpoint_path")
+
+
 def _model(draft: Draft) -> None:
     start = draft.text("initialize_from_hf")
     name = draft.text("hf_checkpoint", "model.hf_checkpoint")
+    if draft.text(*_OTHER_RUNS) is not None:
+        draft.start_trained()
     if start is not None and start.value.lower() not in ("false", "none"):
         draft.start_trained()
         base = name.value if start.value.lower() == "true" and name is not None else start.value

@@ -30,7 +30,8 @@ def _precision(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    if draft.text("checkpoint.init_ckpt_path") is not None:
+    is_resumed = draft.true("checkpoint.continue_training_from_init") is not None
+    if draft.text("checkpoint.init_ckpt_path") is not None and not is_resumed:
         draft.start_trained()
     width, layers = draft.number("model.dim"), draft.number("model.n_layers")
     heads = draft.number("model.n_heads")

@@ -110,6 +110,9 @@ def _model(draft: Draft) -> None:
     if start is not None:
         draft.start_trained()
         draft.note(f"It starts from the weights in {start.value}, which rksp does not read.")
+    resumed = draft.text("checkpoints.resume_checkpoint_path")
+    if resumed is not None and draft.false("checkpoints.load_optimizer") is not None:
+        draft.start_trained()
     if settings.get("is_mamba_config"):
         state = settings.get("ssm_cfg") or {}
         draft.describe(

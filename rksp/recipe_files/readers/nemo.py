@@ -85,7 +85,10 @@ def _adapters(draft: Draft) -> None:
         rank = draft.number("model.peft.lora_tuning.adapter_dim")
         if rank is not None:
             draft.put("lora_rank", rank.value, rank)
-    start = draft.text("restore_from_path", "model.restore_from_path")
+    start = draft.text(
+        *("restore_from_path", "model.restore_from_path"),
+        "pretrained_checkpoint.restore_from_path",  # NeMo-Aligner
+    )
     if start is not None:
         draft.start_trained()
         draft.note(f"It starts from {start.value}, which rksp does not read.")

@@ -89,6 +89,9 @@ def _precision(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
+    start = draft.text("checkpoint.initial_load_path")
+    if start is not None and draft.false("checkpoint.initial_load_model_only") is None:
+        draft.start_trained()  # with its own defaults; otherwise it goes on as a run that stopped
     name, flavor = draft.text("model.name"), draft.text("model.flavor")
     flavor = flavor or draft.text("model_spec._0")
     assets = draft.text("hf_assets_path", "model.hf_assets_path")

@@ -10,15 +10,18 @@ _MOST_MONITORS = 8
 
 def render(report: ConfirmReport) -> str:
     """Render the verdict, the conclusions, the arms, and the alarms of the baseline."""
-    trained = report.trained
+    trained, before = report.trained, report.arms[0].untrained_loss
+    held = before is not None
+    untrained = [("not training", *["–"] * 4, number(before, ".3f"), "–", "–")] if held else []
+    ends = ("Final loss", "Held out") if held else ("Final loss",)
     parts = [
         f"## rksp confirm: {report.verdict.upper()} — {code(report.target.name)}",
         f"{trained.max_steps} of {report.asked.max_steps} steps at learning rate "
         f"{number(trained.learning_rate)}",
         "\n".join(f"- {plain(sentence)}" for sentence in report.conclusions),
         table(
-            ("Arm", "Failed", "Diverged", "Fisher p", "Final loss", "Saved", "Time a step"),
-            [_arm(arm) for arm in report.arms],
+            ("Arm", "Failed", "Diverged", "Fisher p", *ends, "Saved", "Time a step"),
+            [*untrained, *(_arm(arm, held) for arm in report.arms)],
         ),
     ]
     loud = [monitor for monitor in report.arms[0].monitors if monitor.runs]
@@ -29,13 +32,14 @@ def render(report: ConfirmReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _arm(arm: ArmReport) -> tuple[str, ...]:
+def _arm(arm: ArmReport, held: bool) -> tuple[str, ...]:
     return (
         code(arm.arm),
         f"{arm.failed}/{arm.runs}",
         f"{arm.diverged}/{arm.runs}",
         number(arm.p_value, ".2g"),
         number(arm.final_loss, ".3f"),
+        *((number(arm.held_out_loss, ".3f"),) if held else ()),
         "–" if arm.p_value is None else str(arm.saved),
         number(arm.overhead, "+.0%"),
     )

@@ -49,15 +49,21 @@ def render(report: ConfirmReport) -> Group:
 def _arms(arms: list[ArmReport]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("arm")
-    for name in ("failed", "diverged", "Fisher p", "final loss", "saved", "time a step"):
+    before = arms[0].untrained_loss
+    held = () if before is None else ("held out",)
+    for name in ("failed", "diverged", "Fisher p", "final loss", *held, "saved", "time a step"):
         table.add_column(name, justify="right")
+    if before is not None:
+        table.add_row("not training", *["–"] * 4, f"{before:.3f}", "–", "–")
     for arm in arms:
+        after = "–" if arm.held_out_loss is None else f"{arm.held_out_loss:.3f}"
         table.add_row(
             arm.arm,
             f"{arm.failed}/{arm.runs}",
             f"{arm.diverged}/{arm.runs}",
             "–" if arm.p_value is None else f"{arm.p_value:.2g}",
             "–" if arm.final_loss is None else f"{arm.final_loss:.3f}",
+            *([after] if held else []),
             "–" if arm.p_value is None else str(arm.saved),
             "–" if arm.overhead is None else f"{arm.overhead:+.0%}",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -63,8 +64,23 @@ def gauge(probability: float, low: float, high: float, bar: float) -> Markup:
     )
 
 
-def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height: float) -> Markup:
-    """Draw P(failed) by learning rate, with the recommended and the recipe's rates."""
+def risk_curve(
+    risk: RiskAssessment,
+    rate: float | None,
+    *,
+    width: float,
+    height: float,
+    past: Sequence[tuple[float, bool]] = (),
+) -> Markup:
+    """Draw P(failed) by learning rate, with the recommended and the recipe's rates.
+
+    Args:
+        risk: The answer.
+        rate: The recipe's.
+        width: In pixels.
+        height: In pixels.
+        past: (rate, whether it failed) of past runs, drawn at 0 % and at 100 %.
+    """
     marks = [
         (name, css, value)
         for name, css, value in (
@@ -93,6 +109,11 @@ def risk_curve(risk: RiskAssessment, rate: float | None, *, width: float, height
     ]
     flags = [(f"{name} {short(value, 2)}", css, across(value)) for name, css, value in marks]
     parts += svg.flags(flags, across.end, up.start)
+    parts += [
+        svg.circle(across(x), up(float(failed)), 3, "past bad" if failed else "past good")
+        for x, failed in past
+        if low <= x <= high
+    ]
     if rate is not None and risk.probability_failed is not None:
         parts.append(svg.circle(across(rate), up(risk.probability_failed), 5, "here"))
     return svg.drawing(width, height, "P(failed) by learning rate, with its interval", *parts)

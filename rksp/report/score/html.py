@@ -16,6 +16,7 @@ from rksp.ground.text import short
 from rksp.recipe_files.said.table_text import shown
 from rksp.report import words
 from rksp.report.issues import deciding
+from rksp.report.own_runs.terminal import notes as own_notes
 from rksp.report.score import figures
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.spectrum import VARIANTS
@@ -23,7 +24,7 @@ from rksp.spectra.spectrum import VARIANTS
 _SHOWN_CIRCLES = 24
 PERCENT = "percent"  # the form of a probability
 # Mastrandrea et al. (2010), guidance note on uncertainties of the IPCC: upper end and words.
-_LIKELIHOOD = (
+LIKELIHOOD = (
     (0.01, "exceptionally unlikely"),
     (0.1, "very unlikely"),
     (0.33, "unlikely"),
@@ -92,6 +93,7 @@ def render(report: ScoreReport) -> str:
         reasons=_reasons(report, seed.risk),
         changes=Counter(c.state for c in report.baseline.changes) if report.baseline else None,
         notes=words.notes(report, seed),
+        own_notes=list(own_notes(report.own_runs)) if report.own_runs else [],
     )
 
 
@@ -127,7 +129,7 @@ def page(template: str, document: dict[str, Any], **content: Any) -> str:
 
 def likelihood(probability: float) -> str:
     """Return a probability in the words of the IPCC's guidance note."""
-    return next(name for end, name in _LIKELIHOOD if probability <= end)
+    return next(name for end, name in LIKELIHOOD if probability <= end)
 
 
 def _headline(report: ScoreReport, risk: RiskAssessment | None) -> str:
@@ -156,10 +158,28 @@ def _curves(report: ScoreReport, risk: RiskAssessment | None) -> list[tuple[str,
     """Draw the curve twice, for wide and narrow screens, so that text does not shrink."""
     if risk is None or not risk.curve or words.can_not_tell(risk):
         return []
-    rate = report.recipe.learning_rate
+    rate, past = report.recipe.learning_rate, _past(report, risk)
     return [
-        ("wide", figures.risk_curve(risk, rate, width=920, height=360)),
-        ("narrow", figures.risk_curve(risk, rate, width=350, height=320)),
+        ("wide", figures.risk_curve(risk, rate, width=920, height=360, past=past)),
+        ("narrow", figures.risk_curve(risk, rate, width=350, height=320, past=past)),
+    ]
+
+
+def _past(report: ScoreReport, risk: RiskAssessment) -> list[tuple[float, bool]]:
+    """Return the rates of past runs that count, and whether they failed.
+
+    Those of another model stand where the shipped model, which saw none of them, would put the same
+    distance from the edge.
+    """
+    if report.own_runs is None or risk.learned is None or risk.likely_edge is None:
+        return []
+    expected = risk.likely_edge / 10**risk.learned.edge_shift
+    return [
+        (run.learning_rate * expected / ladder.likely_edge, run.label in ("failed", "diverged"))
+        for ladder in report.own_runs.ladders
+        if ladder.likely_edge is not None and not ladder.unused
+        for run in ladder.runs
+        if run.label not in ("unknown", "unfinished")
     ]
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rksp.documents.finding import Finding
+from rksp.documents.own_runs import HistoryReport
 from rksp.documents.score import (
     ComparisonReport,
     LayerReport,
@@ -21,6 +22,7 @@ from rksp.report.issues import deciding, place
 from rksp.report.machines.listing import from_root
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 
+_MOST_RUNS = 50  # of a ladder; JSON holds all
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _MARKS = {"error": "🔴", "warning": "🟠", "note": "🔵"}
 
@@ -44,6 +46,8 @@ def render(report: ScoreReport) -> str:
         parts.append(_folded("Reasons", _contributions(definite(seed.risk))))
     if seed.spectra.layers:
         parts.append(_folded(f"Blocks ({len(seed.spectra.layers)})", _layers(seed.spectra.layers)))
+    if report.own_runs is not None:
+        parts.append(_folded("Your own runs", _own_runs(report.own_runs)))
     if report.recipe_origins:
         parts += [
             f"> {plain(line)}" for line in (words.decisive(report, seed), report.assumed) if line
@@ -118,7 +122,8 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
     if words.can_not_tell(risk):
         return [*parts, f"**rksp cannot tell:** {plain('; '.join(risk.reasons))}"]
     parts += [f"**{words.answer(report, risk)}**", _rates(risk)]
-    parts += [f"{words.sentence(said)}." for said in words.trained(seed)]
+    said_of_runs = [said for said in (words.learned(seed), *words.trained(seed)) if said]
+    parts += [f"{words.sentence(said)}." for said in said_of_runs]
     if crossed := words.crossed(risk):
         parts.append(f"{words.sentence(crossed)}.")
     for sentence in filter(None, (risk.counterfactual, words.margin(report, risk))):
@@ -128,6 +133,15 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> list[str]:
     if risk.levers:
         parts.append(_levers(risk))
     return parts
+
+
+def _own_runs(history: HistoryReport) -> str:
+    rows = [
+        (str(place), number(run.learning_rate), number(run.final_loss), run.label)
+        for place, ladder in enumerate(history.ladders, start=1)
+        for run in ladder.runs[:_MOST_RUNS]
+    ]
+    return table(("Ladder", "Rate", "Final loss", "Label"), rows)
 
 
 def _levers(risk: RiskAssessment) -> str:

@@ -79,7 +79,10 @@ def render(report: ScoreReport) -> Page:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
     trained = (_line(Text(f"  {said}", style="dim")) for said in words.trained(seed))
-    parts = (_verdict(report, seed), _rates(report, seed.risk), trained, _rest(report, seed))
+    learned = words.learned(seed)
+    forms = (learned, words.learned_briefly(seed))
+    own = [_line(*(Text(f"  {form}", style="dim") for form in forms))] if learned else []
+    parts = (_verdict(report, seed), _rates(report, seed.risk), own, trained, _rest(report, seed))
     return Page([line for part in parts for line in part])
 
 

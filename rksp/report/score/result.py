@@ -87,7 +87,8 @@ class Result:
             lines.append(f"  {words.answer(self.report, seed.risk)}")
             named = (f"{name} {short(rate, 2)}" for name, rate in self.rates().items())
             lines.append(f"  {', '.join(named) or 'no rate is known to be safe'}")
-            lines += [f"  {said}" for said in (words.crossed(seed.risk),) if said]
+            said_more = (words.crossed(seed.risk), words.learned(seed))
+            lines += [f"  {said}" for said in said_more if said]
         findings = self.report.findings
         lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
         if len(findings) > _MOST_FINDINGS:

@@ -23,6 +23,8 @@ from rksp.ground.text import short
 from rksp.recipe_files.said.table_text import recipe_table
 from rksp.report import words
 from rksp.report.issues import deciding
+from rksp.report.own_runs.terminal import notes as own_notes
+from rksp.report.own_runs.terminal import table
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
 
@@ -50,6 +52,9 @@ def render(report: ScoreReport) -> Group:
     parts += [Text(), _measured(seed)]
     if report.recipe_origins:
         parts += [Text(), *_recipe(report, seed)]
+    if report.own_runs is not None:
+        parts += [Text(), Text("Your own runs", style="bold"), table(report.own_runs)]
+        parts += [Text(f"· {note}", style="dim") for note in own_notes(report.own_runs)]
     notes = words.notes(report, seed)
     if notes:
         parts += [Text(), *(Text(f"· {note}", style="dim") for note in notes)]
@@ -92,7 +97,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
         return Group(Text.assemble(title, f"  {because}{'; '.join(risk.reasons)}"))
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
-    lines += [Text(f"  {said}") for said in words.trained(seed)]
+    lines += [Text(f"  {said}") for said in (words.learned(seed), *words.trained(seed)) if said]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:

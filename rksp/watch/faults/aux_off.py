@@ -9,18 +9,15 @@ from typing import Any
 from torch import nn
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.text import words
 from rksp.models.zoo.feed_forward import MixtureOfExperts
 from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
 
 # Weights of the balance loss and of the routers' z-loss, in the configurations of transformers.
-COEFFICIENTS = (
-    "router_aux_loss_coef",
-    "router_z_loss_coef",
-    "moe_aux_loss_coeff",
-    "aux_loss_alpha",
-    "aux_loss_coef",
-    "z_loss_coef",
+COEFFICIENTS = words(
+    "router_aux_loss_coef router_z_loss_coef moe_aux_loss_coeff aux_loss_alpha aux_loss_coef "
+    "z_loss_coef"
 )
 
 

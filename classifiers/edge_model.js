@@ -1,0 +1,281 @@
+// The model of the edge in JavaScript, for the playground: what `edge_inputs.py` makes of a run, and
+// what `edge_model.py`, `edge_estimate.py` and `rates.py` say of it. It is generic in the columns:
+// the lines of the artifact decide which of them count. tests/report/test_playground.py holds it
+// against Python in a browser, so that neither can change alone.
+"use strict";
+
+const LONGEST_WARMUP = 4000;
+const UNWARMED_STEPS = 1000;
+const FEW_STEPS = 100;
+const LASTING_UNDECAYED = Math.log10(1200 / FEW_STEPS);
+const DEPTH = 4;
+const SHORT_MEMORY = -Math.log10(1 - 0.9);
+const LONG_MEMORY = -Math.log10(1 - 0.95);
+const LARGEST_VOCABULARY = 1024;
+const SHORT = 300;
+const LONG = 5000;
+const DO_NOT_EXCEED = 0.05;
+const FAR = 0.7;
+const LONG_STEPS = 1000; // of a model without normalization
+const HALVINGS = 60;
+const TAIL = 0.05; // share of the sources beyond each end of the interval of P(failed)
+
+// The normal distribution. The series has no cancellation: all of its terms are positive.
+function erf(x) {
+  if (Math.abs(x) > 6) return Math.sign(x);
+  let term = x;
+  let sum = x;
+  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n += 1) {
+    term *= (2 * x * x) / (2 * n + 1);
+    sum += term;
+  }
+  return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * sum;
+}
+
+const cdf = (x) => 0.5 * (1 + erf(x / Math.SQRT2));
+
+// Newton's method climbs to the root from the median without passing it.
+function inverseCdf(share) {
+  let x = 0;
+  for (let i = 0; i < 100; i += 1) {
+    const step = ((share - cdf(x)) * Math.sqrt(2 * Math.PI)) / Math.exp((-x * x) / 2);
+    x += step;
+    if (Math.abs(step) < 1e-15 * (1 + Math.abs(x))) break;
+  }
+  return x;
+}
+
+const QUANTILES = Array.from({ length: 21 }, (_, i) => inverseCdf((i + 0.5) / 21));
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const clip = (value, low, high) => Math.min(high, Math.max(low, value));
+
+function interpolate(x, knots, values) {
+  const last = knots.length - 1;
+  if (x <= knots[0]) return values[0];
+  if (x >= knots[last]) return values[last];
+  let left = 0;
+  for (let right = last; right - left > 1; ) {
+    const middle = (left + right) >> 1;
+    if (knots[middle] <= x) left = middle;
+    else right = middle;
+  }
+  const slope = (values[left + 1] - values[left]) / (knots[left + 1] - knots[left]);
+  return values[left] + slope * (x - knots[left]);
+}
+
+// The recipe: `Recipe.share_after_warmup` and `Recipe.late_share`.
+function shareAfterWarmup(run, step) {
+  const least = run.min_lr_ratio;
+  const elapsed = step - run.warmup_steps;
+  if (run.schedule === "constant") return 1;
+  if (run.schedule === "step") {
+    const passed = run.decay_milestones.filter((milestone) => step >= milestone).length;
+    return Math.max(least, run.decay_factor ** passed);
+  }
+  if (run.schedule === "inverse_sqrt") {
+    const scale = run.decay_steps || Math.max(1, run.warmup_steps);
+    return Math.max(least, Math.sqrt(scale / (scale + elapsed)));
+  }
+  let done;
+  if (run.schedule === "wsd") {
+    const span = run.decay_steps || Math.max(1, Math.floor(run.max_steps / 10));
+    done = 1 - (run.max_steps - step) / span;
+  } else {
+    done = elapsed / (run.decay_steps || Math.max(1, run.max_steps - run.warmup_steps));
+  }
+  done = clip(done, 0, 1);
+  const shape = run.schedule === "wsd" ? run.decay_shape : run.schedule;
+  if (shape === "exponential") return least ? least ** done : Math.exp(-done);
+  const falls = {
+    linear: 1 - done,
+    cosine: 0.5 * (1 + Math.cos(Math.PI * done)),
+    sqrt: 1 - Math.sqrt(done),
+    polynomial: (1 - done) ** run.decay_power,
+  };
+  return least + (1 - least) * falls[shape];
+}
+
+function lateShare(run) {
+  const span = run.max_steps * 0.1;
+  const count = Math.min(Math.ceil(span), 1000);
+  const reached = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
+  let sum = 0;
+  for (let i = 0; i < count; i += 1) {
+    const step = run.max_steps - (span * (i + 0.5)) / count;
+    sum += step < run.warmup_steps ? step / run.warmup_steps : shareAfterWarmup(run, step);
+  }
+  return sum / count / reached;
+}
+
+// `config_features`. What was not measured stands at what the configuration lets expect: at zero.
+function featuresOf(run, optimizers, measured) {
+  const spec = optimizers[run.optimizer];
+  const steps = run.max_steps;
+  const late = lateShare(run);
+  const warmed = spec.is_warmed ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
+  const warmup = Math.min(warmed, steps / 2);
+  const first = spec.has_memories ? -Math.log10(1 - run.adam_beta1) : null;
+  const second = spec.has_memories ? -Math.log10(1 - run.adam_beta2) : null;
+  const looksAhead = first !== null && spec.looks_ahead;
+  const lasting = Math.log10(Math.max(steps, FEW_STEPS) / FEW_STEPS);
+  const features = {
+    width: Math.log10(run.width),
+    depth: Math.log10(run.depth),
+    warmup: Math.log10(100 + warmup),
+    undecayed: late ** 2,
+    undecayed_steps: late ** 2 * Math.min(lasting, LASTING_UNDECAYED),
+    batch_tokens: Math.log10(run.batch_size * run.sequence_length),
+    vocabulary: Math.log10(Math.min(run.vocabulary, LARGEST_VOCABULARY)),
+    post_norm: Number(run.norm === "post"),
+    no_norm: Number(run.norm === "none"),
+    no_norm_depth: run.norm === "none" ? Math.log10(run.depth / DEPTH) : 0,
+    short_memory: looksAhead ? Math.max(0, SHORT_MEMORY - first) * lasting : 0,
+    long_memory: first !== null ? Math.max(0, first - LONG_MEMORY) : 0,
+    memory_excess: first !== null ? Math.max(0, first - second) : 0,
+  };
+  for (const [name, other] of Object.entries(optimizers)) {
+    if (other.column) features[name] = Number(spec.counts_as === name);
+  }
+  for (const name of measured) features[name] = 0;
+  return features;
+}
+
+function contributionsOf(line, features) {
+  return Object.entries(line.weights).map(([name, weight]) => [
+    name,
+    weight * (features[name] - line.centers[name]),
+  ]);
+}
+
+const lineAt = (line, features) =>
+  line.intercept + contributionsOf(line, features).reduce((sum, [, part]) => sum + part, 0);
+
+// A mixture of normal distributions of the logarithm of a rate.
+function rateMixture(location, within, between, weights) {
+  const parts = between.map((b) => ({ between: b, spread: Math.hypot(within, b) }));
+  const widest = Math.max(...parts.map((part) => part.spread));
+  const average = (of) => parts.reduce((sum, part, i) => sum + weights[i] * of(part), 0);
+  const solve = (share, spreadOf) => {
+    if (share === 0.5) return location;
+    const reach = 1e-9 + widest * Math.abs(inverseCdf(share));
+    let [low, high] = [location - reach, location + reach];
+    for (let i = 0; i < HALVINGS; i += 1) {
+      const middle = (low + high) / 2;
+      const below = average((part) => cdf((middle - location) / spreadOf(part)));
+      if (below < share) low = middle;
+      else high = middle;
+    }
+    return (low + high) / 2;
+  };
+  return {
+    location,
+    within,
+    parts,
+    weights,
+    below: (log) => average((part) => cdf((log - location) / part.spread)),
+    quantile: (share) => solve(share, (part) => part.spread),
+    source: (share) => solve(share, (part) => Math.max(part.between, 1e-9)),
+  };
+}
+
+// `EdgeModel.predict` and `EdgeEstimate`, with the reasons of `rksp.assessment.risk.beyond`.
+function predict(model, run, facts) {
+  const features = featuresOf(run, facts.optimizers, Object.keys(model.expected));
+  const reached = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
+  const unreached = -Math.log10(reached);
+  const long = clip(Math.log(run.max_steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
+  const mix = (short, far) => (1 - long) * short + long * far;
+  const blend = (of) => of(model.short).map((short, i) => mix(short, of(model.long)[i]));
+  const around = (location, name) => {
+    const within = mix(model.short[name].within, model.long[name].within);
+    return rateMixture(location, within, blend((h) => h[name].between), model.weights);
+  };
+  const edge = around(lineAt(model.edge, features) + unreached, "edge");
+  const best = around(lineAt(model.best, features) + unreached, "best");
+  const [below, above] = [blend((h) => h.below), blend((h) => h.above)];
+  const excess = (log) =>
+    [[best, below], [edge, above]].reduce(
+      (sum, [of, curve]) =>
+        sum +
+        of.parts.reduce(
+          (lost, part, i) =>
+            lost +
+            of.weights[i] *
+              mean(
+                QUANTILES.map((q) =>
+                  interpolate(log - of.location - part.spread * q, model.knots, curve),
+                ),
+              ),
+          0,
+        ),
+      0,
+    );
+  const lapsing = (chance, share) => share + (1 - 2 * share) * chance;
+  const failed = (rate) => lapsing(edge.below(Math.log10(rate)), model.lapse.share);
+  const [highest, lowest] = [edge.source(1 - TAIL), edge.source(TAIL)];
+  const interval = (rate) => {
+    const log = Math.log10(rate);
+    const [low, high] = [highest, lowest].map((at) => cdf((log - at) / edge.within));
+    const point = failed(rate);
+    return [
+      Math.min(lapsing(low, model.lapse.low), lapsing(low, model.lapse.high), point),
+      Math.max(lapsing(high, model.lapse.low), lapsing(high, model.lapse.high), point),
+    ];
+  };
+  const outside = Object.entries(model.ranges)
+    .map(([name, [low, high]]) => [name, Math.max(low - features[name], features[name] - high)])
+    .filter(([, over]) => over > 1e-9)
+    .map(([name, over]) => [name, Number(over.toFixed(4))]);
+  return {
+    startHere: startHere(best.location, excess),
+    likelyEdge: 10 ** edge.location,
+    doNotExceed: 10 ** edge.quantile(DO_NOT_EXCEED),
+    failed,
+    interval,
+    expectedExcess: (rate) => excess(Math.log10(rate)),
+    contributions: contributionsOf(model.edge, features),
+    reasons: reasonsOf(outside, run, facts),
+  };
+}
+
+// The rate of the least expected loss; numpy's steps are these, to the last digit.
+function startHere(logBest, excess) {
+  const step = -2.5 + 0.025 - -2.5;
+  let [least, at] = [Infinity, logBest];
+  for (let i = 0; i < 141; i += 1) {
+    const log = logBest + (-2.5 + i * step);
+    const lost = excess(log);
+    if (lost < least) [least, at] = [lost, log];
+  }
+  return 10 ** at;
+}
+
+// As Python formats with `.3g`: 4.2, 316, 1.5e+03.
+function threeDigits(value) {
+  const [digits, power] = value.toPrecision(3).split("e");
+  const shown = String(Number(digits));
+  return power === undefined ? shown : `${shown}e${power[0]}${power.slice(1).padStart(2, "0")}`;
+}
+
+function reasonsOf(outside, run, facts) {
+  const found = outside
+    .filter(([name, over]) => over > FAR && !facts.optimizers[name])
+    .map(([name, over]) => {
+      const factor = threeDigits(10 ** over);
+      return `${facts.meanings[name]} lies a factor of ${factor} beyond the labelled runs`;
+    });
+  if (run.norm === "none" && run.max_steps > LONG_STEPS) {
+    found.push(
+      "the blocks have no normalization, and all labelled runs without it but one ladder are " +
+        `shorter than ${LONG_STEPS} steps`,
+    );
+  }
+  return found;
+}
+
+// `verdict_at`, with the rates as they are printed: with two digits.
+function verdictAt(bar, failed, high, rate, start, ceiling) {
+  if (failed >= bar) return "risk";
+  const bounds = [start, ceiling].flatMap((line) => [line, Number(line.toExponential(1))]);
+  return high >= bar || rate > Math.max(...bounds) ? "caution" : "ok";
+}

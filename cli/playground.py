@@ -1,0 +1,66 @@
+"""`rksp playground`: the answer as a page whose sliders move it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rksp.cli.model_options import ModelOptions
+from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.recipe_source import requested_run
+from rksp.cli.rendering import command_line
+from rksp.recipe import Recipe
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="A model type, a config.json, a Hub id, or a run file that describes its model."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File of the page; default stdout.",
+        metavar="FILE",
+        rich_help_panel="Output",
+    ),
+]
+_MODEL = Panel(title="Model", leave_out=("max_params", "trust_remote_code"))
+
+
+@with_options
+def playground(
+    context: typer.Context,
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    model: Annotated[ModelOptions, _MODEL],
+    target: Target = "gpt2",
+    recipe_file: RecipeFile = None,
+    devices: Devices = None,
+    as_format: AsFormat = None,
+    output: Output = None,
+) -> int:
+    """Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth."""
+    from importlib.metadata import version
+
+    from rksp.classifiers.edge_model import load_edge_model
+    from rksp.ground.files import atomic_write, check_writable
+    from rksp.report.playground import MOVED, render
+    from rksp.report.playground import playground as started
+
+    if output is not None:
+        check_writable(output)
+    run = requested_run(target, recipe, recipe_file, devices, as_format)
+    source = run.started(model.resolve(run.target, run.overrides, counts=False))
+    table: Any = context.find_root().command
+    command = command_line(context, table.commands["score"], dict.fromkeys(MOVED))
+    known = {name: value for name, value in run.recipe if name not in recipe.stated}
+    page = render(started(source, run.recipe, command, known), load_edge_model(), version("rksp"))
+    if output is None:
+        print(page, end="")
+    else:
+        atomic_write(output, page)
+    return 0

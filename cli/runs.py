@@ -1,0 +1,101 @@
+"""`rksp runs`: what a team's past runs say, and how well rksp would have predicted them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rksp.cli.model_options import ModelOptions
+from rksp.cli.options import (
+    AsFormat,
+    Devices,
+    Given,
+    Panel,
+    RecipeFile,
+    TextOrJson,
+    flag_names,
+    with_options,
+)
+from rksp.cli.own_runs import READING_SECONDS
+from rksp.cli.process import quiet_transformers, reading, stdout_for_us_alone
+from rksp.cli.recipe_source import requested_run
+from rksp.cli.rendering import emit, made_with
+from rksp.ground.text import one_line
+from rksp.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rksp.own_runs.history import Question
+
+
+@with_options
+def runs(
+    context: typer.Context,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help=(
+                "Files and folders of past runs: CSV, JSON Lines, Parquet, trainer_state.json, "
+                "TensorBoard, Lightning, MLflow, Optuna, Ray Tune, W&B, text logs, rksp's own."
+            )
+        ),
+    ],
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    model: Annotated[ModelOptions, Panel(title="Model", leave_out=("max_params",))],
+    target: Annotated[
+        str | None,
+        typer.Option(help="The model that the runs trained, as for rksp score, if they name none."),
+    ] = None,
+    recipe_file: RecipeFile = None,
+    devices: Devices = None,
+    as_format: AsFormat = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The loss, by its tracker's name; the default knows the usual names."),
+    ] = None,
+    output_format: TextOrJson = "text",
+) -> int:
+    """Show what past runs say: their labels, their ladders, and how well rksp predicts them."""
+    from rksp.classifiers.edge_model import load_edge_model
+    from rksp.documents.own_runs import RunsReport
+    from rksp.own_runs.history import read_history
+    from rksp.own_runs.scorecard import history_report, scorecard
+
+    question = _question(target, recipe, model, recipe_file, devices, as_format)
+    shown = one_line(", ".join(map(str, paths)), 200)
+    with stdout_for_us_alone(), reading(f"the runs {shown}", READING_SECONDS):
+        history = read_history(paths, question, metric=metric)
+    edges = load_edge_model()
+    report = RunsReport(
+        verdict="doubtful" if history.doubt else "read",
+        target=target,
+        recipe=question.recipe,
+        history=history_report(history, edges),
+        scorecard=scorecard(history, edges),
+        provenance=made_with(context),
+    ).finite()
+    emit(report, output_format, [])
+    return 0
+
+
+def _question(
+    target: str | None,
+    recipe: Given[Recipe],
+    model: ModelOptions,
+    file: Path | None,
+    devices: int | None,
+    as_format: str | None,
+) -> Question:
+    """Return the model and the recipe that fill in what the runs do not say."""
+    from rksp.own_runs.history import Question
+
+    quiet_transformers()
+    if target is None and file is None:
+        return Question(source=None, recipe=Recipe.parse(recipe.values, flag_names(Recipe)))
+    run = requested_run(target or "", recipe, file, devices, as_format)
+    if target is None:
+        return Question(source=None, recipe=run.recipe)
+    with stdout_for_us_alone():
+        source = run.started(model.resolve(run.target, run.overrides, counts=False))
+    return Question(source=source, recipe=run.recipe)

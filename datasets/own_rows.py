@@ -1,0 +1,218 @@
+"""Read the user's own examples: JSON Lines, CSV, Parquet, text, or a folder of one kind of them."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from rksp.datasets.hugging_face import hugging_face_datasets
+from rksp.ground.errors import ArtifactError, InputError
+
+_MOST_ROWS = 20_000  # of a file that may hold billions
+_MOST_CLASSES = 10_000
+_MOST_CHARACTERS = 64 * 2**20
+# Ending → reader of the library, and its options.
+_READERS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".jsonl": ("json", {}),
+    ".json": ("json", {}),
+    ".csv": ("csv", {}),
+    ".tsv": ("csv", {"sep": "\t"}),
+    ".parquet": ("parquet", {}),
+    ".txt": ("text", {}),
+}
+_SAVED = ("dataset_info.json", "dataset_dict.json")  # of `Dataset.save_to_disk`
+_CHATS = ("messages", "conversations")
+_TEXTS = ("text", "content", "sentence")
+_PROMPTS = (("prompt", "completion"), ("instruction", "output"), ("instruction", "response"))
+_PAIRS = (
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence")),
+    *(("question1", "question2"), ("text1", "text2")),
+)
+_LABELS = ("label", "labels")
+_COLUMNS = (
+    "text; messages or conversations; prompt and completion; instruction and output; or text and "
+    "label"
+)
+
+Form = Literal["text", "chat", "completion"]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRows:
+    """The user's examples.
+
+    Attributes:
+        name: Of the file or folder.
+        form: "text" is learned whole, "chat" is a list of messages, and of a "completion" only
+            the answer is learned.
+        rows: (text, None), (messages, None) or (prompt, completion); two texts of a pair to
+            classify are (first, second).
+        labels: Class of every row, as the file has it; empty without labels.
+        is_cut: Whether the file holds more rows than were read.
+    """
+
+    name: str
+    form: Form
+    rows: tuple[tuple[Any, Any], ...]
+    labels: tuple[int | str, ...] = ()
+    is_cut: bool = False
+
+    @property
+    def classes(self) -> list[int | str]:
+        """The distinct labels in order; of numbers, all from 0 to the largest."""
+        numbers = [label for label in self.labels if isinstance(label, int)]
+        if len(numbers) == len(self.labels):
+            return list(range(max(numbers, default=-1) + 1))
+        return sorted(set(self.labels), key=str)
+
+
+def read_own_rows(path: Path) -> OwnRows:
+    """Read at most 20,000 examples; nothing is downloaded and no code of the data is run.
+
+    Args:
+        path: A file, a folder of files with one ending, or a folder of `Dataset.save_to_disk`.
+
+    Returns:
+        The examples.
+
+    Raises:
+        InputError: The library is missing, there is no such file, or its columns are not known.
+        ArtifactError: The file cannot be read.
+    """
+    path = Path(path).expanduser()
+    files = _files(path)
+    stats = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return _read(path, stats)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, stats: tuple[tuple[str, int, int], ...]) -> OwnRows:
+    files = [Path(name) for name, *_ in stats]
+    with hugging_face_datasets() as library, TemporaryDirectory(prefix="rksp-data-") as cache:
+        library.disable_progress_bars()
+        try:
+            found = (
+                library.load_from_disk(str(path))
+                if _is_saved(path)
+                else _streamed(library, files, cache)
+            )
+            if hasattr(found, "keys"):  # of several parts the one to train on
+                found = found["train"] if "train" in found else next(iter(found.values()))
+            rows = [dict(row) for row in islice(iter(found), _MOST_ROWS + 1)]
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # of pandas, pyarrow, fsspec or the library itself
+            said = " ".join(str(error).split())[:200]
+            raise ArtifactError(
+                f"{path} cannot be read ({type(error).__name__}: {said})."
+            ) from error
+    if not rows:
+        raise InputError(f"{path} holds no rows; give a file with examples.")
+    return _understood(path, rows)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files to read, sorted.
+
+    Raises:
+        InputError: There are none, or of several kinds.
+    """
+    endings = ", ".join(_READERS)
+    if path.is_file():
+        if path.suffix.lower() not in _READERS:
+            raise InputError(f"--data {path} ends in none of {endings}; convert it to JSON Lines.")
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"There is no file or folder {path} to read data from.")
+    if _is_saved(path):
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    found = sorted(file for file in path.iterdir() if file.suffix.lower() in _READERS)
+    kinds = sorted({file.suffix.lower() for file in found})
+    if len(kinds) != 1:
+        held = f"files of several kinds ({', '.join(kinds)})" if kinds else f"no file in {endings}"
+        raise InputError(f"The folder {path} holds {held}; give one file, or files of one kind.")
+    return found
+
+
+def _is_saved(path: Path) -> bool:
+    return any((path / name).is_file() for name in _SAVED)
+
+
+def _streamed(library: Any, files: Sequence[Path], cache: str) -> Any:
+    reader, options = _READERS[files[0].suffix.lower()]
+    # Patterns are expected, so a bracket in a name must not be one.
+    names = [glob.escape(str(file.resolve())) for file in files]
+    return library.load_dataset(
+        reader,
+        data_files={"train": names},
+        split="train",
+        streaming=True,
+        cache_dir=cache,
+        **options,
+    )
+
+
+def _understood(path: Path, rows: list[dict[str, Any]]) -> OwnRows:
+    names = list(rows[0])
+    is_cut, rows = len(rows) > _MOST_ROWS, _within(rows[:_MOST_ROWS])
+    form, columns = _form(path, names)
+    label = next((name for name in _LABELS if name in names), None)
+    kept = [row for row in rows if row.get(columns[0])]
+    if not kept:
+        raise InputError(f"The column {columns[0]} of {path} is empty; give a file with examples.")
+    second = columns[1] if len(columns) > 1 else None
+    found = tuple((row[columns[0]], row[second] if second else None) for row in kept)
+    if columns[0] == "instruction":  # Alpaca's third column is part of the question
+        asked = [f"{row['instruction']}\n{row.get('input') or ''}".strip() for row in kept]
+        found = tuple((q, a) for q, (_, a) in zip(asked, found, strict=True))
+    labels = tuple(_label(path, row[label]) for row in kept) if label and form == "text" else ()
+    return OwnRows(name=path.name, form=form, rows=found, labels=labels, is_cut=is_cut)
+
+
+def _form(path: Path, names: Sequence[str]) -> tuple[Form, tuple[str, ...]]:
+    for name in _CHATS:
+        if name in names:
+            return "chat", (name,)
+    for pair in _PROMPTS:
+        if set(pair) <= set(names):
+            return "completion", pair
+    for pair in _PAIRS:
+        if set(pair) <= set(names):
+            return "text", pair
+    for name in _TEXTS:
+        if name in names:
+            return "text", (name,)
+    held = ", ".join(names[:8]) or "none"
+    raise InputError(f"{path} has the columns {held}; rksp reads {_COLUMNS}.")
+
+
+def _within(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first rows up to a limit of characters, and at least one."""
+    size = 0
+    kept: list[dict[str, Any]] = []
+    for row in rows:
+        size += len(str(row))
+        if kept and size > _MOST_CHARACTERS:
+            break
+        kept.append(row)
+    return kept
+
+
+def _label(path: Path, value: object) -> int | str:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():  # a column with gaps is read as floats
+        value = int(value)
+    if isinstance(value, str) or (isinstance(value, int) and 0 <= value < _MOST_CLASSES):
+        return value
+    raise InputError(
+        f"{path} has the label {value!r:.50}; a label is a name or a number from 0 to "
+        f"{_MOST_CLASSES - 1}."
+    )

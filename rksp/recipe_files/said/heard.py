@@ -1,0 +1,42 @@
+"""Fill what nobody decided about a recipe with what a module and its batch show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rksp.recipe import Recipe
+from rksp.recipe_files.said.origin import Origin, OriginKind
+
+_COMPARED = ("precision", "peft")  # a batch of another size is no contradiction
+
+
+def heard(
+    recipe: Recipe, origins: Mapping[str, Origin], shown: Mapping[str, object]
+) -> tuple[Recipe, dict[str, Origin], list[str]]:
+    """Complete a recipe with what a model source shows of it.
+
+    Args:
+        recipe: The recipe as far as it was said.
+        origins: Field → its origin, for every field.
+        shown: Field → value, as `rksp.models.source.ModelSource.shown`.
+
+    Returns:
+        The recipe, its origins, and a sentence for each contradiction; there the recipe counts.
+    """
+    found = {name: value for name, value in shown.items() if _is_undecided(name, origins[name])}
+    notes = [
+        f"The module shows {name} {shown[name]}, but the recipe says {getattr(recipe, name)}; "
+        "the recipe was judged."
+        for name in _COMPARED
+        if name in shown and name not in found and getattr(recipe, name) != shown[name]
+    ]
+    if not found:
+        return recipe, dict(origins), notes
+    told = {name: Origin(kind=OriginKind.FLAG, text="the module") for name in found}
+    complete = Recipe.parse(recipe.model_dump(exclude_unset=True) | found)
+    return complete, {**origins, **told}, notes
+
+
+def _is_undecided(name: str, origin: Origin) -> bool:
+    """Tell whether a field has a default of its own; a batch per device is half decided."""
+    return origin.kind is OriginKind.UNASKED or origin.assumes == (name,)

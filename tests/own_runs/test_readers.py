@@ -1,0 +1,348 @@
+"""Each reader of past runs, on a file that its own library has written."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from support.past_runs import LOSSES, RATES, write_table
+
+from rksp.ground.errors import InputError
+from rksp.own_runs.registry import read_raw_runs
+from rksp.own_runs.run import RawRun
+
+
+def read(path: Path) -> list[RawRun]:
+    return read_raw_runs([path])
+
+
+def test_tables_are_read_row_by_row(tmp_path):
+    runs = read(write_table(tmp_path / "runs.csv"))
+    assert [run.said["learning_rate"] for run in runs] == list(RATES)
+    assert [run.finals["train/loss"] for run in runs] == list(LOSSES)
+    assert {run.state for run in runs} == {"finished"}
+    lines = "\n".join(json.dumps({"lr": rate, "loss": 3.0}) for rate in RATES)
+    (tmp_path / "runs.jsonl").write_text(lines)
+    assert [run.said["lr"] for run in read(tmp_path / "runs.jsonl")] == list(RATES)
+
+
+def test_parquet_is_a_table_too(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"lr": RATES, "loss": LOSSES}), tmp_path / "runs.parquet")
+    assert [run.finals["loss"] for run in read(tmp_path / "runs.parquet")] == list(LOSSES)
+
+
+def trainer_state(folder: Path, *, steps: int = 100, planned: int = 100) -> Path:
+    from transformers.trainer_callback import TrainerState
+
+    history = [
+        {"loss": 5.0 - step / 100, "learning_rate": 1e-3, "grad_norm": 1.0, "step": step}
+        for step in range(10, steps + 1, 10)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    state = TrainerState(global_step=steps, max_steps=planned, log_history=history)
+    state.save_to_json(str(folder / "trainer_state.json"))
+    return folder / "trainer_state.json"
+
+
+def test_a_trainers_state_with_its_arguments(tmp_path):
+    from transformers import TrainingArguments
+
+    path = trainer_state(tmp_path / "checkpoint-100")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), learning_rate=2e-3, warmup_steps=10, use_cpu=True
+    )
+    (tmp_path / "args.json").write_text(arguments.to_json_string())
+    (run,) = read(path)
+    assert run.said["learning_rate"] == 2e-3 and run.said["warmup_steps"] == 10
+    assert run.said["max_steps"] == 100 and run.state == "finished"
+    assert run.curves["loss"].values[-1] == 4.0 and run.curves["loss"].steps[-1] == 100
+
+
+def test_only_the_last_checkpoint_of_a_run_counts(tmp_path):
+    for steps in (20, 100, 60):
+        trainer_state(tmp_path / "run" / f"checkpoint-{steps}", steps=steps)
+    (run,) = read(tmp_path)
+    assert (run.name, run.curves["loss"].steps[-1]) == ("run", 100)
+    trainer_state(tmp_path / "other" / "checkpoint-50", steps=50)
+    assert [run.state for run in read(tmp_path)] == ["unfinished", "finished"]
+
+
+def test_events_of_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for name, rate in (("one", 1e-3), ("two", 1e-2)):
+        with SummaryWriter(tmp_path / name) as writer:
+            writer.add_text("args", json.dumps({"weight_decay": 0.1, "warmup_steps": 7}))
+            for step in range(30):
+                writer.add_scalar("train/loss", 5 - step / 10, step)
+                writer.add_scalar("train/learning_rate", rate * (step + 1) / 30, step)
+    runs = read(tmp_path)
+    assert [run.name for run in runs] == ["one", "two"]
+    assert runs[1].curves["train/learning_rate"].values.max() == pytest.approx(1e-2)
+    assert runs[0].curves["train/loss"].values[-1] == pytest.approx(2.1)
+    assert runs[0].said == {"weight_decay": 0.1, "warmup_steps": 7}
+
+
+def test_metrics_of_lightning(tmp_path):
+    pytest.importorskip("lightning")
+    from lightning.pytorch.loggers import CSVLogger
+
+    logger = CSVLogger(tmp_path, name="gpt")
+    logger.log_hyperparams({"learning_rate": 1e-3, "max_steps": 30})
+    for step in range(30):
+        logger.log_metrics({"train_loss": 5 - step / 10, "lr-AdamW": 1e-3, "epoch": 0}, step)
+    logger.save()
+    (run,) = read(tmp_path)
+    assert run.said == {"learning_rate": 1e-3, "max_steps": 30}
+    assert run.curves["train_loss"].values[-1] == pytest.approx(2.1)
+    assert set(run.curves["learning_rate"].values) == {1e-3}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_a_study_of_optuna(kind, tmp_path):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if kind == "sqlite":
+        storage = f"sqlite:///{tmp_path / 'study.db'}"
+    else:
+        from optuna.storages.journal import JournalFileBackend
+
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "study.log")))
+    study = optuna.create_study(storage=storage, study_name="rates")
+    for rate, loss in zip(RATES, LOSSES, strict=True):
+        study.enqueue_trial({"learning_rate": rate})
+        trial = study.ask({"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1)})
+        trial.set_user_attr("max_steps", 100)
+        study.tell(trial, loss)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    runs = read(next(iter(before)))
+    assert [run.said["learning_rate"] for run in runs] == list(RATES)
+    assert [run.finals["loss"] for run in runs] == list(LOSSES)
+    assert runs[0].said["max_steps"] == 100 and runs[0].state == "finished"
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_a_study_that_maximizes_has_no_loss(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = tmp_path / "study.db"
+    optuna.create_study(storage=f"sqlite:///{path}", direction="maximize")
+    with pytest.raises(InputError, match="does not minimize one value"):
+        read(path)
+
+
+def test_results_of_ray_tune(tmp_path):
+    pytest.importorskip("ray.tune")
+    from ray.tune.logger import JsonLoggerCallback
+
+    class Trial:
+        config: ClassVar = {"lr": 3e-3, "n_layer": 2}
+        local_path = str(tmp_path)
+        storage = checkpoint = None
+
+        def init_local_path(self) -> None:
+            """The folder is there."""
+
+    trial = Trial()
+    callback = JsonLoggerCallback()
+    callback.log_trial_start(trial)
+    for step in range(1, 6):
+        result = {"loss": 5.0 - step, "training_iteration": step, "trial_id": "ab12"}
+        callback.log_trial_result(step, trial, result | {"config": trial.config, "done": step == 5})
+    callback.log_trial_end(trial)
+    (run,) = read(tmp_path)
+    assert run.said == {"lr": 3e-3, "n_layer": 2}
+    assert run.curves["loss"].values.tolist() == [4, 3, 2, 1, 0]
+    assert run.state == "finished"
+
+
+MEGATRON = """\
+using world size: 8, data-parallel size: 8
+------------------------ arguments ------------------------
+  lr ................................ 0.0006
+  hidden_size ....................... 256
+  lr_warmup_iters ................... 10
+  save .............................. None
+[before the start of training step] datetime: 2025-01-01 00:00:00
+ [2025-01-01 00:00:09] iteration       50/     100 | consumed samples:  3200 | elapsed time per \
+iteration (ms): 98.7 | learning rate: 6.000000E-04 | global batch size:    64 | lm loss: \
+5.100000E+00 | loss scale: 1.0 | grad norm: 1.500 | number of skipped iterations:   0 |
+ [2025-01-01 00:00:19] iteration      100/     100 | consumed samples:  6400 | elapsed time per \
+iteration (ms): 98.7 | learning rate: 6.000000E-05 | global batch size:    64 | lm loss: \
+4.100000E+00 | loss scale: 1.0 | grad norm: 1.200 | number of skipped iterations:   0 |
+"""
+DEEPSPEED = """\
+[2025-01-01 00:00:00,000] [INFO] [logging.py:107:log_dist] [Rank 0] step=10, skipped=0, \
+lr=[0.0003, 0.0003], mom=[(0.9, 0.95), (0.9, 0.95)]
+step 10 loss: 5.0
+step 20 loss: nan
+"""
+
+
+def test_text_logs_of_megatron_and_deepspeed(tmp_path):
+    """In the words of both trainers, whose own machines cannot run here."""
+    (tmp_path / "a.log").write_text(MEGATRON)
+    (tmp_path / "b.log").write_text(DEEPSPEED)
+    one, two = read(tmp_path)
+    assert one.curves["loss"].values.tolist() == [5.1, 4.1]
+    assert one.said["max_steps"] == 100 and one.said["batch_size"] == 64
+    assert one.said["hidden_size"] == "256" and "save" not in one.said
+    assert one.state == "finished"
+    assert two.curves["learning_rate"].values[0] == 3e-4
+    assert math.isnan(two.curves["loss"].values[-1])
+
+
+def read_both(path: Path) -> None:
+    runs = read(path)
+    assert sorted(float(run.said["learning_rate"]) for run in runs) == [1e-3, 1e-2]
+    assert all(int(run.said["warmup_steps"]) == 7 for run in runs)
+    assert all(run.curves["train/loss"].values[-1] == pytest.approx(2.1) for run in runs)
+    assert all(run.state == "finished" for run in runs)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries that MLflow stands on
+@pytest.mark.parametrize("where", ["mlruns", "mlflow.db"])
+def test_runs_of_mlflow(where, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    path = tmp_path / where
+    uri = path.as_uri() if where == "mlruns" else f"sqlite:///{path}"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("rates", artifact_location="artifacts")
+    for rate in (1e-3, 1e-2):
+        run = client.create_run(experiment, run_name=f"rate {rate}").info.run_id
+        client.log_param(run, "learning_rate", rate)
+        client.log_param(run, "warmup_steps", 7)
+        for step in range(30):
+            client.log_metric(run, "train/loss", 5 - step / 10, step=step)
+        client.set_terminated(run)
+    read_both(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_offline_runs_of_wandb(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for rate in (1e-3, 1e-2):
+        config = {"learning_rate": rate, "warmup_steps": 7}
+        run = wandb.init(project="rates", config=config, mode="offline", dir=tmp_path)
+        for step in range(30):
+            run.log({"train/loss": 5 - step / 10})
+        run.finish()
+    read_both(tmp_path)
+
+
+def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
+    import builtins
+
+    real = builtins.__import__
+
+    def without(name, *more, **rest):
+        if name.split(".")[0] in ("tensorboard", "wandb", "mlflow", "optuna"):
+            raise ImportError(name)
+        return real(name, *more, **rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"pip install 'rksp\[tensorboard\]'"):
+        read(tmp_path)
+    (tmp_path / "events.out.tfevents.1").unlink()
+    (tmp_path / "run-1.wandb").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"pip install 'rksp\[wandb\]'"):
+        read(tmp_path)
+    (tmp_path / "run-1.wandb").unlink()
+    (tmp_path / "study.log").write_bytes(b'{"op_code": 0}\n')
+    with pytest.raises(InputError, match=r"pip install 'rksp\[optuna\]'"):
+        read(tmp_path / "study.log")
+
+
+CONFIRMED = {
+    "kind": "confirm",
+    "faults": [],
+    "target": {"name": "gpt2"},
+    "trained": {"learning_rate": 1e-2, "max_steps": 100},
+    "trials": [
+        {"arm": arm, "seed": 0, "final_loss": loss, "loss": [[0, 5.0], [99, loss]]}
+        for arm, loss in (("baseline", 3.0), ("rate=0.1", 2.5), ("kss", 2.0))
+    ],
+}
+
+
+def test_a_report_of_rksp_confirm(tmp_path):
+    path = tmp_path / "confirm.json"
+    path.write_text(json.dumps(CONFIRMED))
+    runs = read(path)
+    assert [run.said["learning_rate"] for run in runs] == pytest.approx([1e-2, 1e-3])
+    assert runs[0].said["target"] == "gpt2" and runs[0].finals["final_loss"] == 3.0
+    path.write_text(json.dumps(CONFIRMED | {"faults": ["bitflip:step=3"]}))
+    with pytest.raises(InputError, match="planted fault"):
+        read(path)
+    path.write_text(json.dumps({"kind": "grid", "cells": []}))
+    with pytest.raises(InputError, match="predictions, but no run"):
+        read(path)
+
+
+def test_a_ladder_of_the_lab(tmp_path):
+    from support.ladders import tiny_spec
+
+    from rksp.lab.ladder import LadderRun
+    from rksp.lab.store import write_ladder
+    from rksp.outcome import Curves
+
+    loss = np.linspace(5, 3, 4, dtype=np.float32)
+    curves = Curves(loss=loss, grad_norm=np.ones(4, np.float32), planned_steps=4)
+    short = Curves(loss=loss[:2] * np.nan, grad_norm=np.ones(2, np.float32), planned_steps=4)
+    spec = tiny_spec()
+    run = LadderRun(spec=spec, rates=(1e-3, 1e-2), curves=(curves, short), seconds=(1.0, 1.0))
+    write_ladder(tmp_path, run, {})
+    one, two = read(tmp_path)
+    assert one.said["learning_rate"] == 1e-3 and one.curves["loss"].values[-1] == 3.0
+    assert two.state == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", b'{"kind": "confirm"}', "damaged"),
+        ("a.json", b"[" * 100_000, "no format of runs"),
+        ("trainer_state.json", b"[" * 100_000, "not valid JSON"),
+        ("trainer_state.json", b'{"log_history": 3}', "no log_history"),
+        ("trainer_state.json", b'{"log_history": [3, {"step": "x"}, {"step": NaN}]}', ""),
+        ("a.csv", b"", "holds no rows"),
+        ("a.csv", b"\xff\xfe\x00", "not UTF-8"),
+        ("a.jsonl", b"3\n", "must be a JSON object"),
+        ("a.parquet", b"PAR1 and nothing", "not valid Parquet"),
+        ("a.log", b"nothing of the kind", "no format of runs"),
+        ("result.json", b'{"training_iteration": 1, "trial_id"', "no result of a trial"),
+        ("study.db", b"SQLite format 3\x00" + b"\x07" * 500, "no format of runs"),
+        ("events.out.tfevents.9", b"\x07" * 500, "holds no scalar"),
+    ],
+)
+def test_hostile_files_get_one_sentence(name, content, said, tmp_path):
+    if name.startswith("events"):
+        pytest.importorskip("tensorboard")
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    path = tmp_path / name
+    path.write_bytes(content)
+    if not said:
+        assert read(path)[0].curves == {}
+        return
+    with pytest.raises(InputError) as error:
+        read(path)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_is_no_run_is_said(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path / "nothing")
+    with pytest.raises(InputError, match="holds no run"):
+        read(tmp_path)
