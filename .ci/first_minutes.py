@@ -1,4 +1,4 @@
-"""Measures a stranger's first minutes: the README's command, from nothing to a verdict.
+"""Measure a stranger's first minutes: the README's command, from nothing to a verdict.
 
     python .ci/first_minutes.py [--python 3.11 3.12 3.13 3.14] [--route index cpu]
 

@@ -1,4 +1,4 @@
-"""Shows what a stranger's installation resolves to on the plain package index.
+"""Show what a stranger's installation resolves to on the plain package index.
 
     python .ci/resolve.py [--python 3.11 3.12 3.13 3.14]
 

@@ -1,4 +1,4 @@
-"""Builds the sources of the documentation site from what the repository already says.
+"""Build the sources of the documentation site from what the repository already says.
 
     python .ci/site.py && mkdocs build --strict
 

@@ -56,8 +56,8 @@ def _scored(kind: str, rung: int) -> dict[str, str]:
     from rksp.recipe import Recipe
 
     source, recipe = resolve_tiny(kind, rung=rung, max_params=3e8), Recipe(learning_rate=3e-3)
-    configured = evaluate(source, recipe, MeasureOptions(evidence="config"))[0].risk_missing
-    whole, _ = evaluate(source, recipe, MeasureOptions(states=256, streaming="never"))
+    configured = evaluate(source, recipe, MeasureOptions(evidence="config")).risk_missing
+    whole = evaluate(source, recipe, MeasureOptions(states=256, streaming="never"))
     row = {
         "task": source.task,
         "config": configured or WORKS,
@@ -65,7 +65,7 @@ def _scored(kind: str, rung: int) -> dict[str, str]:
         "response": _response(whole, source.task),
     }
     try:
-        part, _ = evaluate(source, recipe, MeasureOptions(states=256, streaming="always"))
+        part = evaluate(source, recipe, MeasureOptions(states=256, streaming="always"))
     except RkspError as error:
         return row | {"streamed": _sentence(error)}
     if part.response is not None and part.response.reason != whole.response.reason:

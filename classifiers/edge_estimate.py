@@ -33,6 +33,8 @@ class EdgeEstimate:
         lapse: Chance that a run ends against what its rate and the edge say.
         contributions: What each column adds to log10 of the edge, in decades.
         outside: Columns beyond the range of the data, each with by how much, in decades.
+        unlike: What widens the edge's spread between sources, each as a standard deviation in
+            decades: a family, an optimizer or a column that the data know little of.
         learned: How far a team's own runs moved it; None where there are none.
     """
 
@@ -41,6 +43,7 @@ class EdgeEstimate:
     lapse: Lapse
     contributions: Mapping[str, float]
     outside: Mapping[str, float]
+    unlike: Mapping[str, float]
     knots: np.ndarray
     below: np.ndarray
     above: np.ndarray

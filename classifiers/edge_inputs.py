@@ -19,6 +19,12 @@ _ADAM_BETAS = (0.9, 0.98)  # where a source does not say
 # What a classifier counts as: the lab's have ten classes and stand with this number in the data,
 # which say nothing of other numbers of classes.
 CLASSIFIER_VOCABULARY = 256
+SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
+_KEPT = 0.5  # share of what toy runs show of a kind of model that counts in long runs
+CRITICAL_BATCH = 1e6  # tokens, beyond which the best rate of public ladders rises no more
+_TOY_BATCH = 3e4  # tokens, below which the batch of a toy run moves its best rate otherwise
+# Decades, from which the width counts where an update has one spectral norm at any width.
+_TOY_WIDTH = 2.0
 _FEW_STEPS = 100  # from which what builds up over a run counts
 _LASTING_UNDECAYED = math.log10(1200 / _FEW_STEPS)  # the longest undecayed runs of the data
 _DEPTH = 4  # blocks, from which the depth counts where nothing normalizes
@@ -43,6 +49,11 @@ class EdgeInputs:
         width, depth: Of the residual stream, and the number of blocks.
         vocabulary: Number of tokens; `CLASSIFIER_VOCABULARY` for a classifier.
         norm: Where the blocks normalize: before a branch, after the sum, or nowhere.
+        family: The model type, such as gpt_neox; "" where it is none that has a name.
+        is_parallel: Attention and feed-forward read the same state and are added together.
+        normalizes_branches: A norm follows every branch, before the sum.
+        init_std: Standard deviation of the initial weights; None where it is not known.
+        is_made_up: The task is an algorithmic one of the lab, no text and no images.
         steps, warmup_steps: Optimizer steps in all, and those of the warm-up.
         batch_tokens: Tokens an optimizer step.
         late_share: The mean rate of the last tenth of the run over the highest that is reached; 1
@@ -62,6 +73,19 @@ class EdgeInputs:
     beta1: float | None = 0.9
     beta2: float | None = 0.98
     norm: Norm = "pre"
+    family: str = ""
+    is_parallel: bool = False
+    normalizes_branches: bool = False
+    init_std: float | None = None
+    is_made_up: bool = False
+
+    @property
+    def kind_share(self) -> float:
+        """Share of what toy runs show of a kind of model that counts: half in long runs.
+
+        No public ladder shows these kinds, and short runs of small models are all there is.
+        """
+        return 1 - (1 - _KEPT) * horizon_share(self.steps)
 
     @property
     def peak_share(self) -> float:
@@ -70,6 +94,12 @@ class EdgeInputs:
         It is below 1 where the warm-up is longer than the run.
         """
         return min(1.0, self.steps / self.warmup_steps) if self.warmup_steps else 1.0
+
+
+def horizon_share(steps: float) -> float:
+    """0 for runs as short as the lab's, 1 for runs as long as the real ones."""
+    share = math.log(steps / SHORT) / math.log(LONG / SHORT)
+    return min(1.0, max(0.0, share))
 
 
 def config_features(inputs: EdgeInputs) -> dict[str, float]:
@@ -81,7 +111,9 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
     that ends at a tenth of its peak costs hardly anything. Depth costs more where no block
     normalizes, since what each adds is multiplied by the next. The memories of Adam's moments count
     where the first is long (β₁ > 0.95), is short (β₁ < 0.9) in an optimizer that looks ahead, the
-    more the longer the run, or outlasts the second.
+    more the longer the run, or outlasts the second. The best rate follows the batch up to
+    `CRITICAL_BATCH`. An initial deviation counts above √(2/5 width) (Nguyen and Salazar, 2019), in
+    short runs only.
     """
     spec = optimizer_spec(inputs.optimizer)
     warmup: float = min(inputs.warmup_steps, _LONGEST_WARMUP) if spec.is_warmed else _UNWARMED_STEPS
@@ -98,7 +130,10 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "warmup": math.log10(100 + warmup),
         "undecayed": inputs.late_share**2,
         "undecayed_steps": inputs.late_share**2 * min(lasting, _LASTING_UNDECAYED),
-        "batch_tokens": math.log10(inputs.batch_tokens),
+        "batch_tokens": math.log10(min(inputs.batch_tokens, _TOY_BATCH)),
+        "large_batch": math.log10(
+            min(max(inputs.batch_tokens, _TOY_BATCH), CRITICAL_BATCH) / _TOY_BATCH
+        ),
         "vocabulary": math.log10(min(inputs.vocabulary, 1024)),
         "post_norm": float(inputs.norm == "post"),
         "no_norm": float(inputs.norm == "none"),
@@ -107,7 +142,20 @@ def config_features(inputs: EdgeInputs) -> dict[str, float]:
         "long_memory": max(0.0, first - _LONG_MEMORY) if first is not None else 0.0,
         "memory_excess": max(0.0, first - definite(second)) if first is not None else 0.0,
     }
+    features |= {
+        "orthogonal_width": features["width"] - _TOY_WIDTH if spec.family == "orthogonal" else 0.0,
+        "parallel": inputs.kind_share * inputs.is_parallel,
+        "branch_norm": inputs.kind_share * inputs.normalizes_branches,
+        "large_init": (1 - horizon_share(inputs.steps)) * _large_init(inputs),
+        "made_up": float(inputs.is_made_up),
+    }
     return features | {name: float(inputs.optimizer == name) for name in OPTIMIZERS}
+
+
+def _large_init(inputs: EdgeInputs) -> float:
+    if not inputs.init_std:
+        return 0.0
+    return max(0.0, math.log10(inputs.init_std * math.sqrt(2.5 * inputs.width)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +165,15 @@ class Column:
     Attributes:
         sign: The edge may only rise (1) or only fall (-1) with it; 0 leaves it free.
         of_edge: The edge depends on it; every column serves the best rate.
+        is_kind: It says what kind of model it is, which few ladders show. Its coefficient has the
+            prior of an effect of about half a decade.
     """
 
     name: str
     meaning: str
     sign: int = 0
     of_edge: bool = True
+    is_kind: bool = False
 
 
 CONFIG_COLUMNS: tuple[Column, ...] = (
@@ -132,6 +183,7 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="undecayed", meaning="the end of the schedule"),
     Column(name="undecayed_steps", meaning="a schedule that does not decay", sign=-1),
     Column(name="batch_tokens", meaning="the tokens of a batch", sign=1, of_edge=False),
+    Column(name="large_batch", meaning="the tokens of a large batch", sign=1, of_edge=False),
     Column(name="vocabulary", meaning="the vocabulary, up to 1024"),
     Column(name="post_norm", meaning="normalization after the sum", sign=-1),
     Column(name="no_norm", meaning="no normalization", sign=-1),
@@ -139,12 +191,22 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="short_memory", meaning="a low beta1 with look-ahead over many steps", sign=-1),
     Column(name="long_memory", meaning="a high beta1", sign=-1),
     Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
+    Column(name="orthogonal_width", meaning="the width, of orthogonal updates", sign=1),
+    Column(name="parallel", meaning="parallel blocks", sign=1, is_kind=True),
+    Column(name="branch_norm", meaning="a norm after every branch", sign=1, is_kind=True),
+    Column(name="large_init", meaning="a large initial deviation", is_kind=True),
+    Column(name="made_up", meaning="a made-up task"),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )
 # Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
 MEASURED_COLUMNS: tuple[Column, ...] = (
     Column(name="grad_norm", meaning="the gradient before the first step"),
 )
+
+# What every contribution to the edge is of.
+MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)} | {
+    "family": "the model's family"
+}
 
 
 def measured_features(at_unit_rate: Mapping[str, float]) -> dict[str, float]:

@@ -7,6 +7,13 @@
 const LONGEST_WARMUP = 4000;
 const UNWARMED_STEPS = 1000;
 const FEW_STEPS = 100;
+const KEPT = 0.5; // share of what toy runs show of a kind of model that counts in long runs
+const CRITICAL_BATCH = 1e6;
+const TOY_BATCH = 3e4;
+const TOY_WIDTH = 2;
+const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
+const KINDS = ["parallel", "branch_norm"];
+const IN_DECADES = ["width", "depth", "warmup", "batch_tokens", "large_batch"];
 const LASTING_UNDECAYED = Math.log10(1200 / FEW_STEPS);
 const DEPTH = 4;
 const SHORT_MEMORY = -Math.log10(1 - 0.9);
@@ -107,10 +114,18 @@ function lateShare(run) {
   return sum / count / reached;
 }
 
+const horizonShare = (steps) => clip(Math.log(steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
+const kindShare = (run) => 1 - (1 - KEPT) * horizonShare(run.max_steps);
+
+function largeInit(run) {
+  return run.init_std ? Math.max(0, Math.log10(run.init_std * Math.sqrt(2.5 * run.width))) : 0;
+}
+
 // `config_features`. What was not measured stands at what the configuration lets expect: at zero.
 function featuresOf(run, optimizers, measured) {
   const spec = optimizers[run.optimizer];
   const steps = run.max_steps;
+  const batch = run.batch_size * run.sequence_length;
   const late = lateShare(run);
   const warmed = spec.is_warmed ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
   const warmup = Math.min(warmed, steps / 2);
@@ -124,7 +139,8 @@ function featuresOf(run, optimizers, measured) {
     warmup: Math.log10(100 + warmup),
     undecayed: late ** 2,
     undecayed_steps: late ** 2 * Math.min(lasting, LASTING_UNDECAYED),
-    batch_tokens: Math.log10(run.batch_size * run.sequence_length),
+    batch_tokens: Math.log10(Math.min(batch, TOY_BATCH)),
+    large_batch: Math.log10(clip(batch, TOY_BATCH, CRITICAL_BATCH) / TOY_BATCH),
     vocabulary: Math.log10(Math.min(run.vocabulary, LARGEST_VOCABULARY)),
     post_norm: Number(run.norm === "post"),
     no_norm: Number(run.norm === "none"),
@@ -132,6 +148,11 @@ function featuresOf(run, optimizers, measured) {
     short_memory: looksAhead ? Math.max(0, SHORT_MEMORY - first) * lasting : 0,
     long_memory: first !== null ? Math.max(0, first - LONG_MEMORY) : 0,
     memory_excess: first !== null ? Math.max(0, first - second) : 0,
+    orthogonal_width: spec.is_orthogonal ? Math.log10(run.width) - TOY_WIDTH : 0,
+    parallel: kindShare(run) * run.is_parallel,
+    branch_norm: kindShare(run) * run.normalizes_branches,
+    large_init: (1 - horizonShare(steps)) * largeInit(run),
+    made_up: 0,
   };
   for (const [name, other] of Object.entries(optimizers)) {
     if (other.column) features[name] = Number(spec.counts_as === name);
@@ -178,20 +199,50 @@ function rateMixture(location, within, between, weights) {
   };
 }
 
+// `Kinds`: the offset of the family, and the standard deviations that are added between sources.
+function offsetOf(kinds, run, of) {
+  const known = kinds.families[run.family];
+  return known ? kindShare(run) * known.mean[of] : 0;
+}
+
+function wideningsOf(model, run, facts, features, outside, of) {
+  const { families, unlike } = model.kinds;
+  const share = kindShare(run);
+  const known = families[run.family];
+  const found = [];
+  if (known) found.push(share * known.deviation[of]);
+  else if (unlike.family) found.push(share * unlike.family[of]);
+  const shown = (name) => (model[of].weights[name] || 0) * features[name];
+  const kind = KINDS.reduce((sum, name) => sum + shown(name), offsetOf(model.kinds, run, of));
+  found.push(((1 - share) / share) * Math.abs(kind));
+  if (!facts.optimizers[run.optimizer].is_adam_kin && unlike.optimizer) {
+    found.push(unlike.optimizer[of]);
+  }
+  for (const [name, over] of outside) if (IN_DECADES.includes(name)) found.push(BEYOND * over);
+  return found;
+}
+
 // `EdgeModel.predict` and `EdgeEstimate`, with the reasons of `rksp.assessment.risk.beyond`.
 function predict(model, run, facts) {
   const features = featuresOf(run, facts.optimizers, Object.keys(model.expected));
   const reached = run.warmup_steps ? Math.min(1, run.max_steps / run.warmup_steps) : 1;
   const unreached = -Math.log10(reached);
-  const long = clip(Math.log(run.max_steps / SHORT) / Math.log(LONG / SHORT), 0, 1);
+  const long = horizonShare(run.max_steps);
+  const outside = Object.entries(model.ranges)
+    .map(([name, [low, high]]) => [name, Math.max(low - features[name], features[name] - high)])
+    .filter(([, over]) => over > 1e-9)
+    .map(([name, over]) => [name, Number(over.toFixed(4))]);
   const mix = (short, far) => (1 - long) * short + long * far;
   const blend = (of) => of(model.short).map((short, i) => mix(short, of(model.long)[i]));
   const around = (location, name) => {
     const within = mix(model.short[name].within, model.long[name].within);
-    return rateMixture(location, within, blend((h) => h[name].between), model.weights);
+    const more = wideningsOf(model, run, facts, features, outside, name);
+    const between = blend((h) => h[name].between).map((b) => Math.hypot(b, ...more));
+    const moved = location + offsetOf(model.kinds, run, name) + unreached;
+    return rateMixture(moved, within, between, model.weights);
   };
-  const edge = around(lineAt(model.edge, features) + unreached, "edge");
-  const best = around(lineAt(model.best, features) + unreached, "best");
+  const edge = around(lineAt(model.edge, features), "edge");
+  const best = around(lineAt(model.best, features), "best");
   const [below, above] = [blend((h) => h.below), blend((h) => h.above)];
   const excess = (log) =>
     [[best, below], [edge, above]].reduce(
@@ -222,10 +273,6 @@ function predict(model, run, facts) {
       Math.max(lapsing(high, model.lapse.low), lapsing(high, model.lapse.high), point),
     ];
   };
-  const outside = Object.entries(model.ranges)
-    .map(([name, [low, high]]) => [name, Math.max(low - features[name], features[name] - high)])
-    .filter(([, over]) => over > 1e-9)
-    .map(([name, over]) => [name, Number(over.toFixed(4))]);
   return {
     startHere: startHere(best.location, excess),
     likelyEdge: 10 ** edge.location,
@@ -233,7 +280,10 @@ function predict(model, run, facts) {
     failed,
     interval,
     expectedExcess: (rate) => excess(Math.log10(rate)),
-    contributions: contributionsOf(model.edge, features),
+    contributions: [
+      ...contributionsOf(model.edge, features),
+      ["family", offsetOf(model.kinds, run, "edge")],
+    ],
     reasons: reasonsOf(outside, run, facts),
   };
 }

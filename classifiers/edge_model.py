@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,12 +15,13 @@ import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
+from rksp.classifiers.edge_inputs import horizon_share as horizon_share
+from rksp.classifiers.kinds import Amount, FamilyOffset, Kinds
 from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, RateDistribution, RateMixture
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import read_text
 
 ARTIFACT_SCHEMA = "rksp-edge-4"
-SHORT, LONG = 300, 5000  # steps: horizons of the lab's ladders and of the real ones
 _LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
 _SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 
@@ -82,6 +83,11 @@ class Spread:
         pairs = zip(self.between, other.between, strict=True)
         return Spread(within=mix(self.within, other.within), between=[mix(a, b) for a, b in pairs])
 
+    def wider(self, more: Iterable[float]) -> Spread:
+        """Return the spread with more standard deviations between sources."""
+        extra = list(more)
+        return Spread(within=self.within, between=[math.hypot(b, *extra) for b in self.between])
+
     def around(self, location: float, weights: Sequence[float]) -> RateMixture:
         """Return the distribution of a rate with this location, a logarithm."""
         part = lambda between: RateDistribution(
@@ -138,6 +144,7 @@ class EdgeModel:
         knots: Decades, of the curves of `Horizon`.
         weights: Of the values of `Spread.between`; their sum is 1.
         lapse: Share of runs that fail, or pass, for what is not their rate.
+        kinds: What differs by family, and what widens the spread.
         ranges: Least and largest value of every column in the data.
         measured_ranges: 1st and 99th percentile of every measured feature over the ladders.
         card: What it was fitted on, and the errors of every rule of transfer.
@@ -151,6 +158,7 @@ class EdgeModel:
     knots: Sequence[float]
     weights: Sequence[float]
     lapse: Lapse
+    kinds: Kinds
     ranges: Mapping[str, tuple[float, float]]
     measured_ranges: Mapping[str, tuple[float, float]]
     card: Mapping[str, Any]
@@ -165,6 +173,16 @@ class EdgeModel:
             name: expected.surplus(measured.get(name, math.nan), features)
             for name, expected in self.expected.items()
         }
+
+    def lines(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> tuple[float, float]:
+        """Return log10 of the edge and of the best rate without the family's offset.
+
+        They are of the highest rate that is reached.
+        """
+        features = self.features(inputs, measured)
+        return self.edge.at(features), self.best.at(features)
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -181,7 +199,9 @@ class EdgeModel:
         """
         features = self.features(inputs, measured)
         unreached = -math.log10(inputs.peak_share)
-        log_edge, log_best = self.edge.at(features), self.best.at(features)
+        offset = self.kinds.offset(inputs)
+        log_edge = self.edge.at(features) + offset.edge
+        log_best = self.best.at(features) + offset.best
         if not max(abs(log_edge), abs(log_best)) < _SENSELESS:
             raise ArtifactError(
                 f"The model of the edge predicts rates of 1e{log_edge:.0f} and 1e{log_best:.0f}; "
@@ -189,14 +209,17 @@ class EdgeModel:
             )
         long = horizon_share(inputs.steps)
         blend = lambda short, far: (1 - long) * np.asarray(short) + long * np.asarray(far)
-        edge = self.short.edge.mixed(self.long.edge, long)
-        best = self.short.best.mixed(self.long.best, long)
+        outside = self._outside(features)
+        unlike = self.kinds.widenings(inputs, self._shown(features), outside)
+        edge = self.short.edge.mixed(self.long.edge, long).wider(x.edge for x in unlike.values())
+        best = self.short.best.mixed(self.long.best, long).wider(x.best for x in unlike.values())
         return EdgeEstimate(
             edge=edge.around(log_edge + unreached, self.weights),
             best=best.around(log_best + unreached, self.weights),
             lapse=self.lapse,
-            contributions=self.edge.contributions(features),
-            outside=self._outside(features),
+            contributions=self.edge.contributions(features) | {"family": offset.edge},
+            outside=outside,
+            unlike={name: amount.edge for name, amount in unlike.items()},
             knots=np.asarray(self.knots),
             below=blend(self.short.below, self.long.below),
             above=blend(self.short.above, self.long.above),
@@ -210,6 +233,14 @@ class EdgeModel:
             if name in measured and high > low
         }
         return {name: widths for name, widths in over.items() if widths > 0}
+
+    def _shown(self, features: Mapping[str, float]) -> dict[str, Amount]:
+        """Return what each column adds to both lines, where 0 is none of it."""
+        weights = lambda line, name: line.weights.get(name, 0.0) * features[name]
+        return {
+            name: Amount(edge=weights(self.edge, name), best=weights(self.best, name))
+            for name in self.best.weights
+        }
 
     def _outside(self, features: Mapping[str, float]) -> dict[str, float]:
         found = {}
@@ -259,18 +290,13 @@ class EdgeModel:
                 knots=knots,
                 weights=weights,
                 lapse=_lapse(stored["lapse"]),
+                kinds=_kinds(stored["kinds"]),
                 ranges=_decades(stored["ranges"]),
                 measured_ranges=_ranges(stored["measured_ranges"]),
                 card=stored["card"],
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"The model of the edge is damaged: {error!r:.200}.") from error
-
-
-def horizon_share(steps: float) -> float:
-    """0 for runs as short as the lab's, 1 for runs as long as the real ones."""
-    share = math.log(steps / SHORT) / math.log(LONG / SHORT)
-    return min(1.0, max(0.0, share))
 
 
 @cache
@@ -315,6 +341,23 @@ def _spread(stored: Mapping[str, Any], weights: int) -> Spread:
     if not max(spread.within, *spread.between) < _SENSELESS:
         raise ValueError("a spread is beyond all sense")
     return spread
+
+
+def _kinds(stored: Mapping[str, Any]) -> Kinds:
+    families = {
+        name: FamilyOffset(mean=_amount(x["mean"]), deviation=_amount(x["deviation"]))
+        for name, x in stored["families"].items()
+    }
+    return Kinds(
+        families=families, unlike={name: _amount(x) for name, x in stored["unlike"].items()}
+    )
+
+
+def _amount(stored: Mapping[str, Any]) -> Amount:
+    amount = Amount(edge=_number(stored["edge"]), best=_number(stored["best"]))
+    if not max(abs(amount.edge), abs(amount.best)) < _SENSELESS:
+        raise ValueError("an offset is beyond all sense")
+    return amount
 
 
 def _lapse(stored: Mapping[str, Any]) -> Lapse:

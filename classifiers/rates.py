@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
 
 DO_NOT_EXCEED = 0.05  # share of the edges that lie below the rate of this name
@@ -52,6 +53,9 @@ class RateDistribution:
         return self.location + self.between * _NORMAL.inv_cdf(share)
 
 
+_Below = Callable[[RateDistribution, float], float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateMixture:
     """A mixture of normal distributions of the decimal logarithm of a rate.
@@ -71,7 +75,7 @@ class RateMixture:
     @property
     def location(self) -> float:
         """The median of the logarithm."""
-        return self._solve(0.5, RateDistribution.below_log)
+        return _solve(self, 0.5, RateDistribution.below_log)
 
     @property
     def within(self) -> float:
@@ -81,21 +85,21 @@ class RateMixture:
     @property
     def spread(self) -> float:
         """The standard deviation of a new ladder's value around the mean of the mixture."""
-        mean = self._mean(lambda part: part.location)
-        return math.sqrt(self._mean(lambda part: part.spread**2 + (part.location - mean) ** 2))
+        mean = self.mean(lambda part: part.location)
+        return math.sqrt(self.mean(lambda part: part.spread**2 + (part.location - mean) ** 2))
 
     def below(self, rate: float) -> float:
         """Return the chance that the value lies below a rate."""
         log_rate = math.log10(rate)
-        return self._mean(lambda part: part.below_log(log_rate))
+        return self.mean(lambda part: part.below_log(log_rate))
 
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the values lies."""
-        return 10 ** self._solve(share, RateDistribution.below_log)
+        return 10 ** _solve(self, share, RateDistribution.below_log)
 
     def source(self, share: float) -> float:
         """Return the logarithm below which this share of the sources has its location."""
-        return self._solve(share, RateDistribution.source_below_log)
+        return _solve(self, share, RateDistribution.source_below_log)
 
     def moved(self, by: float, unsure: float) -> RateMixture:
         """Return the mixture moved by some decades, which are known to this standard deviation."""
@@ -105,22 +109,30 @@ class RateMixture:
         )
         return replace(self, parts=parts)
 
-    def _mean(self, of: Callable[[RateDistribution], float]) -> float:
+    def mean(self, of: Callable[[RateDistribution], float]) -> float:
+        """Return the weighted mean of a value of the parts."""
         return math.fsum(w * of(part) for w, part in zip(self.weights, self.parts, strict=True))
 
-    def _solve(self, share: float, below: Callable[[RateDistribution, float], float]) -> float:
-        """Return where the mean of `below` is this share, by bisection."""
-        if share == 0.5 and len({part.location for part in self.parts}) == 1:
-            return self.parts[0].location
-        # The quantile lies among those of the widest and of the narrowest part.
-        reach = 1e-9 + max(part.spread for part in self.parts) * abs(_NORMAL.inv_cdf(share))
-        low = min(part.location for part in self.parts) - reach
-        high = max(part.location for part in self.parts) + reach
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            is_below = self._mean(lambda part, at=middle: below(part, at)) < share
-            low, high = (middle, high) if is_below else (low, middle)
-        return (low + high) / 2
+
+@lru_cache(maxsize=4096)
+def _solve(mixture: RateMixture, share: float, below: _Below) -> float:
+    """Return where the mean of `below` over the parts is this share, by bisection."""
+    parts = mixture.parts
+    if share == 0.5 and len({part.location for part in parts}) == 1:
+        return parts[0].location
+    # The quantile lies among those of the widest and of the narrowest part.
+    reach = 1e-9 + max(part.spread for part in parts) * abs(_NORMAL.inv_cdf(share))
+    low = min(part.location for part in parts) - reach
+    high = max(part.location for part in parts) + reach
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_below = _share(mixture, below, middle) < share
+        low, high = (middle, high) if is_below else (low, middle)
+    return (low + high) / 2
+
+
+def _share(mixture: RateMixture, below: _Below, at: float) -> float:
+    return mixture.mean(lambda part: below(part, at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except RkspError as error:
+        if os.environ.get("RKSP_TRACEBACK") and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)  # of the user's own code, or of a library
         sys.exit(_say(str(error), error.exit_code))
     except BrokenPipeError:
         sys.exit(_closed_pipe())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -207,19 +208,24 @@ def measure(
         typer.echo(f"{pack_measurements(output, pack_to, base=known)} measurements in {pack_to}.")
 
 
-_REAL = typer.Option(help="File of public ladders and runs, one JSON object a line; repeatable.")
+Real = Annotated[
+    list[Path] | None,
+    typer.Option(help="File of public ladders and runs, one JSON object a line; repeatable."),
+]
+Collection = Annotated[
+    Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
+]
+Measurements = Annotated[
+    Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
+]
 
 
 @app.command()
 def fit(
     output: Annotated[Path, typer.Option("--output", "-o", help="The model to write.")],
-    real: Annotated[list[Path] | None, _REAL] = None,
-    collection: Annotated[
-        Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
-    ] = None,
-    measurements: Annotated[
-        Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
-    ] = None,
+    real: Real = None,
+    collection: Collection = None,
+    measurements: Measurements = None,
 ) -> None:
     """Fit a model of the edge for `--classifier`; the same data give the same bytes."""
     from rksp.classifiers.fit.edge_fit import fit_edge_model
@@ -236,13 +242,9 @@ def fit(
 
 @app.command("eval")
 def evaluate(
-    real: Annotated[list[Path] | None, _REAL] = None,
-    collection: Annotated[
-        Path | None, typer.Option(help="A packed collection; the default is the shipped one.")
-    ] = None,
-    measurements: Annotated[
-        Path | None, typer.Option(help="Packed measurements; the default are the shipped ones.")
-    ] = None,
+    real: Real = None,
+    collection: Collection = None,
+    measurements: Measurements = None,
     probes: Annotated[
         int,
         typer.Option(min=0, help="Lab models to measure with the probe of rksp score as well."),
@@ -250,7 +252,7 @@ def evaluate(
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
     from rksp.classifiers.fit.edge_card import fit_and_evaluate
-    from rksp.lab.edge_ladders import edge_ladders
+    from rksp.lab.edge_ladders import edge_ladders, model_pairs
 
     ladders = edge_ladders(collection, measurements, real or [])
     deployed = None
@@ -258,11 +260,11 @@ def evaluate(
         from rksp.lab.deployed_probe import deployed_features  # torch: only this needs models
 
         deployed = deployed_features(ladders, probes, collection)
-    typer.echo(fit_and_evaluate(ladders, deployed), nl=False)
+    typer.echo(fit_and_evaluate(ladders, deployed, model_pairs()), nl=False)
 
 
 @app.command("eval-levers")
-def evaluate_levers(real: Annotated[list[Path] | None, _REAL] = None) -> None:
+def evaluate_levers(real: Real = None) -> None:
     """Print the size of every lever, beside papers and public runs, as Markdown."""
     from rksp.classifiers.levers.effects import load_lever_table
     from rksp.lab.lever_evidence import lever_card, read_rows
@@ -270,6 +272,10 @@ def evaluate_levers(real: Annotated[list[Path] | None, _REAL] = None) -> None:
     typer.echo(lever_card(load_lever_table(), read_rows(real or [])), nl=False)
 
 
+_LAB = Annotated[
+    Path | None,
+    typer.Option("--lab", help="Packed ladders of fine-tuning; the default are the shipped ones."),
+]
 _ROWS = typer.Argument(help="Files of public ladders, recipes and runs, one JSON object a line.")
 
 
@@ -277,14 +283,21 @@ _ROWS = typer.Argument(help="Files of public ladders, recipes and runs, one JSON
 def fit_fine_tuning(
     rows: Annotated[list[Path], _ROWS],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model to write.")],
+    lab: _LAB = None,
 ) -> None:
-    """Fit the model of fine-tuning to ROWS; the same rows give the same bytes."""
+    """Fit the model of fine-tuning to ROWS and the lab's ladders; the same give the same bytes."""
     from rksp.classifiers.fine_tuning_fit.left_out import shipped_model
     from rksp.classifiers.fine_tuning_fit.public_rows import public_ladders, read_public_rows
+    from rksp.lab.fine_tuning.as_ladders import as_ladders
+    from rksp.lab.fine_tuning.evidence import as_card, what_measuring_adds
+    from rksp.lab.fine_tuning.table import read_fine_tuning
 
     check_writable(output)
-    ladders = public_ladders(read_public_rows(rows))
-    atomic_write(output, shipped_model(ladders).to_json())
+    trained = read_fine_tuning(lab)
+    ladders = [*public_ladders(read_public_rows(rows)), *as_ladders(trained)]
+    model = shipped_model(ladders)
+    adds = {"measured": as_card(what_measuring_adds(trained))}
+    atomic_write(output, replace(model, card={**model.card, **adds}).to_json())
     typer.echo(f"Fitted on {len(ladders)} ladders, recipes and runs: {output}.")
 
 
@@ -294,9 +307,13 @@ def evaluate_fine_tuning(
     tried: Annotated[
         bool, typer.Option("--tried", help="Also compare other sets of terms; minutes.")
     ] = False,
+    lab: _LAB = None,
 ) -> None:
     """Print the accuracy of the model of fine-tuning on what was left out, as Markdown."""
     from rksp.classifiers.fine_tuning_fit.card import evaluation
     from rksp.classifiers.fine_tuning_fit.public_rows import read_public_rows
+    from rksp.lab.fine_tuning.as_ladders import as_ladders
+    from rksp.lab.fine_tuning.table import read_fine_tuning
 
-    typer.echo(evaluation(read_public_rows(rows), tried=tried), nl=False)
+    trained = as_ladders(read_fine_tuning(lab))
+    typer.echo(evaluation(read_public_rows(rows), trained, tried=tried), nl=False)

@@ -25,17 +25,18 @@ def default_threads() -> int:
     return 2 if os.environ.get("CI") else max(1, (os.cpu_count() or 2) // 2)
 
 
+def counted_threads(options: MeasureOptions) -> MeasureOptions:
+    """Return the options with the number of threads in place."""
+    return options.model_copy(update={"threads": options.threads or default_threads()})
+
+
 def with_threads(options: MeasureOptions) -> MeasureOptions:
-    """Set the threads of torch, and return the options with their number in place.
+    """Set the threads of torch, and return the options with their number in place."""
+    import torch
 
-    Where nothing is to be measured, torch is left alone.
-    """
-    count = options.threads or default_threads()
-    if options.evidence != "config":
-        import torch
-
-        torch.set_num_threads(count)
-    return options.model_copy(update={"threads": count})
+    options = counted_threads(options)
+    torch.set_num_threads(options.workers)
+    return options
 
 
 def quiet_transformers() -> None:

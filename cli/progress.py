@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rksp.ground.text import one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 # Called with what is done, the finished work, and all work in the same unit (0: unknown).
 Report = Callable[[str, float, float], None]
@@ -29,6 +29,7 @@ def live_progress(
     keeps: Callable[[str], bool] = no_line,
     *,
     console: Console | None = None,
+    above: Sequence[RenderableType] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report]:
     """Yield a function that reports progress.
@@ -36,18 +37,23 @@ def live_progress(
     Args:
         keeps: Which lines stay on the screen beside the live line.
         console: Where the live line is drawn; default stderr.
+        above: What stands above the line and goes with it.
         clock: Seconds; the tests bring their own.
     """
     if console is None and not sys.stderr.isatty():
         yield sparse(clock, keeps)
         return
-    from rich.console import Console
+    from rich.console import Console, Group
+    from rich.live import Live
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
 
     text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
     shown = console or Console(stderr=True)
-    with Progress(SpinnerColumn(), BarColumn(20), text, console=shown, transient=True) as bar:
+    bar = Progress(SpinnerColumn(), BarColumn(20), text, console=shown)
+    # What others print goes above the drawing, unless it goes to a file.
+    own: dict[str, Any] = dict.fromkeys(("redirect_stdout", "redirect_stderr"), sys.stderr.isatty())
+    with Live(Group(*above, bar), console=shown, transient=True, refresh_per_second=4, **own):
         task = bar.add_task("", total=None)
         left = time_left(clock)
 

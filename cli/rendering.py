@@ -43,6 +43,7 @@ _NOT_THE_ANSWER = (
     "threads",
     "keep",
     "help_all",
+    "no_cache",
 )
 
 

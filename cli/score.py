@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rksp.cli.first_answer import FirstAnswerStands, standing, terminal_of_stdout
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.next_step import next_command
 from rksp.cli.options import (
@@ -27,6 +29,7 @@ from rksp.cli.output_options import GateOptions, RiskOptions, ScoreOutput
 from rksp.cli.own_runs import learned_from
 from rksp.cli.process import (
     collector_paused,
+    counted_threads,
     quiet_transformers,
     reading,
     stdout_for_us_alone,
@@ -36,14 +39,20 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, load, made_with, outputs
 from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.model import definite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.report.formats import rendering
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rksp.assessment.pipeline import Evaluation
     from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
+    from rksp.models.streaming.meter import Progress
 
 Target = Annotated[
     str,
@@ -60,6 +69,14 @@ Seeds = Annotated[
         min=1,
         help="Score this many seeds, starting at --seed, and report the spread.",
         metavar="SEEDS",
+        rich_help_panel="Measurement",
+    ),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Measure anew, and keep nothing for the next score of this model.",
         rich_help_panel="Measurement",
     ),
 ]
@@ -95,46 +112,96 @@ def score(
     devices: Devices = None,
     as_format: AsFormat = None,
     seeds: Seeds = 1,
+    no_cache: NoCache = False,
     apply: Apply = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
     from rksp.checks.selection import select_findings
-    from rksp.recipe_files.said.reported import with_origins
-    from rksp.report.diff import compare
     from rksp.report.gate import Gate
 
     files = outputs(output.output_format, output.output)
     bar = Gate.parse(gate.fail_on)
     older = None if gate.baseline is None else load(gate.baseline)
-    levels = assignments(gate.levels, "--level")
-    select_findings((), gate.select, gate.ignore, levels)  # before the work
+    select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
     run = requested_run(target, recipe, recipe_file, devices, as_format)
-    with stdout_for_us_alone():
+    with (
+        terminal_of_stdout(is_wanted=output.format == "text") as terminal,
+        stdout_for_us_alone(),
+    ):
         try:
-            source, run = _met(run, model, measure)
-            classifier = _classifier(risk.classifier)
-            classifier, own_runs = learned_from(risk.runs, source, run.recipe, classifier)
+            source, run = _met(run, model)
+            prior = _classifier(risk.classifier)
+            classifier, own_runs = learned_from(risk.runs, source, run.recipe, prior)
             run, classifier = _with_levers(run, source, apply, classifier)
-            answer = {"risk": risk.risk, "classifier": classifier, "threshold": bar.bar}
-            result = _scored(target, run, source, measure, answer, seeds=seeds)
+            finished = partial(_finished, context, run, gate, assignments(model.overrides))
+            asked = _Asked(
+                name=target,
+                run=run,
+                source=source,
+                measure=measure,
+                answer={"risk": risk.risk, "classifier": classifier, "threshold": bar.bar},
+                seeds=seeds,
+                is_cached=not no_cache,
+                shown=lambda report: rendering(finished(report), "text"),
+            )
+            result = _scored(asked, terminal)
             result = result.model_copy(update={"own_runs": own_runs}).finite()
+        except FirstAnswerStands:
+            raise
         except KeyboardInterrupt:
             print(f"rksp: {_how_to_go_on(measure)}", file=sys.stderr)
             raise
-    result = _as_asked(result, gate, levels, assignments(model.overrides))
-    result = _as_the_file_asks(result, run)
-    changed = None if older is None else compare(older, result, strict=True)
-    result = result.model_copy(
+    result = finished(result, older, is_last=True)
+    emit(result, output.format, files)
+    return conclude(result, exit_zero=gate.exit_zero)
+
+
+def _finished(
+    context: typer.Context,
+    run: RequestedRun,
+    gate: GateOptions,
+    overrides: Mapping[str, str],
+    report: ScoreReport,
+    older: ScoreReport | None = None,
+    *,
+    is_last: bool = False,
+) -> ScoreReport:
+    """Return a report as the options and the run file want it: findings, exit code, next command.
+
+    What it has to say on stderr is said for the last report alone.
+    """
+    from rksp.recipe_files.said.reported import with_origins
+    from rksp.report.diff import compare
+    from rksp.report.gate import Gate
+
+    report = _as_asked(report, gate, assignments(gate.levels, "--level"), overrides)
+    report, refused = _as_the_file_asks(report, run)
+    for said in refused if is_last else ():
+        print(f"rksp: {one_line(said)}", file=sys.stderr)
+    changed = None if older is None else compare(older, report, strict=True)
+    report = report.model_copy(
         update={
-            "provenance": result.provenance | made_with(context),
-            "gate": bar.judge(result, changed),
+            "provenance": report.provenance | made_with(context),
+            "gate": Gate.parse(gate.fail_on).judge(report, changed),
             "baseline": changed,
         }
     )
-    result = with_origins(result, run.origins, run.keys)
-    result = result.model_copy(update={"next_command": next_command(context, result)})
-    emit(result, output.format, files)
-    return conclude(result, exit_zero=gate.exit_zero)
+    report = with_origins(report, run.origins, run.keys)
+    return report.model_copy(update={"next_command": next_command(context, report)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What was asked for: the run, how it is measured and judged, and how a page of it is drawn."""
+
+    name: str
+    run: RequestedRun
+    source: ModelSource
+    measure: MeasureOptions
+    answer: Mapping[str, Any]
+    seeds: int
+    is_cached: bool
+    shown: Callable[[ScoreReport], Any]
 
 
 def _how_to_go_on(measure: MeasureOptions) -> str:
@@ -143,19 +210,68 @@ def _how_to_go_on(measure: MeasureOptions) -> str:
     return again if measure.evidence == "config" else f"{again}, and {cheap}"
 
 
+def _silent(done: float, total: float, step: str) -> None:
+    """Report no progress."""
+
+
 def _told(report: Any, title: str, done: float, total: float, step: str) -> None:
     report(f"{title}: {step}", done, total)
 
 
-def _met(
-    run: RequestedRun, model: ModelOptions, measure: MeasureOptions
-) -> tuple[ModelSource, RequestedRun]:
-    """Return the model, and the run with what its model shows of it."""
-    counts = measure.evidence != "config"
+def _scored(asked: _Asked, terminal: Console | None) -> ScoreReport:
+    """Measure every seed, or read what was kept of it, and report them together.
+
+    On a terminal the configuration's answer stands there meanwhile.
+    """
+    from rksp.assessment.store import MeasurementStore  # not for --help
+
+    seeds = asked.seeds
+    if asked.measure.evidence == "config" and seeds > 1:
+        print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
+        seeds = 1
+    measure, run, source = counted_threads(asked.measure), asked.run, asked.source
+    at_seeds = [
+        measure.model_copy(update={"seed": seed})
+        for seed in range(measure.seed, measure.seed + seeds)
+    ]
+    store = MeasurementStore.of(asked.is_cached)
     with collector_paused():
-        if counts:
-            quiet_transformers()
-        run, source = run.met(model.resolve(run.target, run.overrides, counts=counts))
+        from rksp.assessment.gathering import is_known
+        from rksp.assessment.pipeline import evaluate
+        from rksp.assessment.report import score_report
+
+    def evaluated(options: MeasureOptions, progress: Progress = _silent) -> Evaluation:
+        return evaluate(
+            source,
+            run.recipe,
+            options,
+            **asked.answer,
+            alternatives=run.alternatives,
+            store=store,
+            progress=progress,
+        )
+
+    if all(is_known(source, options, run.recipe, store) for options in at_seeds):
+        return score_report(run.recipe, [evaluated(options) for options in at_seeds])
+    page = None
+    if terminal is not None and source.config is not None:
+        configured = evaluated(measure.model_copy(update={"evidence": "config"}))
+        if configured.risk is not None:
+            page = asked.shown(score_report(run.recipe, [configured]))
+    with live_progress() if page is None else standing(page, definite(terminal)) as report:
+        source, memory = _ready(source, measure)
+        evaluations = []
+        with memory:
+            for options in at_seeds:
+                label = f"{one_line(asked.name, 60)} seed {options.seed}"
+                evaluations.append(evaluated(options, partial(_told, report, label)))
+    return score_report(run.recipe, evaluations)
+
+
+def _met(run: RequestedRun, model: ModelOptions) -> tuple[ModelSource, RequestedRun]:
+    """Return the model as its configuration shows it, and the run with what it shows of it."""
+    with collector_paused():
+        run, source = run.met(model.resolve(run.target, run.overrides, counts=False))
         return source, run
 
 
@@ -178,54 +294,26 @@ def _with_levers(
     return run.changed(applied.recipe, applied.said), applied.model
 
 
-def _scored(
-    name: str,
-    run: RequestedRun,
-    source: ModelSource,
-    measure: MeasureOptions,
-    answer: Mapping[str, Any],
-    *,
-    seeds: int,
-) -> ScoreReport:
-    """Measure every seed, and report them together."""
+def _ready(
+    source: ModelSource, measure: MeasureOptions
+) -> tuple[ModelSource, AbstractContextManager]:
+    """Load what measures, and return the whole source and what memory does meanwhile.
+
+    Freed memory is kept; a stream has buffers of its own.
+    """
     with collector_paused():
-        measure = with_threads(measure)
-    # Here and not above: --help does not need them.
-    with collector_paused():
-        from rksp.assessment.pipeline import evaluate
-        from rksp.assessment.report import score_report
-    if measure.evidence == "config" and seeds > 1:
-        print("rksp: A configuration has no seed, so there is one answer.", file=sys.stderr)
-        seeds = 1
-    evaluations = []
-    with live_progress() as report, _memory(source, measure):
-        for seed in range(measure.seed, measure.seed + seeds):
-            evaluation, probe = evaluate(
-                source,
-                run.recipe,
-                measure.model_copy(update={"seed": seed}),
-                **answer,
-                alternatives=run.alternatives,
-                progress=partial(_told, report, f"{one_line(name, 60)} seed {seed}"),
-            )
-            evaluations.append(evaluation)
-    shown = "nothing" if probe is None else probe.description
-    return score_report(source, run.recipe, evaluations, shown)
+        with_threads(measure)
+        quiet_transformers()
+        from rksp.models.streaming.opening import should_stream
 
-
-def _memory(source: ModelSource, measure: MeasureOptions) -> AbstractContextManager:
-    """Keep freed memory while a model is measured; a stream has buffers of its own."""
-    if measure.evidence == "config":
-        return nullcontext()
-    from rksp.models.streaming.opening import should_stream
-
+        source = source.whole()
     streams = should_stream(
         source,
         measure.streaming,
         measure.max_memory,
         with_response=measure.evidence != "forward",
     )
-    return nullcontext() if streams else freed_memory_kept()
+    return source, nullcontext() if streams else freed_memory_kept()
 
 
 def _as_asked(
@@ -254,8 +342,12 @@ def _as_asked(
     )
 
 
-def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> ScoreReport:
-    """Leave out the findings that comments of the run file silence, and say which; never errors."""
+def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> tuple[ScoreReport, list[str]]:
+    """Leave out the findings that comments of the run file silence, and say which; never errors.
+
+    Returns:
+        The report, and a sentence for each comment that cannot silence what it names.
+    """
     from rksp.checks.registry import CHECKS
     from rksp.documents.score import NotRunReport
     from rksp.documents.verdict import combined
@@ -263,20 +355,20 @@ def _as_the_file_asks(report: ScoreReport, run: RequestedRun) -> ScoreReport:
 
     fields = {check.code: check.field for check in CHECKS}
     found = apply_comments(report.findings, fields, run.origins, run.file)
-    for finding, place in found.refused:
-        said = f"{place} cannot ignore {finding.code}, an error; type --ignore {finding.code}"
-        print(f"rksp: {one_line(said)}", file=sys.stderr)
+    refused = [
+        f"{place} cannot ignore {finding.code}, an error; type --ignore {finding.code}"
+        for finding, place in found.refused
+    ]
     silenced = [
         NotRunReport(code=finding.code, name=finding.name, reason=f"{one_line(place)} ignores it")
         for finding, place in found.silenced
     ]
-    return report.model_copy(
-        update={
-            "findings": found.kept,
-            "not_run": [*report.not_run, *silenced],
-            "verdict": combined(report.risk_verdict, found.kept),
-        }
-    )
+    changes = {
+        "findings": found.kept,
+        "not_run": [*report.not_run, *silenced],
+        "verdict": combined(report.risk_verdict, found.kept),
+    }
+    return report.model_copy(update=changes), refused
 
 
 def _classifier(file: Path | None) -> EdgeModel | None:

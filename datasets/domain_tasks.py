@@ -7,7 +7,7 @@ training part is that many fixed rows, drawn with replacement, so that a run may
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ from rksp.datasets.domains import (
     module_source,
     tokens_of,
 )
-from rksp.datasets.tasks import Head, Task, label_entropy
-from rksp.ground.errors import InputError, nearest
+from rksp.datasets.tasks import Head, Task, image_task, label_entropy, task_of
 
 VOCABULARY = 256  # bytes
 MASK, PADDING, START = 0, 1, 2  # bytes that no text has
@@ -200,11 +199,6 @@ def _classes(name: str, texts: list[Tensor], part: Part, length: int, examples) 
     return _task(name, "classifier", torch.arange(len(texts)), draw, length, len(texts))
 
 
-def _seen(generator: torch.Generator, batch: int, *, images: Tensor, labels: Tensor) -> Batch:
-    chosen = torch.randint(0, len(images), (batch,), generator=generator)
-    return Batch(inputs=images[chosen], labels=labels[chosen])
-
-
 def digit_views(
     *, part: Part, view: str = "plain", label: str = "digit", examples: int | None = None
 ) -> Task:
@@ -226,14 +220,8 @@ def digit_views(
         images, digits = images[:examples], digits[:examples]
     views = {"plain": images, "turned": images.mT.contiguous(), "inverted": -images}
     labels = {"digit": digits, "parity": digits % 2}
-    return Task(
-        name="digit_views",
-        head="image",
-        vocab_size=0,
-        num_classes={"digit": 10, "parity": 2}[label],
-        sequence_length=16,
-        trivial_loss=label_entropy(labels[label]),
-        draw=partial(_seen, images=views[view], labels=labels[label]),
+    return image_task(
+        "digit_views", views[view], labels[label], classes={"digit": 10, "parity": 2}[label]
     )
 
 
@@ -249,17 +237,6 @@ DOMAIN_TASKS: dict[str, Callable[..., Task]] = {
 }
 
 
-@cache
-def _make(name: str, options: tuple[tuple[str, object], ...]) -> Task:
-    return DOMAIN_TASKS[name](**dict(options))
-
-
 def make_domain_task(name: str, *, part: Part, **options: object) -> Task:
-    """Return one part of the task called `name`; it is made once per process and set of options.
-
-    Raises:
-        InputError: The task is unknown, or its data are not available.
-    """
-    if name not in DOMAIN_TASKS:
-        raise InputError(f"No task over domains is called {name!r}{nearest(name, DOMAIN_TASKS)}")
-    return _make(name, tuple(sorted({**options, "part": part}.items())))
+    """Return one part of the task called `name`, as `rksp.datasets.tasks.task_of` does."""
+    return task_of(DOMAIN_TASKS, name, {**options, "part": part})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from rksp.datasets.corpora import bpe_tokens, byte_tokens, digit_images
 from rksp.datasets.local_files import cifar10_images, text_bytes
 from rksp.ground.errors import InputError, nearest
 
+_PATCHES = {8: 16, 32: 64}  # side of an image → tokens that the lab's models make of it
 Head = Literal["causal-lm", "classifier", "masked-lm", "seq2seq", "image"]
 
 
@@ -303,32 +304,34 @@ def _pictures(generator: torch.Generator, batch: int, *, images: Tensor, labels:
     return Batch(inputs=images[chosen], labels=labels[chosen])
 
 
-def digits() -> Task:
-    """Make a task of classifying scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
-    images, labels = digit_images()
+def image_task(name: str, images: Tensor, labels: Tensor, *, classes: int = 10) -> Task:
+    """Make a task of classifying images.
+
+    Args:
+        name: Its name.
+        images: `[count, channels, height, width]` float32.
+        labels: `[count]` int64.
+        classes: Number of distinct labels.
+    """
     return Task(
-        name="digits",
+        name=name,
         head="image",
         vocab_size=0,
-        num_classes=10,
-        sequence_length=16,
+        num_classes=classes,
+        sequence_length=_PATCHES[images.shape[-1]],
         trivial_loss=label_entropy(labels),
         draw=partial(_pictures, images=images, labels=labels),
     )
+
+
+def digits() -> Task:
+    """Make a task of classifying scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
+    return image_task("digits", *digit_images())
 
 
 def cifar10(*, path: str, sha256: str | None = None) -> Task:
     """Make a task of classifying CIFAR-10's images, 32 × 32 pixels; errors of `cifar10_images`."""
-    images, labels = cifar10_images(path, sha256=sha256)
-    return Task(
-        name="cifar10",
-        head="image",
-        vocab_size=0,
-        num_classes=10,
-        sequence_length=64,
-        trivial_loss=label_entropy(labels),
-        draw=partial(_pictures, images=images, labels=labels),
-    )
+    return image_task("cifar10", *cifar10_images(path, sha256=sha256))
 
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -348,23 +351,27 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 @cache
-def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Task:
-    return TASKS[name](**dict(options))
+def _made(make: Callable[..., Task], options: tuple[tuple[str, Any], ...]) -> Task:
+    return make(**dict(options))
 
 
-def make_task(name: str, **options: Any) -> Task:
-    """Return the task called `name`; it is made once per process and set of options.
-
-    Args:
-        name: A key of `TASKS`.
-        **options: Arguments of the task's factory.
-
-    Returns:
-        The task.
+def task_of(
+    table: Mapping[str, Callable[..., Task]], name: str, options: Mapping[str, Any]
+) -> Task:
+    """Return a table's task; it is made once per process and set of options.
 
     Raises:
         InputError: The task is unknown or its data are not available.
     """
-    if name not in TASKS:
-        raise InputError(f"No task is called {name!r}{nearest(name, TASKS)}")
-    return _make(name, tuple(sorted(options.items())))
+    if name not in table:
+        raise InputError(f"No task is called {name!r}{nearest(name, table)}")
+    return _made(table[name], tuple(sorted(options.items())))
+
+
+def make_task(name: str, **options: Any) -> Task:
+    """Return the task called `name`, a key of `TASKS`; the options are those of its factory.
+
+    Raises:
+        InputError: The task is unknown or its data are not available.
+    """
+    return task_of(TASKS, name, options)

@@ -45,7 +45,7 @@ class MeasureOptions(Finite):
         Literal["config", "forward", "response"],
         Flag(
             "--evidence",
-            "How much to spend; each includes the ones before it, and forward feeds only checks.",
+            "How much to spend; each includes the one before. forward gives config's rates.",
         ),
     ] = "response"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(

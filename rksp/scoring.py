@@ -13,6 +13,9 @@ from torch import nn
 from rksp.assessment.applied import apply_levers
 from rksp.assessment.pipeline import evaluate
 from rksp.assessment.report import score_report
+from rksp.assessment.store import MeasurementStore
+from rksp.classifiers.edge_model import EdgePredictor
+from rksp.documents.own_runs import HistoryReport
 from rksp.ground.errors import InputError
 from rksp.ground.flags import checked
 from rksp.models.declared import Declared
@@ -38,6 +41,7 @@ def score(
     is_pretrained: bool | None = None,
     apply: Sequence[str] = (),
     options: MeasureOptions | None = None,
+    cache: bool | str | Path = True,
     runs: str | Path | Sequence[str | Path] = (),
     **measure: Any,
 ) -> Result:
@@ -63,6 +67,9 @@ def score(
             the initialization are skipped; default what the weights and the loss show.
         apply: Levers to answer with, such as `["qk_norm", "warmup=500"]`.
         options: How it is measured.
+        cache: Keep what is measured, and take it from there: True in the user's cache folder, or
+            this folder; False measures anew and keeps nothing. A module, a factory and code that
+            came with a model are always measured.
         runs: Files and folders of past runs to learn from; see `rksp runs --help`.
         **measure: Fields of `MeasureOptions` by name, in place of `options`.
 
@@ -87,12 +94,12 @@ def score(
     elif batch is not None or loss is not None:
         raise InputError(f"Only a module takes a batch and a loss; {target!r} brings its own.")
     else:
-        counts = options.evidence != "config"
-        source = target if isinstance(target, ModelSource) else resolve(str(target), counts=counts)
+        source = target if isinstance(target, ModelSource) else resolve(str(target), counts=False)
         source = source.at(options.seed)
     recipe, origins, notes = heard(recipe, origins_of_flags(recipe, typed), source.shown)
     source = replace(source, notes=(*source.notes, *notes))
-    classifier, own_runs = None, None
+    classifier: EdgePredictor | None = None
+    own_runs: HistoryReport | None = None
     if runs:
         from rksp.own_runs.learning import learn
 
@@ -104,16 +111,15 @@ def score(
         recipe, classifier = applied.recipe, applied.model
         origins |= origins_of_flags(recipe, applied.said)
     with nullcontext() if source.model is None else left_as_found(source.model):
-        evaluation, probe = evaluate(
+        evaluation = evaluate(
             source,
             recipe,
             options,
             classifier=classifier,
             alternatives=alternatives(recipe, origins),
+            store=MeasurementStore.of(cache),
         )
-    seen = "nothing" if probe is None else probe.description
-    report = score_report(source, recipe, [evaluation], seen)
-    report = report.model_copy(update={"own_runs": own_runs})
+    report = score_report(recipe, [evaluation]).model_copy(update={"own_runs": own_runs})
     return Result(with_origins(report, origins))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -12,10 +15,24 @@ from support.places import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))  # last: its names hide no package
 
+_tests = 0
+
 # Before torch and numpy load: threads that wait for each other cost more than they give here.
 # `OMP_NUM_THREADS=4 pytest` tries the tests with others.
 THREADS = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("MKL_NUM_THREADS", str(THREADS))
+
+# Nothing that a test measures is kept where a person's is, not even by a fixture of a module.
+os.environ["RKSP_CACHE"] = tempfile.mkdtemp(prefix="rksp-tests-")
+atexit.register(shutil.rmtree, os.environ["RKSP_CACHE"], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test finds what another has measured."""
+    global _tests
+    _tests += 1
+    monkeypatch.setenv("RKSP_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{_tests}"))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import yaml
 from pydantic import Field
@@ -17,10 +17,8 @@ from rksp.checks.registry import CHECKS, run_checks
 from rksp.documents.finding import Finding, Level
 from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
+from rksp.measure.forward_stats import AttentionStats, ForwardStats, RouterStats
 from rksp.recipe import Recipe
-
-if TYPE_CHECKING:
-    from rksp.measure.forward import ForwardStats
 
 CORPUS = Path(__file__).parent / "corpus"
 _SEEN = (Level.ERROR, Level.WARNING)
@@ -161,9 +159,6 @@ def audit() -> Audit:
 
 def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
     """Build forward statistics from the few numbers that a source reports."""
-    from rksp.measure.attention_stats import AttentionStats  # loads torch
-    from rksp.measure.forward import ForwardStats, RouterStats
-
     attention, routers = (), ()
     if "attention_logit_std" in measured:
         attention = (

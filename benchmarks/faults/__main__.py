@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -57,7 +58,9 @@ def kills(
 
     tolls = []
     for scene, share in shares():
-        if job in scene.name:
+        if job in scene.name and scene.name == "Ray grid" and find_spec("ray") is None:
+            print("The Ray grid was left out: Ray is not installed.", file=sys.stderr)
+        elif job in scene.name:
             tolls.append(kill(scene, max(1, round(share * count)), seed=seed))
             print(table(tolls[-1:]), file=sys.stderr)
     typer.echo(table(tolls))

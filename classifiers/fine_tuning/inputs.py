@@ -36,7 +36,9 @@ OBJECTIVES = (
 # Sizes at which the stated constants hold, as decimal logarithms of the number of parameters.
 _USUAL_SIZE = {"decoder": math.log10(7e9)}
 _SMALL_SIZE = math.log10(8.6e7)
-_SIZES = (math.log10(4e7), 12.0)  # sizes of the data; beyond them the nearest one counts
+_SIZES = (math.log10(4e7), 12.0)  # sizes of the public data; the nearest one counts beyond them
+_LAB_SIZES = (math.log10(7.9e4), math.log10(6e5))  # sizes of the lab's models
+_TINY = (_LAB_SIZES[1] + _SIZES[0]) / 2  # below it the lab's models are the nearer ones
 _USUAL_RANK, _USUAL_BATCH, _USUAL_STEPS = 16.0, 32.0, 1000.0
 
 
@@ -91,6 +93,19 @@ class FineTuningInputs:
         return "vector" if self.method in VECTORS else "other"
 
     @property
+    def is_tiny(self) -> bool:
+        """Whether the lab's models are nearer in size than any checkpoint that people tune.
+
+        Their rates lie one to two decades above, and the line of the public sizes misses them.
+        """
+        return bool(self.parameters) and math.log10(self.parameters or 1.0) < _TINY
+
+    @property
+    def scope(self) -> str:
+        """What is trained, as most levels have it: of a tiny model it is something of its own."""
+        return f"tiny-{self.trained}" if self.is_tiny else self.trained
+
+    @property
     def scale(self) -> float | None:
         """The factor before the product of the adapters; with rsLoRA, alpha over the root."""
         if self.trained != "adapter" or not self.rank or not self.alpha:
@@ -124,49 +139,55 @@ def terms(inputs: FineTuningInputs) -> Iterator[Term]:
     What is trained is part of most levels: a family that wants low rates for all weights does not
     want them for adapters.
     """
-    trained = inputs.trained
-    yield Term("base", f"{trained}/{inputs.kind}" if trained == "full" else f"{trained}/any")
+    trained, scope = inputs.trained, inputs.scope
+    yield Term("base", f"{scope}/{inputs.kind}" if trained == "full" else f"{scope}/any")
     if trained == "adapter":
-        yield Term("kind", f"{trained}/{inputs.kind}")
+        yield Term("kind", f"{scope}/{inputs.kind}")
     if trained != "full":
-        yield Term("method", f"{trained}/{inputs.method}")
+        yield Term("method", f"{scope}/{inputs.method}")
     listed = "listed" if inputs.objective in OBJECTIVES else "unlisted"
+    if inputs.is_tiny and listed == "listed":
+        listed = "tiny-listed"  # so that the lab's ladders move nothing of other sizes
     yield Term("objective", f"{listed}/{inputs.objective}")
     if inputs.family:
-        yield Term("family", f"{trained}/{inputs.family}")
-    yield Term("source", f"{trained}/{inputs.source}")
-    yield Term("model", f"{trained}/{inputs.model}")
+        yield Term("family", f"{scope}/{inputs.family}")
+    yield Term("source", f"{scope}/{inputs.source}")
+    yield Term("model", f"{scope}/{inputs.model}")
     if inputs.optimizer != "adamw":
         yield Term("optimizer", f"any/{inputs.optimizer}")
-    yield from _numbers(inputs, trained)
+    yield from _numbers(inputs, scope)
 
 
 def decades_outside(inputs: FineTuningInputs) -> float:
     """Return how far the size lies outside those of the data; 0 where it does not count."""
-    if inputs.trained != "full" or not inputs.parameters:
+    if not inputs.parameters or not (inputs.is_tiny or inputs.trained == "full"):
         return 0.0
-    size = math.log10(inputs.parameters)
-    return max(_SIZES[0] - size, size - _SIZES[1], 0.0)
+    size, (low, high) = math.log10(inputs.parameters), _sizes(inputs)
+    return max(low - size, size - high, 0.0)
 
 
-def _numbers(inputs: FineTuningInputs, trained: str) -> Iterator[Term]:
-    if inputs.parameters:
+def _sizes(inputs: FineTuningInputs) -> tuple[float, float]:
+    return _LAB_SIZES if inputs.is_tiny else _SIZES
+
+
+def _numbers(inputs: FineTuningInputs, scope: str) -> Iterator[Term]:
+    if not inputs.parameters:
+        yield Term("no size", scope)
+    elif not inputs.is_tiny:  # the lab's two widths show no slope
         usual = _USUAL_SIZE.get(inputs.kind, _SMALL_SIZE)
-        size = min(max(math.log10(inputs.parameters), _SIZES[0]), _SIZES[1])
-        yield Term("size", trained, size - usual)
-    else:
-        yield Term("no size", trained)
-    if trained == "adapter" and inputs.rank:
-        yield Term("rank", trained, math.log10(inputs.rank / _USUAL_RANK))
+        low, high = _sizes(inputs)
+        yield Term("size", scope, min(max(math.log10(inputs.parameters), low), high) - usual)
+    if inputs.trained == "adapter" and inputs.rank:
+        yield Term("rank", scope, math.log10(inputs.rank / _USUAL_RANK))
     if inputs.scale:
-        yield Term("scale", trained, math.log10(inputs.scale))
+        yield Term("scale", scope, math.log10(inputs.scale))
     if inputs.batch:
-        yield Term("batch", trained, math.log10(inputs.batch / _USUAL_BATCH))
+        yield Term("batch", scope, math.log10(inputs.batch / _USUAL_BATCH))
     if inputs.steps:
-        yield Term("steps", trained, math.log10(inputs.steps / _USUAL_STEPS))
+        yield Term("steps", scope, math.log10(inputs.steps / _USUAL_STEPS))
     if inputs.mixture:
-        yield Term("mixture", trained)
+        yield Term("mixture", scope)
     if inputs.warmup_share is not None:
-        yield Term("no warm-up", trained, float(inputs.warmup_share == 0))
+        yield Term("no warm-up", scope, float(inputs.warmup_share == 0))
     if inputs.final_share is not None:
-        yield Term("final share", trained, inputs.final_share)
+        yield Term("final share", scope, inputs.final_share)

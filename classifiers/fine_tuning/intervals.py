@@ -1,4 +1,4 @@
-"""Moments of a normal value of which it is known that it lies between two."""
+"""Moments of a normal value that lies between two known ones."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class FineTuningModel:
         """Return the distributions of the best rate, of the edge, and of what is forgotten.
 
         Raises:
-            ArtifactError: A predicted rate is beyond all sense, so the model is damaged.
+            ArtifactError: No optimizer has a rate as predicted, so the model is damaged.
         """
         forgetting = self._distribution(inputs, "forgetting")
         base = next(term for term in terms(inputs) if term.factor == "base")
@@ -77,6 +77,11 @@ class FineTuningModel:
                 if term.is_name and term.factor not in ("source", "model") and not self._shown(term)
             ),
         )
+
+    def measured(self) -> list[dict[str, Any]]:
+        """Return what measuring adds, as the card has it; see `rksp.lab.fine_tuning.evidence`."""
+        found: Any = self.card.get("measured", [])
+        return list(found)
 
     def reveal(
         self,
@@ -243,7 +248,7 @@ class FineTuningModel:
             noise = _positive(stored["noise"], RESPONSES)
             share, low, high = (_number(x) for x in stored["lapse"])
             if not 0 < low < share < high < 0.5:
-                raise ValueError("the share of lapses is beyond all sense")
+                raise ValueError("the share of lapses is no share of few runs")
             if not isinstance(stored["card"]["digest"], str):
                 raise TypeError("the digest of the card is not a text")
             return cls(
@@ -285,7 +290,7 @@ def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
 def _positive(stored: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     found = {name: _number(stored[name]) for name in names}
     if not 0 < min(found.values()) <= max(found.values()) < _SENSELESS:
-        raise ValueError("a spread is not positive, or beyond all sense")
+        raise ValueError("a spread is not positive, or too wide")
     return found
 
 

@@ -1,1 +1,1 @@
-"""Fits and evaluates the model of fine-tuning; nothing here is needed to answer."""
+"""Fit and evaluate the model of fine-tuning; nothing here is needed to answer."""

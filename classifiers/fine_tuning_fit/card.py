@@ -22,6 +22,7 @@ from rksp.classifiers.fine_tuning_fit.scores import (
     edge_score,
     gain,
     is_lora,
+    nats_score,
     public_formula,
     rate_score,
     run_score,
@@ -49,16 +50,20 @@ TRIED: dict[str, dict[str, float]] = {
 }
 
 
-def evaluation(rows: Sequence[Row], *, tried: bool = False) -> str:
+def evaluation(
+    rows: Sequence[Row], lab: Sequence[FineTuningLadder] = (), *, tried: bool = False
+) -> str:
     """Return every table.
 
     Args:
         rows: Of `read_public_rows`.
+        lab: Ladders of the lab, which have nats.
         tried: Also compare other sets of terms; ten times the work.
     """
     ladders = public_ladders(rows)
     predicted = {name: list(left_out(ladders, key)) for name, key in KEYS.items()}
     parts = [
+        *([_of_lab(lab, ladders)] if lab else []),
         _rates(predicted),
         _edges(predicted),
         _runs(predicted),
@@ -68,6 +73,34 @@ def evaluation(rows: Sequence[Row], *, tried: bool = False) -> str:
     if tried:
         parts.append(_tried(ladders, predicted))
     return "\n".join(parts)
+
+
+def _of_lab(lab: Sequence[FineTuningLadder], public: Sequence[FineTuningLadder]) -> str:
+    """Say what *start here* costs in the lab's ladders, whole families left out."""
+    lines = [
+        "### The lab's tiny models, whole families left out\n",
+        "Regret is the held-out loss at *start here* above the ladder's best, in nats; *gain lost* "
+        "is its share of what the best run gained on not training. The constant is the median of "
+        "the other families' best rates.\n",
+        "| ladders | regret | 90 % | of the constant | gain lost | worse than not training "
+        "| best, decades | edge | *do not exceed* below the first failed rate |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    found = list(left_out([*lab, *public], KEYS["families"]))
+    groups: dict[str, list[LeftOut]] = {}
+    for one in found:
+        inputs = one.ladder.inputs
+        if inputs.is_tiny:
+            head = ", classification" if inputs.objective == "classification" else ""
+            groups.setdefault(f"{inputs.trained}, {inputs.kind}{head}", []).append(one)
+    for name, members in sorted(groups.items()):
+        edges, nats = edge_score(members), nats_score(members)
+        lines.append(
+            f"| {name} ({len(members)}) | {nats.regret:.3f} | {nats.high:.3f} "
+            f"| {nats.constant:.3f} | {nats.lost:.0%} | {nats.worse} "
+            f"| {rate_score(members, starts).error:.2f} | {edges.error:.2f} | {edges.below:.0%} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _rates(predicted: Mapping[str, Sequence[LeftOut]]) -> str:

@@ -1,4 +1,4 @@
-"""Fits the model of fine-tuning to ladders, recipes and runs of many sources."""
+"""Fit the model of fine-tuning to ladders, recipes and runs of many sources."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ STATED: dict[str, float] = {
     "shared: base full/encoder_decoder": -4.0,
     "shared: base full/speech": -4.0,
     "shared: base full/vision": -4.0,
+    # Of models of a hundred thousand parameters, as the lab's ladders have it.
+    "shared: base tiny-full/decoder": -2.4,
+    "shared: base tiny-full/encoder": -2.4,
+    "shared: base tiny-full/encoder_decoder": -2.4,
+    "shared: base tiny-full/vision": -2.4,
+    "shared: base tiny-adapter/any": -1.9,
     "shared: base vector/any": -2.0,
     "shared: base other/any": math.log10(3e-4),
     "shared: method adapter/pissa": -1.0,  # a tenth of LoRA's rate
@@ -40,6 +46,13 @@ STATED: dict[str, float] = {
     "edge: base full/encoder_decoder": 0.75,
     "edge: base full/speech": 0.75,
     "edge: base full/vision": 0.75,
+    **{
+        f"edge: base {scope}": 0.75
+        for scope in (
+            *("tiny-full/decoder", "tiny-full/encoder", "tiny-full/encoder_decoder"),
+            *("tiny-full/vision", "tiny-adapter/any"),
+        )
+    },
     "edge: base vector/any": 0.75,
     "edge: base other/any": 0.75,
 }
@@ -65,6 +78,8 @@ SPREADS: dict[str, float] = {
     "shared: source (adapter)": 0.1,
     "shared: source (full)": 0.15,
     "shared: model": 0.05,
+    "shared: family (tiny-full)": 0.2,
+    "shared: family (tiny-adapter)": 0.2,
     "shared: size (full)": 0.5,
     "shared: no size (full)": 0.5,
     "best: method": 0.2,

@@ -34,6 +34,7 @@ class FineTuningLadder:
         at_border: Whether the best result stands at an end of the ladder.
         count: Rows alike that this one stands for; those of cards are each a source of its own.
         width: Of the hidden states, for the public formula; None where it is not known.
+        untrained: Result of not training at all; None where it is not known.
         licence: As the row states it.
     """
 
@@ -52,6 +53,7 @@ class FineTuningLadder:
     at_border: bool = False
     count: int = 1
     width: float | None = None
+    untrained: float | None = None
     licence: str = ""
 
     @property
@@ -90,6 +92,7 @@ def ladder_of_runs(
     is_nats: bool = False,
     forgetting: tuple[float, float] | None = None,
     width: float | None = None,
+    untrained: float | None = None,
     licence: str = "",
 ) -> FineTuningLadder:
     """Return a ladder with its brackets: the one way in for every source.
@@ -106,6 +109,7 @@ def ladder_of_runs(
         forgetting: Where the old abilities go.
         count: Rows alike that this one stands for; those of cards are each a source of its own.
         width: Of the hidden states.
+        untrained: Result of not training at all.
         licence: Of the row.
 
     Raises:
@@ -135,6 +139,7 @@ def ladder_of_runs(
         chosen=chosen,
         at_border=place in (0, len(known) - 1),
         width=width,
+        untrained=untrained,
         licence=licence,
     )
 

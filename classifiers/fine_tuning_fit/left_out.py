@@ -61,8 +61,11 @@ def left_out(
 
 
 def shipped_model(ladders: Sequence[FineTuningLadder]) -> FineTuningModel:
-    """Return the model of all ladders, with the lapses that leaving sources out shows."""
-    seen = list(left_out(ladders, source_of))
+    """Return the model of all ladders, with the lapses that leaving sources out shows.
+
+    The lab is one source, so nothing is known of a tiny model where it is left out.
+    """
+    seen = [x for x in left_out(ladders, source_of) if not x.ladder.inputs.is_tiny]
     return replace(fit_fine_tuning(ladders), lapse=lapses(seen))
 
 

@@ -1,4 +1,4 @@
-"""Reads public ladders, recipes and runs of fine-tuning, one JSON object a line."""
+"""Read public ladders, recipes and runs of fine-tuning, one JSON object a line."""
 
 from __future__ import annotations
 

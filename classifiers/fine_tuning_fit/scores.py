@@ -12,7 +12,7 @@ import numpy as np
 
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
-from rksp.classifiers.fine_tuning_fit.ladder import FineTuningLadder
+from rksp.classifiers.fine_tuning_fit.ladder import FineTuningLadder, interpolated
 from rksp.classifiers.fine_tuning_fit.left_out import LeftOut
 from rksp.classifiers.fit.metrics import auroc, ece
 from rksp.classifiers.rates import RateDistribution
@@ -99,6 +99,50 @@ def rate_score(predicted: Sequence[LeftOut], rule: Rule) -> RateScore:
 def starts(one: LeftOut) -> float:
     """Return log10 of *start here*."""
     return math.log10(one.estimate.start_here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsScore:
+    """What *start here* costs in ladders whose results are nats.
+
+    Attributes:
+        regret: Median of the held-out loss above the ladder's best.
+        high: Its 90 % quantile.
+        constant: Median regret of the median best rate of the ladders of other groups.
+        lost: Median share of the gain on not training that is lost.
+        worse: Ladders that end worse than not training.
+    """
+
+    regret: float
+    high: float
+    constant: float
+    lost: float
+    worse: int
+
+
+def nats_score(predicted: Sequence[LeftOut]) -> NatsScore:
+    """Judge *start here* against the best run and against not training, on held-out data."""
+    regrets, constants, gains = [], [], []
+    for one in predicted:
+        runs = [
+            (rate, result)
+            for rate, result in zip(one.ladder.rates, one.ladder.results, strict=True)
+            if result is not None
+        ]
+        best = min(result for _, result in runs)
+        others = [definite(x.ladder.chosen) for x in predicted if x.name != one.name]
+        usual = _median(others or [definite(one.ladder.chosen)])
+        regrets.append(interpolated(starts(one), runs) - best)
+        constants.append(interpolated(usual, runs) - best)
+        gains.append(definite(one.ladder.untrained) - best)
+    lost = [regret / gain for regret, gain in zip(regrets, gains, strict=True)]
+    return NatsScore(
+        regret=_median(regrets),
+        high=float(np.quantile(regrets, 0.9)),
+        constant=_median(constants),
+        lost=_median(lost),
+        worse=sum(share > 1 for share in lost),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Linear regression on intervals: what is known of each value is that it lies between two."""
+"""Linear regression on values of which only an interval is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_NARROWEST, _WIDEST = 0.25, 2.0  # standard deviations searched; grids are as coarse as the first
+_NARROWEST, _WIDEST = 0.05, 2.0  # standard deviations searched
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -44,6 +44,7 @@ def fit_censored(
     groups: Sequence[str],
     signs: Sequence[int],
     ridge: float = 1.0,
+    priors: Sequence[float | None] = (),
     group_spread: float = 0.3,
 ) -> CensoredFit:
     """Maximize the penalized likelihood of normal values seen as intervals.
@@ -60,6 +61,8 @@ def fit_censored(
         groups: `[rows]`; "" has no offset.
         signs: `[columns]`: 1 and -1 keep a coefficient from changing sign.
         ridge: Weight of the squared standardized coefficients.
+        priors: `[columns]`: standard deviation of a coefficient, which replaces the ridge; None
+            keeps it. Empty keeps all.
         group_spread: Standard deviation of the offsets.
     """
     from scipy.optimize import minimize  # only fitting needs it
@@ -67,6 +70,12 @@ def fit_censored(
     centers = np.average(x, axis=0, weights=weights)
     scales = np.sqrt(np.average((x - centers) ** 2, axis=0, weights=weights)) + 1e-9
     z = (x - centers) / scales
+    stiff = np.array(
+        [
+            ridge if prior is None else 1 / (prior * scale) ** 2
+            for prior, scale in zip(priors or [None] * len(scales), scales, strict=True)
+        ]
+    )
     names = sorted(set(groups) - {""})
     index = np.array([names.index(g) if g else len(names) for g in groups])
     columns, kind_count = x.shape[1], int(kinds.max()) + 1
@@ -81,11 +90,11 @@ def fit_censored(
         pull = weights * slope
         gradient = np.empty_like(theta)
         gradient[0] = -pull.sum()
-        gradient[middle] = ridge * theta[middle] - z.T @ pull
+        gradient[middle] = stiff * theta[middle] - z.T @ pull
         summed = np.bincount(index, pull, len(names) + 1)[: len(names)]
         gradient[offsets] = theta[offsets] / group_spread**2 - summed
         gradient[-kind_count:] = -np.bincount(kinds, weights * log_slope, kind_count)
-        penalty = ridge * (theta[middle] @ theta[middle])
+        penalty = theta[middle] @ (stiff * theta[middle])
         penalty += (theta[offsets] @ theta[offsets]) / group_spread**2
         return 0.5 * penalty - float(weights @ log_p), gradient
 

@@ -9,9 +9,17 @@ import numpy as np
 
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.fit.edge_fit import FULL, fit_edge_model
+from rksp.classifiers.fit.edge_fit import fit_edge_model
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.edge_learners import learner_guesses
+from rksp.classifiers.fit.edge_left_out import (
+    batches,
+    keys,
+    left_out_table,
+    optimizers_left_out,
+    pair_table,
+    predicted,
+)
 from rksp.classifiers.fit.edge_lengths import bridge, horizons, warmups
 from rksp.classifiers.fit.edge_scores import (
     CONFIG_ONLY,
@@ -21,7 +29,6 @@ from rksp.classifiers.fit.edge_scores import (
     shown_the_probe,
     single_run_auroc,
     unseen,
-    unseen_lab,
 )
 from rksp.classifiers.fit.edge_transfer import transfer_errors
 from rksp.classifiers.fit.metrics import auroc, difference, ece
@@ -32,6 +39,7 @@ def edge_markdown(
     ladders: Sequence[EdgeLadder],
     model: EdgeModel,
     deployed: Mapping[str, Mapping[str, float]] | None = None,
+    pairs: Sequence[tuple[str, str, str]] = (),
 ) -> str:
     """Return all tables; those of public sources only where their ladders are given.
 
@@ -39,17 +47,26 @@ def edge_markdown(
         ladders: Of the lab and of public sources.
         model: Fitted on all ladders; its spreads are used where it is left out.
         deployed: Features of lab ladders with the probe of `rksp score`, by name.
+        pairs: Pairs of ladders, as `edge_left_out.pair_table` takes them.
     """
+    lead = [left_out_table(ladders, model), pair_table(ladders, pairs)]
     parts = [_lab(ladders, model)]
     if deployed:
         parts.append(_probes(ladders, model, deployed))
     if any(x.source not in (LAB, PUBLISHED) for x in ladders):
         by_source = dict(unseen(ladders, model, "source"))
-        parts = [_sources(ladders, model, by_source), _rates(by_source), *parts]
+        lead.append(optimizers_left_out(ladders, model))
+        by_source = {name: read for name, read in by_source.items() if _adam(read)}
+        parts = [
+            _sources(ladders, model, by_source),
+            _rates(by_source),
+            batches(ladders, model),
+            *parts,
+        ]
         parts += [_shapes(ladders, model), _single_runs(ladders), warmups(ladders, model)]
         parts.append(_transfer(ladders))
     parts += [bridge(ladders, model), _published(ladders, model), horizons(ladders)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(part for part in (*lead, *parts) if part) + "\n"
 
 
 def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -186,32 +203,27 @@ def _weighted_ece(y: np.ndarray, p: np.ndarray, weights: np.ndarray, bins: int =
 
 
 def _lab(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    lines = ["### Lab ladders left out", ""]
-    head = ["predictor", "edge error", "90 %", "AUROC", "excess loss of start here", "fails"]
-    lines += [f"| {' | '.join(head)} |", "|---|---|---|---|---|---|"]
-    margins = []
-    for title, design in (("rksp", FULL), ("rksp, configuration alone", CONFIG_ONLY)):
-        found = unseen_lab(ladders, model, design)
-        errors = np.abs([p.edge - p.ladder.edge for p in found if p.ladder.has_edge])
-        y = np.concatenate([p.ladder.failed for p in found])
-        margin = np.concatenate([p.ladder.rates - p.edge for p in found])
-        margins.append(margin)
-        names = np.concatenate([[p.ladder.name] * len(p.ladder.rates) for p in found])
-        numbers = f"{np.median(errors):.2f} | {np.quantile(errors, 0.9):.2f} | "
-        numbers += f"{auroc(y, margin):.3f}"
-        lines.append(f"| {title} | {numbers} | {_worth(found, lambda p: p.start)} |")
-        if design is CONFIG_ONLY:
-            continue
-        lines.append(f"| likely edge instead | | | | {_worth(found, lambda p: p.edge)} |")
-        lines.append(f"| do not exceed instead | | | | {_worth(found, lambda p: p.ceiling)} |")
-        covered = np.mean([p.is_covered for p in found if p.ladder.has_edge])
+    """Return what the rates are worth on the lab's ladders, an eighth left out at a time."""
+    lines = ["### Ladders of the lab left out: what the rates are worth", ""]
+    lines += ["| rate | excess loss | fails |", "|---|---|---|"]
+    key = keys(ladders)["ladders of the lab"]
+    found = [p for part in predicted(ladders, model, key).values() for p in part]
     lab = [x for x in ladders if x.source == LAB]
-    usual = lambda p: _usual_best(p.ladder, lab)
-    lines.append(f"| median best rate of the optimizer | | | | {_worth(found, usual)} |")
-    ours, theirs = margins
+    rates: dict[str, Callable[[Prediction], float]] = {
+        "start here": lambda p: p.start,
+        "likely edge": lambda p: p.edge,
+        "do not exceed": lambda p: p.ceiling,
+        "median best rate of the optimizer": lambda p: _usual_best(p.ladder, lab),
+    }
+    lines += [f"| {title} | {_worth(found, rate)} |" for title, rate in rates.items()]
+    config = [p for part in predicted(ladders, model, key, CONFIG_ONLY).values() for p in part]
+    y = np.concatenate([p.ladder.failed for p in found])
+    ours, theirs = (
+        np.concatenate([p.ladder.rates - p.edge for p in read]) for read in (found, config)
+    )
+    names = np.concatenate([[p.ladder.name] * len(p.ladder.rates) for p in found])
     gain = difference(y, ours, theirs, names)
-    lines += ["", f"{covered:.1%} of their edges lie above *do not exceed*. Measuring adds "]
-    lines[-1] += f"{gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of AUROC."
+    lines += ["", f"Measuring adds {gain.value:.4f} [{gain.low:.4f}, {gain.high:.4f}] of AUROC."]
     return "\n".join(lines)
 
 
@@ -314,7 +326,9 @@ def _published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 
 def fit_and_evaluate(
-    ladders: Sequence[EdgeLadder], deployed: Mapping[str, Mapping[str, float]] | None = None
+    ladders: Sequence[EdgeLadder],
+    deployed: Mapping[str, Mapping[str, float]] | None = None,
+    pairs: Sequence[tuple[str, str, str]] = (),
 ) -> str:
     """Return the tables of a model fitted on these ladders; see `edge_markdown`."""
-    return edge_markdown(ladders, fit_edge_model(ladders), deployed)
+    return edge_markdown(ladders, fit_edge_model(ladders), deployed, pairs)

@@ -1,41 +1,52 @@
-"""Fits the model of the edge to ladders of the lab and of public sources."""
+"""Fit the model of the edge to ladders of the lab and of public sources."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rksp.classifiers.edge_inputs import (
     CONFIG_COLUMNS,
+    LONG,
     MEASURED_COLUMNS,
     Column,
     config_features,
     measured_features,
 )
 from rksp.classifiers.edge_model import (
-    LONG,
     EdgeModel,
     Expected,
     Horizon,
     Line,
 )
 from rksp.classifiers.fit.censored import CensoredFit, fit_censored
-from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
-from rksp.classifiers.fit.edge_spreads import even_spread, node_weights, rounded, with_spreads
+from rksp.classifiers.fit.edge_families import family_offsets
+from rksp.classifiers.fit.edge_ladder import LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
+from rksp.classifiers.fit.edge_spreads import (
+    HeldOut,
+    Left,
+    even_spread,
+    node_weights,
+    rounded,
+    with_spreads,
+)
 from rksp.classifiers.fit.lapses import lapse_of
+from rksp.classifiers.kinds import Kinds
 from rksp.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
+_PAIR_LADDERS = 100.0
 _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as much as this
 _BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
 _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
 _UNTESTED = 300  # runs of which none lapsed, as long as lapses are not counted
+_KIND_PRIOR = 0.5  # decades: standard deviation of what a kind of model does, before the data
 _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
 _USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
@@ -47,6 +58,7 @@ class Design:
 
     config: tuple[Column, ...] = CONFIG_COLUMNS
     measured: tuple[Column, ...] = MEASURED_COLUMNS
+    has_families: bool = True
 
 
 FULL = Design()
@@ -77,8 +89,8 @@ def fit_edge_model(
     edge = _line(edge_fit, [c.name for c in columns if c.of_edge])
     best = _line(best_fit, [c.name for c in columns])
     horizon = lambda kind, chosen: Horizon(
-        edge=even_spread(edge_fit.spreads[kind]),
-        best=even_spread(best_fit.spreads[kind]),
+        edge=even_spread(float(edge_fit.spreads[kind])),
+        best=even_spread(float(best_fit.spreads[kind])),
         **_curves(chosen),
     )
     whole = [x for x in ladders if x.best is not None]
@@ -92,33 +104,35 @@ def fit_edge_model(
         knots=[float(k) for k in KNOTS],
         weights=node_weights(),
         lapse=lapse_of(0, _UNTESTED),
+        kinds=Kinds(families={}, unlike={}),
         ranges={},
         measured_ranges=_measured_ranges(whole),
         card=_card(ladders),
     )
     known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
     model = replace(model, ranges=_ranges(model, known))
+    noise = (float(edge_fit.spreads[0]), float(best_fit.spreads[0]))
+    if design.has_families:
+        families = family_offsets(model, [x for x in whole if x.source == LAB], noise)
+        model = replace(model, kinds=Kinds(families=families, unlike={}))
     return with_spreads(model, list(held_out(ladders, design))) if spreads else model
 
 
-def held_out(
-    ladders: Sequence[EdgeLadder], design: Design = FULL
-) -> Iterator[tuple[str, EdgeModel, list[EdgeLadder]]]:
-    """(name, a model that saw nothing of it, its ladders) of every public source and lab family.
+def held_out(ladders: Sequence[EdgeLadder], design: Design = FULL) -> Iterator[HeldOut]:
+    """Yield every public source, lab family and lab task, and a model that saw nothing of it.
 
     Single runs of a source go with it.
     """
-    for source in sorted({x.source for x in ladders if x.source not in (LAB, OPENLM)}):
-        rest = [x for x in ladders if x.source != source]
-        yield source, fit_edge_model(rest, design, spreads=False), _of(ladders, "source", source)
-    for family in sorted({x.group for x in ladders if x.source == LAB}):
-        rest = [x for x in ladders if x.source != LAB or x.group != family]
-        mine = [x for x in ladders if x.source == LAB and x.group == family]
-        yield family, fit_edge_model(rest, design, spreads=False), mine
-
-
-def _of(ladders: Sequence[EdgeLadder], field: str, value: str) -> list[EdgeLadder]:
-    return [x for x in ladders if getattr(x, field) == value]
+    keys: dict[Left, Callable[[EdgeLadder], str]] = {
+        "source": lambda x: x.source if x.source not in (LAB, OPENLM) else "",
+        "family": lambda x: x.inputs.family if x.source == LAB else "",
+        "task": lambda x: x.task if x.source == LAB else "",
+    }
+    for left, key in keys.items():
+        for name in sorted({key(x) for x in ladders} - {""}):
+            seen = fit_edge_model([x for x in ladders if key(x) != name], design, spreads=False)
+            mine = [x for x in ladders if key(x) == name]
+            yield HeldOut(left=left, name=name, seen=seen, ladders=mine)
 
 
 def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Expected]:
@@ -176,6 +190,7 @@ def _fit_line(
         kinds=np.array([0 if x.source == LAB else 1 for x in ladders]),
         groups=["" if x.source == LAB else x.source for x in ladders],
         signs=[c.sign for c in columns],
+        priors=[_KIND_PRIOR if c.is_kind else None for c in columns],
     )
 
 
@@ -190,12 +205,16 @@ def _row(
 
 
 def ladder_weights(ladders: Sequence[EdgeLadder]) -> np.ndarray:
-    """1 for a ladder of the lab; a public source counts as `_SOURCE_LADDERS` of them at most."""
+    """1 for a ladder of the lab; a public source counts as `_SOURCE_LADDERS` of them at most.
+
+    The lab's pairs, which are a few models over and over, count as `_PAIR_LADDERS` at most.
+    """
     counts = Counter((x.source, bool(x.changed)) for x in ladders)
+    pairs = sum(x.group == PAIRS for x in ladders)
 
     def weight(x: EdgeLadder) -> float:
         if x.source == LAB:
-            return 1.0
+            return min(1.0, _PAIR_LADDERS / pairs) if x.group == PAIRS else 1.0
         count = counts[x.source, bool(x.changed)]
         singles = _SINGLE_RUNS if x.source != PUBLISHED else _SOURCE_LADDERS
         return (singles if x.changed else min(_SOURCE_LADDERS, count)) / count

@@ -12,6 +12,7 @@ from rksp.classifiers.edge_inputs import EdgeInputs
 
 LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
 OPENLM = "openlm"  # runs at one rate that differ in the warm-up (Gadre et al., 2024); never fitted
+PAIRS = "pairs"  # the group of the lab's ladders of plans of pairs
 BRIDGE = "bridge"  # the group of the lab's ladders of ten times the steps
 MARGIN = 0.25  # nats above the best from which a run above the best rate has failed
 
@@ -34,6 +35,7 @@ class EdgeLadder:
     Attributes:
         source: Whose runs these are; sources are left out whole.
         group: What is left out inside a source: the family in the lab, the repository's group.
+        task: What the lab's models learn; "" elsewhere.
         shape: Model shapes with one name are left out together.
         low, high: The edge lies between; -inf and inf where a side is open.
         best: The rate of the lowest final loss; None for a single run.
@@ -55,6 +57,7 @@ class EdgeLadder:
     failed: np.ndarray
     measured: Mapping[str, float] = field(default_factory=dict)
     changed: str = ""
+    task: str = ""
 
     @property
     def has_edge(self) -> bool:

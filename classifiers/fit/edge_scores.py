@@ -32,19 +32,25 @@ class Prediction:
     start: float
     ceiling: float
     failed: np.ndarray
+    failed_low: np.ndarray
+    failed_high: np.ndarray
 
     @classmethod
     def of(cls, model: EdgeModel, ladder: EdgeLadder) -> Prediction:
         """Return what the model says of a ladder."""
         read = model.predict(ladder.inputs, ladder.measured)
         reached = math.log10(ladder.inputs.peak_share)
+        rates = [10 ** (rate - reached) for rate in ladder.rates]
+        ends = np.array([read.interval(rate) for rate in rates])
         return cls(
             ladder=ladder,
             edge=read.log_edge + reached,
             best=read.log_best + reached,
             start=math.log10(read.start_here) + reached,
             ceiling=math.log10(read.do_not_exceed()) + reached,
-            failed=np.array([read.failed(10 ** (rate - reached)) for rate in ladder.rates]),
+            failed=np.array([read.failed(rate) for rate in rates]),
+            failed_low=ends[:, 0],
+            failed_high=ends[:, 1],
         )
 
     @property
@@ -70,20 +76,6 @@ def unseen(
         rest = [x for x in ladders if x.source == LAB or getattr(x, key) != name]
         seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
         yield name, [Prediction.of(seen, x) for x in public if getattr(x, key) == name]
-
-
-def unseen_lab(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, design: Design = FULL
-) -> list[Prediction]:
-    """Return predictions of the lab's ladders, an eighth of them left out at a time."""
-    lab = sorted((x for x in ladders if x.source == LAB), key=lambda x: x.name)
-    found = []
-    for fold in range(FOLDS):
-        left_out = {x.name for x in lab[fold::FOLDS]}
-        rest = [x for x in ladders if x.source != LAB or x.name not in left_out]
-        seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
-        found += [Prediction.of(seen, x) for x in lab[fold::FOLDS]]
-    return found
 
 
 def shown_the_probe(

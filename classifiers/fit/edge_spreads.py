@@ -1,10 +1,11 @@
-"""Measures the errors of the model of the edge on whole sources that it did not see."""
+"""Measure the errors of the model of the edge on whole sources that it did not see."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -13,13 +14,16 @@ from rksp.classifiers.edge_model import EdgeModel, Spread
 from rksp.classifiers.fit.censored import log_chance
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.lapses import lapse_of
+from rksp.classifiers.kinds import Amount
 from rksp.classifiers.rates import Lapse
 from rksp.ground.model import definite
 
 _SURE = 1e-3  # a run that fails, or passes, with a chance below it has lapsed
 _DECIMALS = 5
+BEST_HALF = 0.15  # decades on either side of the best rate of a ladder, half a step of most
 _COUNTED = 10.0  # ladders that a source counts as at most: it shows its own noise, not all noise
-_BEST_HALF = 0.15  # decades on either side of the best rate of a ladder, half a step of most
+# Optimizers that are no kin of Adam and stand in the lab and in a public source.
+_ELSEWHERE = ("muon", "lion")
 # The grids of the posterior, in decades, and the scale of the prior of the spread between sources,
 # a half-Cauchy distribution (Gelman, 2006): with few sources a flat one would not be proper.
 _WITHIN = np.geomspace(0.03, 1.5, 28)
@@ -28,40 +32,83 @@ _OFFSETS = np.arange(-4.0, 4.0001, 0.02)
 _PRIOR_SCALE = 0.3
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(7)
 
-# (name, a model that saw nothing of it, its ladders) of a source or a family of the lab
-HeldOut = tuple[str, EdgeModel, Sequence[EdgeLadder]]
+Left = Literal["source", "family", "task"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """The ladders of one source, family or task, and a model that saw nothing of them."""
+
+    left: Left
+    name: str
+    seen: EdgeModel
+    ladders: Sequence[EdgeLadder]
 
 
 def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
-    """Measure the spreads on what was left out: lab families for short runs, sources for long ones.
+    """Measure the spreads on what was left out.
 
-    A source's error is normal around 0, and a ladder's around its source's (`posterior`). Lapses
-    are counted with these spreads.
+    Short runs have the spread of the lab's tasks, long ones that of the public sources. An unknown
+    family adds the spread between families of the lab, whose tasks are known. An optimizer that is
+    no kin of Adam adds the part of its spread between sources that goes beyond that of the others.
+    Lapses are counted with these spreads.
 
     Args:
         model: Fitted on all ladders.
         held_out: What `edge_fit.held_out` gives.
     """
-    edge: dict[bool, list[Miss]] = {True: [], False: []}
-    best: dict[bool, list[Miss]] = {True: [], False: []}
-    for name, seen, left_out in held_out:
-        whole = [x for x in left_out if x.best is not None and _is_ordinary(x)]
-        for x in whole:
-            read, reached = seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)
-            said = read.log_edge + reached
-            weight, is_lab = min(1.0, _COUNTED / len(whole)), x.source == LAB
-            miss = Miss(source=name, low=x.low - said, high=x.high - said, weight=weight)
-            edge[is_lab].append(miss)
-            off = definite(x.best) - read.log_best - reached
-            miss = Miss(source=name, low=off - _BEST_HALF, high=off + _BEST_HALF, weight=weight)
-            best[is_lab].append(miss)
-    short, long = model.short, model.long
-    if edge[True]:
-        short = replace(short, edge=posterior(edge[True]), best=posterior(best[True]))
-    if edge[False]:
-        long = replace(long, edge=posterior(edge[False]), best=posterior(best[False]))
-    model = replace(model, short=short, long=long, weights=node_weights())
+    edge, best = _misses(held_out)
+    short, long, unlike = model.short, model.long, {}
+    if edge["task"]:
+        short = replace(short, edge=posterior(edge["task"]), best=posterior(best["task"]))
+        middle = len(_NODES) // 2
+        unlike["family"] = Amount(
+            edge=posterior(edge["family"]).between[middle],
+            best=posterior(best["family"]).between[middle],
+        )
+    if edge["source"]:
+        long = replace(long, edge=posterior(edge["source"]), best=posterior(best["source"]))
+        if edge["optimizer"]:
+            unlike["optimizer"] = Amount(
+                edge=_beyond(edge["optimizer"], long.edge),
+                best=_beyond(best["optimizer"], long.best),
+            )
+    kinds = replace(model.kinds, unlike=unlike)
+    model = replace(model, short=short, long=long, weights=node_weights(), kinds=kinds)
     return replace(model, lapse=_lapse(model, held_out))
+
+
+def _misses(held_out: Sequence[HeldOut]) -> tuple[dict[str, list[Miss]], dict[str, list[Miss]]]:
+    """Return the errors of the edges and of the best rates by what was left out."""
+    edge: dict[str, list[Miss]] = {"source": [], "family": [], "task": [], "optimizer": []}
+    best: dict[str, list[Miss]] = {name: [] for name in edge}
+    for part in held_out:
+        whole = [x for x in part.ladders if x.best is not None]
+        for x in whole:
+            kind: str = part.left
+            name, count = part.name, len(whole)
+            if not _is_ordinary(x):
+                if x.inputs.norm == "none" or x.inputs.optimizer not in _ELSEWHERE:
+                    continue
+                kind, name = "optimizer", f"{name} {x.inputs.optimizer}"
+                count = sum(y.inputs.optimizer == x.inputs.optimizer for y in whole)
+            read, reached = part.seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)
+            said, weight = read.log_edge + reached, min(1.0, _COUNTED / count)
+            edge[kind].append(
+                Miss(source=name, low=x.low - said, high=x.high - said, weight=weight)
+            )
+            off = definite(x.best) - read.log_best - reached
+            best[kind].append(
+                Miss(source=name, low=off - BEST_HALF, high=off + BEST_HALF, weight=weight)
+            )
+    return edge, best
+
+
+def _beyond(misses: Sequence[Miss], usual: Spread) -> float:
+    """Return the part of the spread between these that goes beyond the usual one."""
+    middle = len(_NODES) // 2
+    more = posterior(misses).between[middle] ** 2 - usual.between[middle] ** 2
+    return rounded(math.sqrt(max(more, 0.0)))
 
 
 def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
@@ -70,6 +117,7 @@ def with_spreads_of(model: EdgeModel, other: EdgeModel) -> EdgeModel:
         model,
         lapse=other.lapse,
         weights=other.weights,
+        kinds=replace(model.kinds, unlike=other.kinds.unlike),
         short=replace(model.short, edge=other.short.edge, best=other.short.best),
         long=replace(model.long, edge=other.long.edge, best=other.long.best),
     )
@@ -145,9 +193,9 @@ def _lapse(model: EdgeModel, held_out: Sequence[HeldOut]) -> Lapse:
     A run far below its edge can fail, and one far above it can pass, for what is not its rate.
     """
     wrong = sure = 0
-    for _, seen, left_out in held_out:
-        seen = with_spreads_of(seen, model)
-        for x in left_out:
+    for part in held_out:
+        seen = with_spreads_of(part.seen, model)
+        for x in part.ladders:
             if x.source == PUBLISHED or not _is_ordinary(x):
                 continue
             read, reached = seen.predict(x.inputs, x.measured), math.log10(x.inputs.peak_share)

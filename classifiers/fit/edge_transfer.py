@@ -1,4 +1,4 @@
-"""Carries a rate tuned on a small model to a large one."""
+"""Carry a rate tuned on a small model to a large one."""
 
 from __future__ import annotations
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rksp.classifiers.edge_inputs import EdgeInputs, Norm
+from rksp.classifiers.edge_inputs import OPTIMIZERS, EdgeInputs, Norm
 from rksp.classifiers.fit.edge_ladder import (
     MARGIN,
     OPENLM,
@@ -23,7 +24,17 @@ from rksp.ground.errors import ArtifactError
 from rksp.ground.files import read_text
 from rksp.recipe import Recipe
 
-_OPTIMIZERS = {"mini": "adam_mini", "soape": "soap"}
+_OPTIMIZERS = {
+    "mini": "adam_mini",
+    "soape": "soap",
+    "muon+adam": "muon",
+    "muon+adamw": "muon",
+}
+# What `pretrain_more` does not say: the tokens of a sequence, which hardly count, and a number of
+# tokens above the one up to which the vocabulary counts.
+_SEQUENCE = 1024
+_MANY_TOKENS = 32_000
+_BYTES_A_TOKEN = 2.4  # of a vocabulary of 1,024, to read bits a byte as nats a token
 # Groups that constrain the weights, or say too little about the model.
 _LEFT_OUT = ("grug", "spectral", "hyperball")
 _LARGEST = 256 * 2**20  # bytes of a file of runs
@@ -102,6 +113,9 @@ def shape_name(source: str, architecture: Mapping[str, Any], optimizer: str) -> 
 
 def _read(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]) -> list[EdgeLadder]:
     """Return the ladders of one row; none where it says too little."""
+    if row.get("method") == "pretrain":
+        read = _more(row)
+        return [] if read is None else [read]
     if isinstance(row.get("warmup_steps"), list):
         return _warmups(row, measured)
     if "changed" in row:
@@ -144,6 +158,32 @@ def _ladder(
         failed=failed,
         measured=measured.get(shape, {}),
     )
+
+
+def _more(row: Mapping[str, Any]) -> EdgeLadder | None:
+    """Return a ladder of `pretrain_more`; None where it says too little.
+
+    Single runs of AlgoPerf are left out: its trials differ in several settings at once, and a
+    vision model fails at a sixth of a rate at which others pass.
+    """
+    if "rates" not in row:
+        return None
+    arch, recipe = dict(row["arch"]), dict(row["recipe"])
+    optimizer = recipe["optimizer"].split(" (")[0]
+    optimizer = _OPTIMIZERS.get(optimizer, optimizer)
+    known = all((arch.get("hidden_size"), arch.get("layers"), recipe.get("steps")))
+    if not known or optimizer not in ("adamw", *OPTIMIZERS):
+        return None
+    arch["vocab"] = arch["vocab"] or _MANY_TOKENS
+    arch["seq_len"] = recipe["seq_len"] or _SEQUENCE
+    arch["norm"] = "pre"
+    recipe["optimizer"] = optimizer
+    recipe["batch_tokens"] = recipe["batch_tokens"] or recipe["batch_sequences"] * arch["seq_len"]
+    scale = math.log(2) * _BYTES_A_TOKEN if "bits" in row["metric"] else 1.0
+    losses = [None if x is None else x * scale for x in row["final_loss"]]
+    group = row["group"].replace("-", "_")  # one source, whatever it is called
+    whole = {"arch": arch, "recipe": recipe, "parametrization": "SP", "group": group}
+    return _ladder({**row, **whole, "diverged": row["failed"], "final_loss": losses}, {})
 
 
 def _single(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]):
@@ -246,7 +286,7 @@ def _inputs(arch: Mapping[str, Any], recipe: Mapping[str, Any], source: str) -> 
     steps, warmup = int(recipe["steps"]), int(recipe["warmup_steps"] or 0)
     if source == "steplaw" and warmup > steps:
         warmup = steps // 2  # inferred, and doubtful where the run is shorter than it
-    betas = recipe["betas"] or (None, None)
+    betas = recipe.get("betas") or (None, None)
     optimizer = recipe["optimizer"]
     return EdgeInputs(
         width=arch["hidden_size"],
@@ -261,7 +301,15 @@ def _inputs(arch: Mapping[str, Any], recipe: Mapping[str, Any], source: str) -> 
         beta1=betas[0],
         beta2=betas[1],
         norm=_norm(arch),
+        family=re.split(r"[^a-z0-9_]", arch.get("family") or "")[0],
+        is_parallel=bool(arch.get("parallel")),
+        init_std=_init_std(arch),
     )
+
+
+def _init_std(arch: Mapping[str, Any]) -> float | None:
+    found = re.search(r"init std ([0-9.]+)", arch.get("notes") or "")
+    return float(found[1]) if found else None
 
 
 def _late_share(recipe: Mapping[str, Any]) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rksp.features import Tier
+from rksp.ground.model import definite
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import MeasureOptions
@@ -14,9 +15,11 @@ from rksp.recipe import Recipe
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from torch import nn
 
+    from rksp.assessment.measurement import Measurement
+    from rksp.assessment.store import MeasurementStore
     from rksp.checks.facts import ModelFacts
     from rksp.datasets.probe import Probe
-    from rksp.measure.response import ResponseProfile
+    from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
@@ -26,22 +29,37 @@ NOTHING_RAN = "the evidence is the configuration; nothing was run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A model as initialized, which every measurement leaves unchanged.
+
+    Attributes:
+        source: The target with what only a built model shows.
+        model: The model.
+        probe: Its inputs.
+        stream: The stream that fed the model, closed after the forward pass, if it was streamed.
+    """
+
+    source: ModelSource
+    model: nn.Module
+    probe: Probe
+    stream: Stream | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What is known of one initialization; it can judge any number of recipes.
 
-    With the tier `config` nothing was built or run, and all measurements are None.
+    With the tier `config` nothing was built or run, and there is no measurement.
 
     Attributes:
         source: The target.
         options: How it was measured; `seed` is that of the initialization.
         tier: The most evidence that a recipe may use, at most what the options allow.
-        model: The model as initialized; every measurement leaves it unchanged.
-        probe: The model's inputs.
-        profile: Spectra and forward statistics.
-        facts: What the checks read off the model.
-        weights: How the weights were held, as a sentence.
+        measurement: What was measured of it; its responses grow with the recipes.
+        built: The model and its inputs; None until something is to be measured.
+        store: Where measurements are kept; None keeps none.
         seconds: Wall time of each step.
-        stream: The stream that fed the model, now closed, if it was streamed.
+        kernels: What `Measurement.kernels` gained since.
         responses: First step (from `first_step`) → what was measured along it so far.
         declared: What the configuration declares.
     """
@@ -49,19 +67,34 @@ class Evidence:
     source: ModelSource
     options: MeasureOptions
     tier: Tier
-    model: nn.Module | None = None
-    probe: Probe | None = None
-    profile: Profile | None = None
-    facts: ModelFacts | None = None
-    weights: str = "not built"
+    measurement: Measurement | None = None
+    built: Built | None = None
+    store: MeasurementStore | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    stream: Stream | None = None
+    kernels: set[tuple[str, str, str]] = field(default_factory=set)
     declared: Declared = field(init=False, repr=False, compare=False)
     responses: dict[Recipe, ResponseProfile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the configuration once for all recipes."""
         object.__setattr__(self, "declared", Declared(self.source.config, self.source.task))
+        if self.measurement is not None:
+            self.responses.update(self.measurement.responses)
+
+    @property
+    def profile(self) -> Profile | None:
+        """Spectra and forward statistics."""
+        return None if self.measurement is None else self.measurement.profile
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """What the checks read off the model."""
+        return None if self.measurement is None else self.measurement.facts
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the weights that are measured are loaded and dropped as they are used."""
+        return self.built is not None and self.built.stream is not None
 
     @property
     def is_trained(self) -> bool:
@@ -82,6 +115,27 @@ class Evidence:
 
         return tokens_of(self.source.batch.inputs) is not None
 
+    def responds_to(self, recipe: Recipe) -> bool:
+        """Return whether there is a response: the model has a loss, and rksp can take the step."""
+        if self.tier < Tier.RESPONSE or not definite(self.measurement).is_judged:
+            return False
+        return optimizer_spec(recipe.optimizer).make is not None
+
+    def has_response(self, recipe: Recipe) -> bool:
+        """Return whether nothing is left to measure for a recipe."""
+        return not self.responds_to(recipe) or first_step(recipe) in self.responses
+
+    def kept(self) -> Measurement:
+        """Return the measurement with all responses so far."""
+        known = definite(self.measurement)
+        kernels = tuple(sorted(self.kernels | {*known.kernels}))
+        return replace(known, kernels=kernels, responses=dict(self.responses))
+
+    def keep(self) -> None:
+        """Store the measurement, if there is a store."""
+        if self.store is not None:
+            self.store.keep(self.source, self.options, self.kept())
+
 
 def first_step(recipe: Recipe) -> Recipe:
     """Reduce a recipe to what its first update depends on; everything else is the default.
@@ -89,5 +143,7 @@ def first_step(recipe: Recipe) -> Recipe:
     Recipes that agree here share one `ResponseProfile`. Its algebra is linear in the rate, and the
     schedule, the batch and the length of the run matter only later.
     """
-    names = ("optimizer", *optimizer_spec(recipe.optimizer).first_step)
+    names = ["optimizer", *optimizer_spec(recipe.optimizer).first_step]
+    if recipe.peft != "none":  # the update is one of the adapters
+        names += ["peft", "lora_rank", "lora_alpha", "lora_targets"]
     return Recipe(**{name: getattr(recipe, name) for name in names})

@@ -1,7 +1,9 @@
 """Answer for weights that are trained already: ask the model of fine-tuning, or say why not.
 
-Nothing that is measured enters: the runs that the model was fitted on were not measured. So every
-tier of evidence gives the same rates.
+Nothing that is measured enters: the public runs that the model was fitted on were not measured,
+and in the lab's ladders, which were, no measurement of the trained weights lowers the error of the
+best rate or of the edge for certain. So every tier of evidence gives the same rates. The drift
+narrows where forgetting begins, and is printed as a measurement.
 """
 
 from __future__ import annotations
@@ -50,6 +52,16 @@ _MEANINGS = {
     "rank": "the rank of the adapters",
     "scale": "the scale of the adapters",
     "mixture": "the mixture of experts",
+}
+_MEASURED = {
+    "grad_norm": "gradient norm",
+    "critical_rate": "critical rate",
+    "drift_1e-03": "drift",
+}
+_RATES_SAID = {
+    "best": "the rate to start with",
+    "edge": "the edge",
+    "forgetting": "where forgetting begins",
 }
 _TAKEN_AS_USUAL = ("base", "source", "model")  # the level itself, and what is not known of a run
 
@@ -173,6 +185,7 @@ def assess_fine_tuning(
         counterfactual=_advice(said, learning_rate, threshold),
         classifier_data=digest,
         answered_by="fine-tuning",
+        measuring_adds=_added(model, inputs) if tier is Tier.RESPONSE else [],
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
     )
 
@@ -213,6 +226,26 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
         meaning = _MEANINGS.get(factor, f"the {factor} {level.split('/')[-1]}")
         parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
     return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
+
+
+def _added(model: FineTuningModel, inputs: FineTuningInputs) -> list[str]:
+    """Say what a measurement adds to each rate, from the ladders that the model's card names.
+
+    What lowers no error for certain enters no answer, and is said in one sentence.
+    """
+    method = {"full": "all", "adapter": "lora"}.get(inputs.trained)
+    rows = [row for row in model.measured() if row["method"] == method]
+    said = []
+    for row in rows:
+        names = " and ".join(_MEASURED.get(name, name) for name in row["measured"])
+        change = row["with_it"] - row["without"]
+        error = f"{change:+.2f} decades [{row['low']:+.2f}, {row['high']:+.2f}]"
+        verb = "narrows" if row["helps"] else "adds nothing to"
+        said.append(
+            f"the {names} {verb} {_RATES_SAID[row['rate']]}: its error changes by {error} in "
+            f"{row['ladders']} ladders of the lab, families left out"
+        )
+    return said
 
 
 def _advice(said: FineTuningEstimate, rate: float | None, threshold: float) -> str | None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rksp.assessment.evidence import Evidence, first_step
 from rksp.features import Tier
 from rksp.ground.errors import InputError
-from rksp.ground.model import definite
-from rksp.optimizers.table import optimizer_spec
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
-    from rksp.measure.response import ResponseProfile
+    from rksp.assessment.store import MeasurementStore
+    from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
 
@@ -22,6 +23,7 @@ def gather(
     source: ModelSource,
     options: MeasureOptions | None = None,
     *,
+    store: MeasurementStore | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> Evidence:
     """Gather everything that does not depend on the recipe: build and measure one initialization.
@@ -31,6 +33,7 @@ def gather(
     Args:
         source: The target.
         options: How to measure it.
+        store: Where an earlier measurement may be, and where this one is kept.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
@@ -42,9 +45,14 @@ def gather(
     """
     options = options or MeasureOptions()
     if options.evidence != "config":
+        found = None if store is None else stored(source, options, store)
+        if found is not None:
+            return found
         from rksp.assessment.measuring import measured
 
-        return measured(source, options, progress)
+        evidence = measured(source, options, store, progress)
+        evidence.keep()
+        return evidence
     if source.config is None:
         raise InputError(
             f"{source.target} has no configuration; leave out --evidence config to measure it."
@@ -53,15 +61,42 @@ def gather(
     return Evidence(source=source, options=seedless, tier=Tier.CONFIG)
 
 
+def is_known(
+    source: ModelSource, options: MeasureOptions, recipe: Recipe, store: MeasurementStore | None
+) -> bool:
+    """Return whether a recipe can be judged without a measurement."""
+    if options.evidence == "config":
+        return True
+    found = None if store is None else stored(source, options, store)
+    return found is not None and found.has_response(recipe)
+
+
+def stored(
+    source: ModelSource, options: MeasureOptions, store: MeasurementStore
+) -> Evidence | None:
+    """Return the evidence of an earlier measurement, without torch; None if there is none."""
+    start = time.perf_counter()
+    found = store.find(source, options)
+    if found is None:
+        return None
+    return Evidence(
+        source=replace(source, **found.source),
+        options=options,
+        tier=found.tier,
+        measurement=found,
+        store=store,
+        seconds={"read what was stored": time.perf_counter() - start},
+    )
+
+
 def response_of(evidence: Evidence, recipe: Recipe, progress: Progress) -> ResponseProfile | None:
     """Return the response to the recipe's first update; recipes that agree on it share it."""
-    if evidence.tier < Tier.RESPONSE or not definite(evidence.probe).batch.is_judged:
+    if not evidence.responds_to(recipe):
         return None
-    if optimizer_spec(recipe.optimizer).make is None:
-        return None  # rksp can check this recipe, but not take its steps
     step = first_step(recipe)
     if step not in evidence.responses:
         from rksp.assessment.measuring import measured_response
 
         evidence.responses[step] = measured_response(evidence, step, progress)
+        evidence.keep()
     return evidence.responses[step]

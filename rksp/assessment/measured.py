@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 from rksp.assessment.evidence import Evidence
-from rksp.assessment.risk import edge_inputs
+from rksp.assessment.risk import edge_inputs, kind_of
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import CLASSIFIER_VOCABULARY, EdgeInputs, Norm
 from rksp.ground.model import definite
-from rksp.measure.forward import LOGITS_NOT_FINITE
-from rksp.measure.response import GRADIENT_NOT_FINITE, ResponseProfile
-from rksp.models.anatomy.equivalent import equivalent_shape
+from rksp.measure.forward_stats import LOGITS_NOT_FINITE
+from rksp.measure.response_profile import GRADIENT_NOT_FINITE, ResponseProfile
 from rksp.recipe import Recipe
 from rksp.spectra.model_profile import Profile
 
@@ -23,14 +22,16 @@ def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
     """Return the inputs of the edge model for a measured model and a recipe."""
     seen = evidence.profile
     width, depth = definite(seen).width, sum(length for _, length in definite(seen).chains)
-    if not definite(seen).chains:
-        width, depth = equivalent_shape(definite(evidence.model))
+    stands_for = definite(evidence.measurement).stands_for
+    if stands_for is not None:
+        width, depth = stands_for
     return edge_inputs(
         recipe,
         width=width,
         depth=depth,
         vocabulary=_vocabulary(evidence),
         norm=_norm(evidence),
+        **kind_of(evidence.declared),
     )
 
 

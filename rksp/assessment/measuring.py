@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from rksp.assessment.evidence import Evidence
+from torch import nn
+
+from rksp.assessment.evidence import Built, Evidence
+from rksp.assessment.measurement import Measurement
 from rksp.batch import Batch
 from rksp.checks.facts import read_facts
 from rksp.datasets.own_probe import own_probe
@@ -17,55 +22,47 @@ from rksp.datasets.probe import Probe, make_probe
 from rksp.features import Tier
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.measure.response import ResponseProfile
+from rksp.kernels import dispatch
+from rksp.measure.drift import DRIFT_RATE, measure_drift
+from rksp.measure.response_profile import ResponseProfile, unmeasured
 from rksp.measure.streamed_response import respond
+from rksp.models.adapters import as_trained
+from rksp.models.anatomy.equivalent import equivalent_shape
 from rksp.models.given import given_probe
+from rksp.models.module_facts import adapters_of
 from rksp.models.source import ModelSource
 from rksp.models.streaming.memory import check_pass
 from rksp.models.streaming.meter import Progress
 from rksp.models.streaming.opening import check_response_whole, open_stream, should_stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
-from rksp.spectra.model_profile import profile
+from rksp.spectra.model_profile import Profile, profile
+
+if TYPE_CHECKING:
+    from rksp.assessment.store import MeasurementStore
 
 NOT_YOURS = "The trained weights were measured on other text than yours; --data FILE gives yours."
+_STREAMED_ADAPTERS = "adapters are built only on a model in memory"
+_OLD_SEQUENCES, _OLD_LENGTH = 4, 64  # of the text on which the drift is read
 _RESPONSE_SHARE = 4  # the response uses a quarter of the probe's sequences
 
 
-def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -> Evidence:
+def measured(
+    source: ModelSource,
+    options: MeasureOptions,
+    store: MeasurementStore | None,
+    progress: Progress,
+) -> Evidence:
     """Build and measure one initialization; see `rksp.assessment.gathering.gather`."""
-    source = source.at(options.seed)
-    probe = _probe(source, options)
     seconds: dict[str, float] = {}
     tier = Tier.parse(options.evidence)
-    responds = tier > Tier.FORWARD and probe.batch.is_judged
     with ExitStack() as stack:
         with _timed(seconds, "build", progress):
-            stream = None
-            is_there = source.model is not None and options.streaming != "always"
-            if not is_there and should_stream(
-                source, options.streaming, options.max_memory, with_response=responds
-            ):
-                stream = stack.enter_context(
-                    open_stream(
-                        source,
-                        options.seed,
-                        workers=options.workers,
-                        max_memory=options.max_memory,
-                    )
-                )
-                stream.response_batch = _halves(probe.batch)[0] if responds else None
-            else:
-                if is_there and responds:
-                    check_response_whole(source, options.max_memory)
-                tokens, limit = probe.num_tokens, options.max_memory
-                check_pass(source.target, source.config, tokens=tokens, limit=limit)
-            model = source.model if stream is None else stream.model
-            model = source.build(options.seed) if model is None else model
+            built = build(source, options, stack)
         with _timed(seconds, "forward and spectra", progress):
             seen = profile(
-                model,
-                probe.batch,
+                built.model,
+                built.probe.batch,
                 variant=options.variant,
                 rank=options.rank,
                 kreiss=options.kreiss,
@@ -75,36 +72,120 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                 needs_chain=source.batch is None,
                 progress=progress,
             )
-        weights = "in memory" if stream is None else stream.describe()
-        if source.is_pretrained and source.batch is None and options.data is None:
-            seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
+        weights = "in memory" if built.stream is None else built.stream.describe()
+    if source.is_pretrained and source.batch is None and options.data is None:
+        seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
     return Evidence(
-        source=source,
+        source=built.source,
         options=options,
         tier=tier,
-        model=model,
-        probe=probe,
-        profile=seen,
-        facts=read_facts(
-            model, seen.chains, seen.width, None if stream is None else stream.supply.scales
-        ),
-        stream=stream,
-        weights=weights,
+        measurement=_measurement(built, tier, seen, weights),
+        built=built,
+        store=store,
         seconds=seconds,
+        kernels=_kernels(),
+    )
+
+
+def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Built:
+    """Build an initialization, or open a stream of its weights, which `stack` closes."""
+    source = source.at(options.seed).whole()
+    probe = _probe(source, options)
+    responds = Tier.parse(options.evidence) > Tier.FORWARD and probe.batch.is_judged
+    stream = None
+    is_there = source.model is not None and options.streaming != "always"
+    if not is_there and should_stream(
+        source, options.streaming, options.max_memory, with_response=responds
+    ):
+        stream = stack.enter_context(
+            open_stream(
+                source, options.seed, workers=options.workers, max_memory=options.max_memory
+            )
+        )
+        stream.response_batch = _halves(probe.batch)[0] if responds else None
+    else:
+        if is_there and responds:
+            check_response_whole(source, options.max_memory)
+        tokens, limit = probe.num_tokens, options.max_memory
+        check_pass(source.target, source.config, tokens=tokens, limit=limit)
+    model = source.model if stream is None else stream.model
+    model = source.build(options.seed) if model is None else model
+    return Built(source=source, model=model, probe=probe, stream=stream)
+
+
+def _measurement(built: Built, tier: Tier, seen: Profile, weights: str) -> Measurement:
+    scales = None if built.stream is None else built.stream.supply.scales
+    source = built.source
+    return Measurement(
+        tier=tier,
+        profile=seen,
+        facts=read_facts(built.model, seen.chains, seen.width, scales),
+        source={name: getattr(source, name) for name in ("num_parameters", "model_class")},
+        probe=built.probe.description,
+        is_judged=built.probe.batch.is_judged,
+        stands_for=None if seen.chains else equivalent_shape(built.model),
+        weights=weights,
     )
 
 
 def measured_response(evidence: Evidence, step: Recipe, progress: Progress) -> ResponseProfile:
     """Measure the response to a first update, on two disjoint parts of the probe.
 
+    The update is one of what the recipe trains: of its adapters, put on a copy of the model, or of
+    the weights. Of trained weights in memory the drift is measured too. A model of which only the
+    measurement was kept is built again.
+
     Args:
         evidence: What is known of the initialization; the time is added to it.
         step: From `rksp.assessment.evidence.first_step`.
         progress: See `Progress`.
     """
-    same, fresh = _halves(definite(evidence.probe).batch)
+    built = evidence.built or _built_again(evidence, progress)
     with _timed(evidence.seconds, "response", progress):
-        return respond(definite(evidence.model), evidence.stream, same, fresh, step, progress)
+        found = _responded(built, evidence, step, progress)
+    evidence.kernels.update(_kernels())
+    return found
+
+
+def _responded(
+    built: Built, evidence: Evidence, step: Recipe, progress: Progress
+) -> ResponseProfile:
+    """Return the response of what the recipe trains, and the drift of trained weights."""
+    same, fresh = _halves(built.probe.batch)
+    model = built.model
+    if step.peft != "none" and adapters_of(model) is None:
+        if built.stream is not None:
+            return unmeasured(_STREAMED_ADAPTERS, 0.0)
+        try:
+            model = copy.deepcopy(model)
+            model = as_trained(model, step, built.source.task, seed=evidence.options.seed)
+        except InputError as error:
+            return unmeasured(f"{str(error).rstrip('.')}", 0.0)
+    found = respond(model, built.stream, same, fresh, step, progress)
+    if found.reason is None and evidence.is_trained and built.stream is None:
+        found = replace(found, drift=_drift(model, built.source, same, step))
+    return found
+
+
+def _drift(model: nn.Module, source: ModelSource, same: Batch, step: Recipe) -> float | None:
+    """Return the drift of a language model on the bundled text; None of any other."""
+    if source.batch is not None or source.task not in ("causal-lm", "masked-lm", "seq2seq"):
+        return None
+    old = make_probe(source, num_sequences=_OLD_SEQUENCES, sequence_length=_OLD_LENGTH, seed=1)
+    return measure_drift(model, same, step, old.batch, [DRIFT_RATE])[0]
+
+
+def _kernels() -> set[tuple[str, str, str]]:
+    return {(choice.op, choice.implementation, choice.reason) for choice in dispatch.explain()}
+
+
+def _built_again(evidence: Evidence, progress: Progress) -> Built:
+    source, options = evidence.source, evidence.options
+    with ExitStack() as stack, _timed(evidence.seconds, "build", progress):
+        built = build(source, options, stack)
+    if built.stream is None:
+        return built
+    return definite(measured(source, options, None, progress).built)  # one pass rehearses a stream
 
 
 def _probe(source: ModelSource, options: MeasureOptions) -> Probe:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import Evidence
@@ -19,15 +19,16 @@ from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.finding import Finding
-from rksp.documents.score import AlternativeReport, RiskAssessment
-from rksp.features import extract
+from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
+from rksp.features import Tier, extract
 from rksp.ground.errors import ArtifactError, NotCovered
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
-    from rksp.datasets.probe import Probe
-    from rksp.measure.response import ResponseProfile
+    from rksp.assessment.measurement import Measurement
+    from rksp.assessment.store import MeasurementStore
+    from rksp.measure.response_profile import ResponseProfile
     from rksp.models.source import ModelSource
     from rksp.models.streaming.meter import Progress
     from rksp.spectra.model_profile import Profile
@@ -37,18 +38,21 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
 class Evaluation:
     """All evidence for one seed of one target, and the resulting answer.
 
-    `profile` is None where only the configuration was read.
+    `profile` and `measurement` are None where only the configuration was read, and `configured`,
+    the answer of the configuration alone, where there is no other.
     """
 
     seed: int
+    source: ModelSource
+    measurement: Measurement | None = None
     profile: Profile | None
     response: ResponseProfile | None
     risk: RiskAssessment | None
     risk_missing: str | None
     alternatives: tuple[AlternativeReport, ...] = ()
+    configured: ConfiguredReport | None = None
     findings: tuple[Finding, ...] = ()
     not_run: tuple[NotRun, ...] = ()
-    weights: str = "in memory"
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -61,8 +65,9 @@ def evaluate(
     risk: float = 0.05,
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
+    store: MeasurementStore | None = None,
     progress: Progress = lambda done, total, label: None,
-) -> tuple[Evaluation, Probe | None]:
+) -> Evaluation:
     """Gather the evidence for one target and recipe at one seed, and assess it.
 
     Args:
@@ -73,16 +78,17 @@ def evaluate(
         risk: See `rksp.assessment.risk.assess`.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
         alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        store: Where an earlier measurement may be, and where this one is kept; None keeps none.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
 
     Returns:
-        The evaluation, and the probe if there is one.
+        The evaluation.
 
     Raises:
         InputError: An option, the probe or the model cannot be used.
     """
-    evidence = gather(source, options, progress=progress)
-    evaluation = judge(
+    evidence = gather(source, options, store=store, progress=progress)
+    return judge(
         evidence,
         recipe,
         threshold=threshold,
@@ -91,7 +97,6 @@ def evaluate(
         alternatives=alternatives,
         progress=progress,
     )
-    return evaluation, evidence.probe
 
 
 def judge(
@@ -123,9 +128,10 @@ def judge(
     response = response_of(evidence, recipe, progress)
     missing, assessment, others = None, None, []
 
-    def answer(recipe: Recipe, with_curve: bool = False) -> RiskAssessment:
+    def answer(recipe: Recipe, with_curve: bool = False, known: Any = None) -> RiskAssessment:
         bars = {"threshold": threshold, "risk": risk}
-        return _assess(evidence, recipe, response, classifier, bars, with_curve=with_curve)
+        about, step = (evidence, response) if known is None else (known, None)
+        return _assess(about, recipe, step, classifier, bars, with_curve=with_curve)
 
     try:
         assessment = answer(recipe, with_details)
@@ -150,16 +156,31 @@ def judge(
     )
     return Evaluation(
         seed=evidence.options.seed,
+        source=evidence.source,
+        measurement=None if evidence.measurement is None else evidence.kept(),
         profile=evidence.profile,
         response=response,
         risk=assessment,
         risk_missing=missing,
         alternatives=tuple(others),
+        configured=_configured(evidence, recipe, answer) if with_details else None,
         findings=run_checks(checked),
         not_run=not_run(checked) if with_details else (),
-        weights=evidence.weights,
         seconds=dict(evidence.seconds),
     )
+
+
+def _configured(
+    evidence: Evidence, recipe: Recipe, answer: Callable[..., RiskAssessment]
+) -> ConfiguredReport | None:
+    """Return what the configuration alone answers, where something else was measured too."""
+    if evidence.measurement is None or evidence.source.config is None:
+        return None
+    bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, responses={})
+    try:
+        return ConfiguredReport.of(answer(recipe, known=bare))
+    except (ArtifactError, NotCovered):
+        return None
 
 
 def _assess(
@@ -213,7 +234,9 @@ def _assess(
     )
     if not with_curve:
         return found
-    predict = lambda changed: model.predict(inputs_of(evidence, changed), features.values)
+    predict = lambda other, changed: model.predict(
+        replace(inputs_of(evidence, other), **changed), features.values
+    )
     return with_levers(found, evidence.declared, recipe, model, predict)
 
 

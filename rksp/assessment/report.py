@@ -21,16 +21,14 @@ from rksp.documents.score import (
     SpectraReport,
 )
 from rksp.documents.verdict import combined, worst
+from rksp.ground.model import definite
 from rksp.models.declared import Declared
-from rksp.models.source import ModelSource
 from rksp.models.table_config import TableConfig
 from rksp.models.type_table import common
 from rksp.recipe import Recipe
 
 
-def score_report(
-    source: ModelSource, recipe: Recipe, evaluations: Sequence[Evaluation], probe: str
-) -> ScoreReport:
+def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreReport:
     """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
     first = evaluations[0]
     verdicts = [e.risk.verdict.value if e.risk else "not assessed" for e in evaluations]
@@ -38,7 +36,7 @@ def score_report(
     decides = evaluations[verdicts.index(risk_verdict)]
     seeds = [_seed(evaluation) for evaluation in evaluations]
     return ScoreReport(
-        target=_target(source, first, probe),
+        target=_target(first),
         recipe=recipe,
         verdict=combined(risk_verdict, decides.findings),
         risk_verdict=risk_verdict,
@@ -46,8 +44,8 @@ def score_report(
         not_run=[NotRunReport.of(check) for check in decides.not_run],
         seeds=seeds,
         spread=_spread(seeds),
-        provenance=_provenance(source, first),
-        kernels=[] if first.profile is None else _kernels(),
+        provenance=_provenance(first),
+        kernels=_kernels(evaluations),
         timings={
             f"{step} (seed {evaluation.seed})": round(seconds, 3)
             for evaluation in evaluations
@@ -56,13 +54,15 @@ def score_report(
     ).finite()
 
 
-def _target(source: ModelSource, first: Evaluation, probe: str) -> ScoredTarget:
+def _target(first: Evaluation) -> ScoredTarget:
     """Describe the model: as measured, or else as its configuration declares it."""
+    source = first.source
     names = {"name": source.target, "model_type": getattr(source.config, "model_type", None)}
-    if first.profile is not None:
-        notes = [*source.notes, *first.profile.notes]
-        sizes = {"parameters": source.num_parameters, "blocks": first.profile.chains}
-        return ScoredTarget.of(source, first.profile, **names, **sizes, probe=probe, notes=notes)
+    if (seen := first.measurement) is not None:
+        profile = definite(first.profile)
+        notes = [*source.notes, *profile.notes]
+        sizes = {"parameters": source.num_parameters, "blocks": profile.chains}
+        return ScoredTarget.of(source, profile, seen, **names, **sizes, notes=notes)
     said = Declared(source.config, source.task)
     shape = said.shape()
     computed = None if shape is None else round(shape.parameters)
@@ -72,43 +72,37 @@ def _target(source: ModelSource, first: Evaluation, probe: str) -> ScoredTarget:
         parameters=source.num_parameters or computed,
         blocks=[],
         width=said.width or 0,
-        probe=probe,
+        probe="nothing",
         notes=list(source.notes),
     )
 
 
-def _provenance(
-    source: ModelSource, first: Evaluation
-) -> dict[str, str | int | float | bool | None]:
-    made: dict[str, Any] = {
-        "rksp": version("rksp"),
-        "transformers": _transformers(source),
-        "weights": first.weights,
-    }
-    if first.profile is None:
-        return made
-    import torch
-
+def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
+    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": _transformers(first)}
+    if (seen := first.measurement) is None:
+        return made | {"weights": "not built"}
     return made | {
-        "torch": torch.__version__,
+        "weights": seen.weights,
+        "torch": version("torch"),
         "python": platform.python_version(),
         "dtype": "float32",
-        "states": first.profile.states,
-        "variant": first.profile.spectra.variant,
+        "states": seen.profile.states,
+        "variant": seen.profile.spectra.variant,
     }
 
 
-def _transformers(source: ModelSource) -> str:
+def _transformers(first: Evaluation) -> str:
     """Return the release that read the configuration: the installed one, or the table's."""
-    is_read = isinstance(source.config, TableConfig)
+    is_read = first.measurement is None and isinstance(first.source.config, TableConfig)
     return common().transformers if is_read else version("transformers")
 
 
-def _kernels() -> list[KernelReport]:
-    from rksp.kernels import dispatch  # loads torch
-
-    choices = sorted(dispatch.explain(), key=lambda choice: (choice.op, choice.reason))
-    return [KernelReport.of(choice) for choice in choices]
+def _kernels(evaluations: Sequence[Evaluation]) -> list[KernelReport]:
+    used = {kernel for e in evaluations if e.measurement for kernel in e.measurement.kernels}
+    return [
+        KernelReport.model_validate(dict(zip(KernelReport.model_fields, kernel, strict=True)))
+        for kernel in sorted(used)
+    ]
 
 
 def prevailing(verdicts: Sequence[str]) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
-    CONFIG_COLUMNS,
-    MEASURED_COLUMNS,
+    MEANINGS,
     OPTIMIZERS,
     EdgeInputs,
     Norm,
@@ -28,7 +28,6 @@ from rksp.recipe import Recipe
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
-_MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
 _CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
@@ -37,9 +36,9 @@ _LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalizati
 
 
 def edge_inputs(
-    recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm
+    recipe: Recipe, *, width: int, depth: int, vocabulary: int, norm: Norm, **kind: Any
 ) -> EdgeInputs:
-    """Return the inputs of the edge model for a recipe and a model."""
+    """Return the inputs of the edge model for a recipe and a model; `kind` as `kind_of` has it."""
     spec = optimizer_spec(recipe.optimizer)
     return EdgeInputs(
         width=width,
@@ -54,7 +53,18 @@ def edge_inputs(
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,
         norm=norm,
+        **kind,
     )
+
+
+def kind_of(declared: Declared) -> dict[str, Any]:
+    """Return what a configuration declares of the kind of model, as fields of `EdgeInputs`."""
+    return {
+        "family": declared.name,
+        "is_parallel": declared.is_parallel,
+        "normalizes_branches": declared.family.branch_norm,
+        "init_std": declared.init_std,
+    }
 
 
 def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
@@ -71,6 +81,7 @@ def declared_inputs(declared: Declared, recipe: Recipe) -> EdgeInputs:
         depth=declared.depth,
         vocabulary=declared.vocabulary or CLASSIFIER_VOCABULARY,
         norm=declared.norm,
+        **kind_of(declared),
     )
 
 
@@ -229,9 +240,8 @@ def untold(
 def _without_rates(**known: object) -> RiskAssessment:
     """Return an answer of which only these fields are known."""
     unknown = dict.fromkeys(RiskAssessment.model_fields)
-    lists: dict[str, object] = {
-        name: [] for name in ("reasons", "curve", "contributions", "levers", "applied")
-    }
+    empty = ("reasons", "curve", "contributions", "measuring_adds", "levers", "applied")
+    lists: dict[str, object] = {name: [] for name in empty}
     unknown |= {**lists, "outside": {}}
     return RiskAssessment(**unknown | known)
 
@@ -251,7 +261,7 @@ def _strange(model: EdgePredictor, features: Features) -> list[str]:
 def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
     """Return the reasons why the data do not cover a model and a recipe, as clauses."""
     found = [
-        f"{_MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
+        f"{MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
         for name, over in estimate.outside.items()
         if over > _FAR and name not in OPTIMIZERS
     ]
@@ -268,7 +278,7 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
 def _contributions(estimate: EdgeEstimate) -> list[Contribution]:
     """Return what moves the edge away from that of the average run, largest first."""
     parts = [
-        Contribution(meaning=_MEANINGS[name], decades=decades, feature=name)
+        Contribution(meaning=MEANINGS[name], decades=decades, feature=name)
         for name, decades in estimate.contributions.items()
     ]
     return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))

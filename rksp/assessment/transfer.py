@@ -1,4 +1,4 @@
-"""Measures what the first steps of two models say of the shift between their edges."""
+"""Measure what the first steps of two models say of the shift between their edges."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:  # a list of checks must not load torch
-    from rksp.measure.forward import ForwardStats
-    from rksp.measure.response import ResponseProfile
+    from rksp.measure.forward_stats import ForwardStats
+    from rksp.measure.response_profile import ResponseProfile
 
 _BOUNDLESS_CLIP = 100.0  # a larger bound does not clip any healthy gradient
 

@@ -10,6 +10,7 @@ from rksp.checks.evidence import CheckEvidence, Need
 from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
+from rksp.measure.response_profile import GRADIENT_NOT_FINITE
 
 _NORM, _WILD_NORM = 100.0, 1000.0
 _FP16_MAX = 65504.0
@@ -23,8 +24,6 @@ _LARGE_EPSILON, _HUGE_EPSILON = 1e-4, 1e-2
 
 def _non_finite(evidence: CheckEvidence) -> Iterator[Observation]:
     response, forward = evidence.response, evidence.forward
-    from rksp.measure.response import GRADIENT_NOT_FINITE  # loads torch
-
     if definite(response).reason != GRADIENT_NOT_FINITE:
         return
     loss = forward.loss if forward is not None else None

@@ -12,7 +12,7 @@ from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 
 if TYPE_CHECKING:
-    from rksp.measure.forward import BlockStats
+    from rksp.measure.forward_stats import BlockStats
 
 # Times √(2/5d). BLOOM's 104B failed at 3.4 in fp16 (and GPT-3 is said to have trained there);
 # Llama 3.1 405B is configured at 4.05. DeepSeek's 7B trained at 0.61 and OPT-1.3B at 0.43.

@@ -208,7 +208,7 @@ class _Runs:
         for seed in self.seeds:
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
-            evaluation, _ = evaluate(
+            evaluation = evaluate(
                 self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
             )
             evaluations.append(evaluation)

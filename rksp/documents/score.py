@@ -100,7 +100,11 @@ class ForwardReport(Part):
 
 
 class ResponseReport(Part):
-    """The response to the first update; see `rksp.measure.response.ResponseProfile`."""
+    """The response to the first update; see `rksp.measure.response.ResponseProfile`.
+
+    `drift` is the KL divergence, in nats a position, of trained weights' predictions on the bundled
+    text after one update at a rate of 1e-3.
+    """
 
     grad_norm: float | None
     grad_max: float | None
@@ -109,6 +113,7 @@ class ResponseReport(Part):
     overshoot: float | None
     forward_passes: float
     reason: str | None
+    drift: float | None = None
 
 
 class CurvePoint(NamedTuple):
@@ -191,6 +196,8 @@ class RiskAssessment(Part):
             fine-tuning states no losses, so `start_excess` and `expected_excess` are None.
         forgets_from: The rate from which a tenth of the untouched abilities is lost, in the
             median; None where no data show it.
+        measuring_adds: What a measurement of trained weights adds to the rates, with an interval,
+            a sentence each; empty where nothing was measured.
         learned: How far the team's own runs moved the answer; None where there are none.
         levers: What would raise the edge, the largest first.
         applied: Levers that the answer counts with, by name.
@@ -218,6 +225,7 @@ class RiskAssessment(Part):
     classifier_data: str | None
     answered_by: Literal["random initializations", "fine-tuning"] | None = None
     forgets_from: float | None = None
+    measuring_adds: list[str] = Field(default_factory=list)
     learned: LearnedReport | None = None
     levers: list[LeverReport] = Field(default_factory=list)
     applied: list[str] = Field(default_factory=list)
@@ -275,8 +283,28 @@ class AlternativeReport(Part):
     do_not_exceed: float | None
 
 
+class ConfiguredReport(Part):
+    """What the configuration alone says of the same recipe, before anything is measured.
+
+    Attributes:
+        reasons, verdict, probability_failed, start_here, likely_edge, do_not_exceed: See
+            `RiskAssessment`.
+    """
+
+    verdict: Verdict
+    reasons: list[str]
+    probability_failed: float | None
+    start_here: float | None
+    likely_edge: float | None
+    do_not_exceed: float | None
+
+
 class SeedReport(Part):
-    """Everything measured at one seed."""
+    """Everything measured at one seed.
+
+    `risk` is the answer, and `configured` the one that stood before the measurement; it is None
+    where nothing was measured, or there is no configuration that has an answer.
+    """
 
     seed: int
     spectra: SpectraReport
@@ -285,6 +313,7 @@ class SeedReport(Part):
     risk: RiskAssessment | None
     risk_missing: str | None
     alternatives: list[AlternativeReport] = Field(default_factory=list)
+    configured: ConfiguredReport | None = None
 
 
 class NotRunReport(Part):

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rksp.models.identity import file_identity, identity
+from rksp.assessment.store import initialization
+from rksp.models.identity import file_identity
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
-
-_SPECTRUM = {"blocks", "variant", "rank", "kreiss"}  # options that change the profile
 
 
 class Options(MeasureOptions):
@@ -73,23 +72,15 @@ class Cell:
 
         Cells with the same identity share one profile.
         """
-        return _digest(
-            {
-                "target": self.target,
-                "content": identity(
-                    self.target,
-                    allow_hub=options.allow_hub,
-                    with_code=options.trust_remote_code,
-                ),
-                "overrides": dict(self.overrides),
-                "seed": self.seed,
-                "starts_trained": self.starts_trained,
-                "evidence": options.evidence,
-                "states": options.states,
-                "probe": file_identity(options.probe) if options.probe else None,
-            }
-            | options.model_dump(include=_SPECTRUM, exclude_defaults=True)
+        at_seed = options.model_copy(update={"seed": self.seed})
+        content = initialization(
+            self.target,
+            self.overrides,
+            at_seed,
+            allow_hub=options.allow_hub,
+            with_code=options.trust_remote_code,
         )
+        return _digest(content | {"starts_trained": self.starts_trained})
 
     def key(self, options: Options, init: str | None = None) -> str:
         """Return the identity of the cell; the same work has the same key in every run.

@@ -100,7 +100,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         return
     yield {"kind": "profile", "seconds": time.perf_counter() - start}
     # A stream has buffers of its own.
-    with freed_memory_kept() if is_measured and not evidence.stream else nullcontext():
+    with freed_memory_kept() if is_measured and not evidence.is_streamed else nullcontext():
         for key, fields in group["cells"]:
             try:
                 evaluation = judge(

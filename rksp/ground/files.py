@@ -177,9 +177,9 @@ class ResultFolder:
         except FileNotFoundError:
             return None
 
-    def write(self, name: str, text: str) -> Path:
+    def write(self, name: str, content: str | bytes) -> Path:
         """Store a result and return its path."""
-        atomic_write(self.path(name), text)
+        atomic_write(self.path(name), content)
         return self.path(name)
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,21 @@ from typing import Any
 import numpy as np
 
 from rksp.classifiers.edge_inputs import EdgeInputs, Norm
-from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, EdgeLadder, log_rates
+from rksp.classifiers.fit.edge_ladder import BRIDGE, LAB, PAIRS, EdgeLadder, log_rates
 from rksp.classifiers.fit.real_ladders import read_measured, read_real_ladders
-from rksp.lab.collection import read_collection, trivial_loss
+from rksp.lab.collection import read_collection, stored_ladders, trivial_loss
 from rksp.lab.grid import read_ladder_plan
 from rksp.lab.ladder import LadderRun
 from rksp.lab.measurements import unpack_measurements
+from rksp.lab.pairs import LadderPairs
 from rksp.lab.plan import LadderSpec
+from rksp.models.families import family_of
+from rksp.models.zoo.members import ZOO_FAMILIES
 from rksp.outcome import OutcomePolicy
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
+PAIR_PLANS = ("models", "levers", "shaping", "optimizers", "depth")  # of pairs of ladders
+_MADE_UP = ("recall", "synthetic")  # tasks that are algorithms, not data
 
 
 def edge_ladders(
@@ -40,11 +46,30 @@ def edge_ladders(
     """
     measured = unpack_measurements(measurements)
     runs = [run for run in read_collection(collection) if run.spec.id in measured]
+    lab = lab_ladders(runs, measured)
+    if collection is None:
+        lab += _pairs(measured, {x.name for x in lab})
     shipped = Path(str(files("rksp.datasets") / "real"))
     public = read_real_ladders(
         [shipped / "published.jsonl", *real], read_measured(shipped / "features.jsonl")
     )
-    return [*lab_ladders(runs, measured), *public]
+    return [*lab, *public]
+
+
+def _pairs(measured: Mapping[str, Mapping[str, Any]], known: set[str]) -> list[EdgeLadder]:
+    """Return the shipped ladders of plans of pairs without an intervention, each once."""
+    folder = Path(str(files("rksp.datasets") / "runs"))
+    paths = [path for name in PAIR_PLANS if (path := folder / f"{name}.parquet").exists()]
+    runs = {run.spec.id: run for run, _ in stored_ladders(paths) if not run.spec.interventions}
+    found = lab_ladders([run for name, run in runs.items() if name not in known], measured)
+    return [replace(x, group=PAIRS) for x in found]
+
+
+def model_pairs() -> list[tuple[str, str, str]]:
+    """Return (lever, ladder without it, ladder with it) of the plan of pairs of models."""
+    design = read_ladder_plan(Path(str(files("rksp.datasets") / "plans" / "models.yaml")))
+    assert isinstance(design, LadderPairs)
+    return [(pair.lever, pair.plain.id, pair.changed.id) for pair in design.pairs()]
 
 
 def lab_ladders(
@@ -107,14 +132,20 @@ def _ladder(
         excess=np.minimum(np.array(judged.excess), cap),
         failed=np.array([outcome.is_failure for outcome in judged.outcomes]),
         measured=values,
+        task=spec.task,
     )
 
 
 def lab_inputs(spec: LadderSpec) -> EdgeInputs:
     """Return a lab ladder's configuration."""
     recipe = spec.recipe
-    norm: Norm = "post" if spec.family in _POST_NORM else "pre"
     shape: Mapping[str, Any] = spec.shape
+    zoo = ZOO_FAMILIES.get(spec.family)
+    known = family_of((spec.family,))
+    norm: Norm = "post" if spec.family in _POST_NORM or known.post_norm else "pre"
+    is_parallel = known.parallel
+    if zoo is not None:
+        is_parallel = bool(zoo.get("parallel_blocks") or shape.get("parallel_blocks"))
     return EdgeInputs(
         width=shape["hidden_size"],
         depth=shape["num_hidden_layers"],
@@ -128,4 +159,17 @@ def lab_inputs(spec: LadderSpec) -> EdgeInputs:
         beta1=recipe.adam_beta1,
         beta2=recipe.adam_beta2,
         norm="none" if spec.family == "zoo_no_norm" else norm,
+        family=spec.family,
+        is_parallel=is_parallel,
+        normalizes_branches=known.branch_norm or (zoo or {}).get("norm") in ("branch", "sandwich"),
+        init_std=_init_std(shape, is_zoo=zoo is not None),
+        is_made_up=spec.task in _MADE_UP,
     )
+
+
+def _init_std(shape: Mapping[str, Any], *, is_zoo: bool) -> float:
+    """Return the standard deviation of the initial weights; only the zoo has schemes."""
+    scheme, width = shape.get("init_scheme", "normal"), shape["hidden_size"]
+    if not is_zoo or scheme == "normal":
+        return float(shape["init_std"])
+    return 1 / math.sqrt(width if scheme == "fan_in" else 3 * width)

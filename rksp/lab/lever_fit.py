@@ -144,7 +144,7 @@ def lever_size(pairs: Sequence[Pair], kind: Kind) -> LeverSize | None:
         high=_rounded(ends[1]),
         holds=_rounded(min(_held(judged), _held(_judgements(own, used)))) if judged else None,
         misses=_rounded(median(seen[1] for seen in judged)) if judged else None,
-        covered=_rounded(np.mean([seen[2] for seen in judged])) if judged else None,
+        covered=_rounded(float(np.mean([seen[2] for seen in judged]))) if judged else None,
         best=_rounded(median(best)) if best else None,
         loss=_rounded(loss) if math.isfinite(loss) else None,
         cost=_rounded(median(effect.cost for effect in effects)),

@@ -12,7 +12,7 @@ from rksp.lab.plan import LadderSpec
 from rksp.measure.response import measure_response
 from rksp.measure.snapshots import collect
 from rksp.models.zoo import build_member
-from rksp.spectra.profile import SpectralAccumulator
+from rksp.spectra.accumulator import SpectralAccumulator
 
 _STATES_PER_WIDTH = 2.7  # 2,048 states at width 768, the ratio that rksp score uses for GPT-2
 _EVIDENCE_SEED = 1_000_003  # separates the probe's batches from the training batches

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,10 +46,7 @@ def read_ladder(path: Path) -> LadderRun:
     Raises:
         ArtifactError: The file is not a ladder of this schema.
     """
-    try:
-        document = json.loads(read_text(path, MOST_BYTES))
-        if document["schema"] != SCHEMA:
-            raise ArtifactError(f"{path.name} has schema {document['schema']!r}, not {SCHEMA!r}.")
+    with stored(path, SCHEMA) as document:
         spec = LadderSpec.model_validate(document["spec"])
         runs = document["runs"]
         return LadderRun(
@@ -62,6 +62,20 @@ def read_ladder(path: Path) -> LadderRun:
                 for run in runs
             ),
         )
+
+
+@contextmanager
+def stored(path: Path, schema: str) -> Iterator[dict[str, Any]]:
+    """Read a document and let the block build from it.
+
+    Raises:
+        ArtifactError: The file has another schema, or the block cannot build from it.
+    """
+    try:
+        document = json.loads(read_text(path, MOST_BYTES))
+        if document["schema"] != schema:
+            raise ArtifactError(f"{path.name} has schema {document['schema']!r}, not {schema!r}.")
+        yield document
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{path.name} is not a stored ladder: {error!r:.200}.") from error
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from rksp.measure.forward_stats import AttentionStats
 from rksp.models.anatomy.attention_calls import (
     AttentionCall,
     attention_entropies,
@@ -16,24 +15,6 @@ from rksp.models.anatomy.attention_calls import (
 _QUERIES = 128  # query positions sampled per attention layer
 _SEQUENCES = 2
 _COLLAPSED = 0.05  # normalized entropy below which a head attends to one key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionStats:
-    """Statistics of one attention call on the first two sequences, over visible keys.
-
-    Attributes:
-        logit_std: Standard deviation over keys, averaged over queries and heads.
-        max_logit: Largest absolute logit.
-        entropy: H / ln(visible keys), averaged over queries and heads; in [0, 1].
-        collapsed_heads: Number of heads with an entropy below 0.05.
-    """
-
-    logit_std: float
-    max_logit: float
-    entropy: float
-    collapsed_heads: int
-    block: int | None = None
 
 
 @torch.no_grad()

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rksp.ground.model import definite
-from rksp.measure.attention_stats import AttentionStats, attention_stats
+from rksp.measure.attention_stats import attention_stats
+from rksp.measure.forward_stats import (
+    LOGITS_NOT_FINITE,
+    AttentionStats,
+    BlockStats,
+    ForwardStats,
+    RouterStats,
+)
 from rksp.models.anatomy.attention_calls import AttentionCall, watching_attention
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.routers import find_routers
@@ -23,114 +30,6 @@ _ROWS = 256  # token rows sampled per linear layer
 _CHUNK = 32  # rows of logits in float32 at a time: 6 MB at a vocabulary of 50,000, near the cache
 _DEAD = 0.1  # share of the mean load
 _ENOUGH = 20  # mean choices per expert; with fewer, an expert may be idle by chance
-LOGITS_NOT_FINITE = "the logits are not finite"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockStats:
-    """Scales of one block.
-
-    Attributes:
-        name: Module path.
-        rms_in: RMS of the states entering the block.
-        rms_out: RMS of the states leaving it.
-        update_ratio: ‖y − x‖ / ‖x‖ over all states; None if the entering states are zero.
-        absmax: Largest absolute entry of the leaving states; None if they are not finite.
-        kurtosis: Mean fourth power over the squared mean square of the leaving entries (3 for
-            Gaussian entries); large if few dimensions carry the stream.
-        aligned: Geometric mean of the aligned response of the block's linear layers, as in
-            `ForwardStats`.
-    """
-
-    name: str
-    rms_in: float
-    rms_out: float
-    update_ratio: float | None
-    absmax: float | None
-    kurtosis: float | None = None
-    aligned: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterStats:
-    """Statistics of one router's softmax over all experts.
-
-    Attributes:
-        name: Module path.
-        entropy: Mean entropy over ln E.
-        logit_std: Standard deviation over experts, averaged over tokens.
-        max_violation: (largest − mean) / mean of the top-1 load (MaxVio).
-        dead_experts: Number of experts below a tenth of the mean load, over all choices of every
-            token; None if the probe has too few tokens to tell.
-    """
-
-    name: str
-    entropy: float
-    logit_std: float
-    max_violation: float
-    dead_experts: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardStats:
-    """Statistics of one forward pass; a quantity that was not measured is None.
-
-    Attributes:
-        loss: Cross-entropy in nats on the probe, with its labels; None without labels.
-        uniform_loss: ln of the number of classes.
-        logit_std: Standard deviation of the output logits over classes, averaged over positions.
-        copied: Nats of `loss` that each position's own input token costs: the mean log-sum-exp of
-            the logits less that without the input token's. Near zero unless the output layer is
-            the embedding and the stream still carries it; None where no token goes in.
-        blocks: Scales of every block.
-        attention: Statistics of every attention call.
-        routers: Statistics of every router.
-        activation_absmax: Largest absolute module output.
-        activation_name: Module path of that output.
-        aligned_response: Geometric mean over linear layers of mean‖x‖₁ / RMS(Wx): the relative
-            change of a layer's output per unit learning rate if every weight moves by the rate
-            in the worst direction.
-        not_measured: Reason for every quantity that was not measured.
-        non_finite: The first module whose output held NaN or infinity; None if none did.
-    """
-
-    loss: float | None
-    uniform_loss: float | None
-    logit_std: float | None
-    blocks: tuple[BlockStats, ...]
-    attention: tuple[AttentionStats, ...]
-    routers: tuple[RouterStats, ...]
-    activation_absmax: float | None
-    activation_name: str | None
-    aligned_response: float | None
-    not_measured: dict[str, str]
-    non_finite: str | None = None
-    copied: float | None = None
-
-    @property
-    def attention_logit_std(self) -> float | None:
-        """Largest `logit_std` of the attention calls."""
-        return max((call.logit_std for call in self.attention), default=None)
-
-    @property
-    def attention_entropy(self) -> float | None:
-        """Lowest entropy of the attention calls; 1 is uniform."""
-        return min((call.entropy for call in self.attention), default=None)
-
-    @property
-    def attention_collapsed_heads(self) -> int | None:
-        """Number of collapsed heads over all attention calls."""
-        return sum(call.collapsed_heads for call in self.attention) if self.attention else None
-
-    @property
-    def router_entropy(self) -> float | None:
-        """Lowest entropy of the routers; 1 is uniform."""
-        return min((router.entropy for router in self.routers), default=None)
-
-    @property
-    def router_max_violation(self) -> float | None:
-        """Largest load violation of the routers."""
-        return max((router.max_violation for router in self.routers), default=None)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,12 @@ from torch import Tensor, nn
 from rksp.batch import Batch
 from rksp.ground.model import definite
 from rksp.measure.first_update import clipping, kinds_of, step_of
+from rksp.measure.response_profile import (
+    GRADIENT_NOT_FINITE,
+    ResponsePoint,
+    ResponseProfile,
+    unmeasured,
+)
 from rksp.models.streaming.scales import square_sum
 from rksp.objective import run_pass
 from rksp.recipe import Recipe
@@ -22,55 +28,7 @@ from rksp.recipe import Recipe
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate
 _BISECTIONS = 6  # to 6.5 / 2^6 = 0.1 decades
 _BEYOND = (3.0, 10.0)  # multiples of the critical rate evaluated afterwards
-GRADIENT_NOT_FINITE = "the gradient is not finite"
 _SMALL = 1e-4  # RMS update of the step for the linear response
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponsePoint:
-    """The effect of moving the model along its first update by `rate` times that update.
-
-    `fresh` is the change of the loss, in nats, on a batch that the gradient has not seen.
-    """
-
-    rate: float
-    fresh: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseProfile:
-    """The reaction of a freshly initialized model to its first step.
-
-    Attributes:
-        loss: Loss of the unmoved model on the fresh batch, in nats.
-        grad_norm: Euclidean norm of the gradient on the first batch.
-        grad_rms: Root mean square of the gradient's entries.
-        grad_max: Largest absolute entry of the gradient (against the range of fp16).
-        update_rms: RMS of the first update per unit learning rate (1 for Adam and Lion).
-        descent: −g·u, the first-order decrease of the loss per unit learning rate.
-        critical_rate: Rate at which the fresh loss stops being lower than before the step; None if
-            even the smallest step raises it or no step does. The idea is "critical sharpness"
-            (arXiv 2601.16979), here on a batch that the gradient has not seen.
-        output_slope: Relative change of the logits of both batches per unit rate,
-            ‖f(θ+δ) − f(θ)‖ / ‖f(θ)‖ over the rate, at an update RMS of 10⁻⁴.
-        overshoot: Change of the fresh loss, in nats, at ten times the critical rate.
-        points: Every evaluation, sorted by rate.
-        forward_passes: Cost in forward passes over both batches together (a backward counts two).
-        reason: Why nothing could be measured, or None.
-    """
-
-    loss: float | None
-    grad_norm: float | None
-    grad_rms: float | None
-    grad_max: float | None
-    update_rms: float | None
-    descent: float | None
-    critical_rate: float | None
-    output_slope: float | None
-    overshoot: float | None
-    points: tuple[ResponsePoint, ...]
-    forward_passes: float
-    reason: str | None = None
 
 
 def measure_response(
@@ -277,14 +235,6 @@ def _middles(low: float, high: float, levels: int) -> list[float]:
     middle = (low + high) / 2
     left, right = _middles(low, middle, levels - 1), _middles(middle, high, levels - 1)
     return [*left, middle, *right]
-
-
-def unmeasured(reason: str, forward_passes: float) -> ResponseProfile:
-    """Return a profile that holds only the reason."""
-    fields: dict[str, Any] = dict.fromkeys(ResponseProfile.__dataclass_fields__)
-    return ResponseProfile(
-        **fields | {"points": (), "forward_passes": forward_passes, "reason": reason}
-    )
 
 
 @contextmanager

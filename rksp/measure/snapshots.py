@@ -14,13 +14,8 @@ from torch import Tensor, nn
 from rksp.batch import Batch, Pass, tensors
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
-from rksp.measure.forward import (
-    LOGITS_NOT_FINITE,
-    BlockStats,
-    ForwardStats,
-    ForwardWatch,
-    block_stats,
-)
+from rksp.measure.forward import ForwardWatch, block_stats
+from rksp.measure.forward_stats import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.measure.running import run_batch
 from rksp.models.anatomy.chains import Chain
 from rksp.models.streaming.streamed import computing, locate_chains

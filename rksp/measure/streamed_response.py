@@ -15,15 +15,12 @@ from rksp.ground.allocator import freed_memory_returned
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
 from rksp.measure.first_update import FirstUpdate
-from rksp.measure.response import (
+from rksp.measure.response import evaluating, measure_response, search, without_cache
+from rksp.measure.response_profile import (
     GRADIENT_NOT_FINITE,
     ResponsePoint,
     ResponseProfile,
-    evaluating,
-    measure_response,
-    search,
     unmeasured,
-    without_cache,
 )
 from rksp.models.streaming.gradients import Gradients, Key, chunks, part_shape
 from rksp.models.streaming.lanes import Lanes

@@ -185,6 +185,17 @@ class Declared:
         return switch is True or self.family.qk_norm
 
     @cached_property
+    def is_parallel(self) -> bool:
+        """True if attention and feed-forward read the same state, and both are added."""
+        switch = self.get("use_parallel_residual", "parallel_attn", "parallel_blocks")
+        return self.family.parallel if switch is None else switch is True
+
+    @cached_property
+    def init_std(self) -> float | None:
+        """Standard deviation of the initial weights, where the configuration says it."""
+        return self.number("initializer_range", "init_std")
+
+    @cached_property
     def soft_cap(self) -> float | None:
         """Soft cap on the attention logits; None without one."""
         return self.number("attn_logit_softcapping", "attn_logit_softcap")

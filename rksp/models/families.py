@@ -26,6 +26,8 @@ class Family:
         two_matrices: The feed-forward layers have two matrices; gated ones have three.
         qk_norm: Queries and keys are normalized.
         post_norm: Blocks normalize after the residual sum.
+        parallel: Attention and feed-forward read the same state, and both are added.
+        branch_norm: A norm follows every branch, before the residual sum.
         bias_balanced: A bias, not a loss, balances the load of the experts.
         overflows_fp16: Reported to overflow in fp16, having been trained in bf16: unsloth-zoo PRs
             600 and 866, transformers #5651 and #11076, QwenLM/Qwen3 #670 and #868.
@@ -40,6 +42,8 @@ class Family:
     two_matrices: bool = False
     qk_norm: bool = False
     post_norm: bool = False
+    parallel: bool = False
+    branch_norm: bool = False
     bias_balanced: bool = False
     overflows_fp16: bool = False
     learned_positions: bool = False
@@ -63,8 +67,9 @@ _WORDS: dict[str, str] = {
     "bloom": "decoder two_matrices relative_positions",
     "camembert": "encoder of=roberta post_norm",
     "chameleon": "qk_norm",
-    "codegen": "two_matrices learned_positions",
-    "cohere2": "qk_norm",
+    "codegen": "two_matrices learned_positions parallel",
+    "cohere": "parallel",
+    "cohere2": "qk_norm parallel",
     "conditional_detr": "post_norm",
     "convbert": "post_norm",
     "convnext": "vision",
@@ -81,24 +86,25 @@ _WORDS: dict[str, str] = {
     "dots1": "bias_balanced",
     "electra": "encoder two_matrices post_norm learned_positions",
     "ernie": "post_norm",
-    "falcon": "two_matrices",
-    "flex_olmo": "qk_norm",
+    "exaone4": "branch_norm",
+    "falcon": "two_matrices parallel",
+    "flex_olmo": "qk_norm branch_norm",
     "fnet": "post_norm",
     "fsmt": "post_norm",
     "funnel": "post_norm",
     "gemma": "decoder overflows_fp16",
-    "gemma2": "decoder of=gemma overflows_fp16",
-    "gemma3": "decoder of=gemma qk_norm overflows_fp16",
-    "gemma3n": "qk_norm overflows_fp16",
-    "gemma4": "decoder of=gemma qk_norm overflows_fp16",
-    "glm4": "overflows_fp16",
+    "gemma2": "decoder of=gemma overflows_fp16 branch_norm",
+    "gemma3": "decoder of=gemma qk_norm overflows_fp16 branch_norm",
+    "gemma3n": "qk_norm overflows_fp16 branch_norm",
+    "gemma4": "decoder of=gemma qk_norm overflows_fp16 branch_norm",
+    "glm4": "overflows_fp16 branch_norm",
     "glm4_moe": "qk_norm bias_balanced overflows_fp16",
     "gpt2": "decoder two_matrices learned_positions",
     "gpt_bigcode": "two_matrices learned_positions",
     "gpt_neo": "decoder of=gpt2 two_matrices overflows_fp16 learned_positions",
-    "gpt_neox": "two_matrices",
+    "gpt_neox": "two_matrices parallel",
     "gpt_oss": "decoder",
-    "gptj": "two_matrices learned_positions",
+    "gptj": "two_matrices learned_positions parallel",
     "hubert": "speech post_norm",
     "hunyuan_v1_dense": "qk_norm",
     "ibert": "post_norm",
@@ -130,14 +136,14 @@ _WORDS: dict[str, str] = {
     "nemotron": "two_matrices",
     "nemotron_h": "decoder no_positions",
     "nystromformer": "post_norm",
-    "olmo2": "decoder qk_norm",
-    "olmo3": "decoder of=olmo2 qk_norm",
+    "olmo2": "decoder qk_norm branch_norm",
+    "olmo3": "decoder of=olmo2 qk_norm branch_norm",
     "olmoe": "qk_norm",
     "openai-gpt": "post_norm",
     "opt": "decoder two_matrices learned_positions",
     "pegasus": "encoder_decoder two_matrices",
     "persimmon": "two_matrices",
-    "phi": "decoder two_matrices overflows_fp16",
+    "phi": "decoder two_matrices overflows_fp16 parallel",
     "phi3": "decoder of=phi",
     "phimoe": "decoder of=phi",
     "plbart": "post_norm",

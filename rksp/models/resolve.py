@@ -30,7 +30,7 @@ from rksp.models.configuration import (
 from rksp.models.heads import choose, has_fresh_head
 from rksp.models.hub import hub_folder, is_hub_id
 from rksp.models.refusals import refusals, refused
-from rksp.models.source import Kind, ModelSource, Task, hash_config
+from rksp.models.source import Asked, Kind, ModelSource, Task, hash_config
 from rksp.models.table_config import TableConfig
 from rksp.models.tiny import changed, shrunk
 from rksp.models.type_table import type_row
@@ -76,9 +76,24 @@ def resolve(
     Raises:
         InputError: The target is unknown or cannot be used; the message says what to do.
     """
-    path = _path_of(target)
     common = {"seed": seed, "max_params": max_params, "counts": counts}
-    overrides = dict(overrides or {})
+    settings = dict(overrides or {})
+    source = _resolved(target, settings, trust_remote_code, allow_hub, task, common)
+    if source.kind == "factory" or trust_remote_code:
+        return source
+    asked = Asked(target=target, overrides=settings, task=task, allow_hub=allow_hub)
+    return replace(source, asked=asked)
+
+
+def _resolved(
+    target: str,
+    overrides: dict[str, Any],
+    trust_remote_code: bool,
+    allow_hub: bool,
+    task: Task | None,
+    common: dict[str, Any],
+) -> ModelSource:
+    path = _path_of(target)
     if path.exists():
         return _from_path(path, target, overrides, trust_remote_code, task, common)
     if is_factory(target):
@@ -249,11 +264,12 @@ def _from_settings(
         notes += dropout_notes(config, overrides)
     choice = (target, config, settings.get("architectures"))
     has_weights = folder is not None
+    again = (target, kind, settings, overrides, task, {**common, "counts": True})
+    counted = partial(_from_settings, *again, folder=folder, remote=remote)
     is_fresh = has_weights and task is not None and has_fresh_head(task, choice[2])
     if isinstance(config, TableConfig):
         chosen = choose(*choice, _heads, task, has_weights=has_weights)
-        again = (target, kind, settings, overrides, task, {**common, "counts": True})
-        makers = _deferred(partial(_from_settings, *again, folder=folder))
+        makers = _deferred(counted)
     else:
         from rksp.models.auto import choose_class  # torch
 
@@ -281,6 +297,7 @@ def _from_settings(
         construct=makers[0],
         construct_empty=makers[1],
         folder=folder,
+        counted=None if common["counts"] else counted,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,16 @@ if TYPE_CHECKING:  # a configuration is described without torch
     from rksp.batch import Batch
 
 Kind = Literal["model_type", "config", "checkpoint", "hub", "factory", "module"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What `rksp.models.resolve.resolve` was asked for, which says what the model is."""
+
+    target: str
+    overrides: Mapping[str, object]
+    task: Task | None
+    allow_hub: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,8 @@ class ModelSource:
         batch: The model's own batch with its loss; None probes it with text or images.
         loader: Gives the model's own batches; `batch` is its first.
         again: Makes a factory's source at another seed.
+        counted: Makes the source with its skeleton, where only the configuration was read.
+        asked: What a store knows the model by; None where foreign code has a part in it.
         shown: Fields of the recipe that a model in memory and its batch show.
     """
 
@@ -73,12 +85,34 @@ class ModelSource:
     batch: Batch | None = field(default=None, repr=False)
     loader: Iterable[Any] | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
+    counted: Callable[[], ModelSource] | None = field(default=None, repr=False)
+    asked: Asked | None = field(default=None, repr=False)
     shown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def holds_trained(self) -> bool:
         """Whether the run starts from trained weights, at hand or not."""
         return self.is_pretrained or self.starts_trained
+
+    def whole(self) -> ModelSource:
+        """Return the source as resolved with its skeleton, which loads torch and transformers.
+
+        Raises:
+            InputError: The constructor refuses the configuration.
+        """
+        if self.counted is None:
+            return self
+        made = self.counted()
+        return replace(
+            self,
+            config=made.config,
+            num_parameters=made.num_parameters,
+            config_hash=made.config_hash,
+            model_class=made.model_class,
+            construct=made.construct,
+            construct_empty=made.construct_empty,
+            counted=None,
+        )
 
     def at(self, seed: int) -> ModelSource:
         """Return the source at a seed; a factory is called again and makes a new batch."""

@@ -72,10 +72,12 @@ def reveal_markdown(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 
 def _cases(ladders: Sequence[EdgeLadder], model: EdgeModel) -> Iterator[_Case]:
-    for name, seen, left_out in held_out(ladders):
+    for held in held_out(ladders):
+        if held.left == "task":
+            continue
         mine = [
             x
-            for x in left_out
+            for x in held.ladders
             if x.best is not None
             and x.source != PUBLISHED
             and x.group != BRIDGE
@@ -84,7 +86,7 @@ def _cases(ladders: Sequence[EdgeLadder], model: EdgeModel) -> Iterator[_Case]:
         ]
         if len(mine) > 1:
             size = lambda x: (x.inputs.width**2 * x.inputs.depth, x.name)
-            yield name, with_spreads_of(seen, model), sorted(mine, key=size)
+            yield held.name, with_spreads_of(held.seen, model), sorted(mine, key=size)
 
 
 def _table(title: str, cases: Sequence[_Case]) -> list[str]:

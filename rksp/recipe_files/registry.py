@@ -200,7 +200,7 @@ def _named(name: str) -> Reader:
 
 
 def _launched(draft: Draft) -> None:
-    """Return the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
+    """Set the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
     flags = draft.document.launcher
     for key, others in _LAUNCHED:
         counts = [flags.get(name, 1) for name in (key, *others)]

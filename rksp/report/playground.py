@@ -20,8 +20,7 @@ from rksp.assessment.model_choice import choose_model
 from rksp.assessment.risk import declared_inputs
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_inputs import (
-    CONFIG_COLUMNS,
-    MEASURED_COLUMNS,
+    MEANINGS,
     OPTIMIZERS,
     EdgeInputs,
 )
@@ -144,13 +143,17 @@ def _document(start: Playground, model: EdgeModel, rate: float) -> dict[str, Any
         "depth": start.inputs.depth,
         "vocabulary": start.inputs.vocabulary,
         "norm": start.inputs.norm,
+        "family": start.inputs.family,
+        "is_parallel": start.inputs.is_parallel,
+        "normalizes_branches": start.inputs.normalizes_branches,
+        "init_std": start.inputs.init_std,
     }
     flags = flags_of(Recipe)
     return {
         "model": json.loads(model.to_json()),
         "facts": {
             "optimizers": {spec.name: _facts(spec.name) for spec in TABLE},
-            "meanings": {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)},
+            "meanings": MEANINGS,
         },
         "settings": settings,
         "command": start.command,
@@ -167,6 +170,8 @@ def _facts(name: str) -> Mapping[str, object]:
     facts = asdict(spec)
     return {
         **{key: facts[key] for key in ("is_warmed", "has_memories", "looks_ahead")},
+        "is_orthogonal": spec.family == "orthogonal",
+        "is_adam_kin": spec.is_adam_kin,
         "counts_as": spec.name,
         "column": name in OPTIMIZERS,
     }

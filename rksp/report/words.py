@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, MEASURED_COLUMNS
+from rksp.assessment.evidence import NOTHING_RAN
+from rksp.classifiers.edge_inputs import MEANINGS
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
     ADAPTERS_BESIDE,
@@ -32,7 +33,6 @@ TITLES = {
     "not assessed": "NOT ASSESSED",
 }
 
-_MEANINGS = {c.name: c.meaning for c in (*CONFIG_COLUMNS, *MEASURED_COLUMNS)}
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
@@ -59,6 +59,8 @@ def blocks(report: ScoreReport) -> str:
 
 def stream(report: ScoreReport) -> str:
     """Describe the residual stream: `blocks transformer.h (12), width 768`."""
+    if report.seeds[0].spectra.reason == NOTHING_RAN:
+        return "only the configuration was read"
     if not report.target.blocks:
         return "the model has no residual stream of constant width"
     return f"blocks {blocks(report)}, width {report.target.width}"
@@ -331,7 +333,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     if seed.risk is not None and seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]
         listed = [
-            f"{_MEANINGS.get(n, n)} by a factor of {10**over:.2g}"
+            f"{MEANINGS.get(n, n)} by a factor of {10**over:.2g}"
             for n, over in worst
             if over >= 0.05
         ]

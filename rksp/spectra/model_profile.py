@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
-from rksp.batch import Batch
 from rksp.ground.errors import InputError
-from rksp.measure.forward import ForwardStats
-from rksp.measure.snapshots import Collected, LayerTransition, collect
-from rksp.models.anatomy.equivalent import equivalent_shape
-from rksp.models.streaming.meter import Progress
-from rksp.spectra.dmd import VARIANTS
-from rksp.spectra.profile import SpectralAccumulator, SpectralProfile
+from rksp.measure.forward_stats import ForwardStats
+from rksp.spectra.profile import SpectralProfile
+from rksp.spectra.spectrum import VARIANTS
+
+if TYPE_CHECKING:  # a stored profile is read without torch
+    from torch import Tensor, nn
+
+    from rksp.batch import Batch
+    from rksp.measure.snapshots import Collected, LayerTransition
+    from rksp.models.streaming.meter import Progress
 
 _COLUMNS = (
     ("M≈1", "near_unit_mass"),
@@ -79,6 +80,8 @@ class Profile:
 
 
 def _judged_as(model: nn.Module) -> str:
+    from rksp.models.anatomy.equivalent import equivalent_shape  # torch
+
     width, depth = equivalent_shape(model)
     return (
         f"Without a chain of blocks the model is judged as a transformer of width {width} and "
@@ -92,7 +95,7 @@ def _shown(value: float | None) -> str:
 
 def profile(
     model: nn.Module,
-    inputs: torch.Tensor | dict[str, torch.Tensor] | Batch,
+    inputs: Tensor | dict[str, Tensor] | Batch,
     *,
     variant: str = "rksp-1",
     rank: int | None = None,
@@ -126,6 +129,10 @@ def profile(
         InputError: An option or the inputs cannot be used.
         NotCovered: The model has no residual stream of constant width.
     """
+    from rksp.batch import Batch
+    from rksp.measure.snapshots import collect
+    from rksp.spectra.accumulator import SpectralAccumulator
+
     if variant not in VARIANTS:
         raise InputError(f"No variant is called {variant!r}; choose one of {', '.join(VARIANTS)}.")
     batch = inputs if isinstance(inputs, Batch) else Batch(inputs=inputs, labels=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.commands import left_with
+from support.commands import left_with, run_rksp
 from torch import nn
 from transformers import AutoConfig
 
@@ -148,3 +148,9 @@ def test_a_configuration_has_no_seed(capsys):
 def test_a_module_without_a_configuration_is_refused_in_python():
     with pytest.raises(InputError, match="has no configuration; leave out"):
         rksp.score(nn.Linear(2, 2), evidence="config")
+
+
+def test_v_says_that_nothing_but_the_configuration_was_read():
+    page = run_rksp("score", "gpt2", "--evidence", "config", "-v").stdout
+    assert "only the configuration was read; probe: nothing" in page
+    assert "residual stream" not in page and "measured" not in page

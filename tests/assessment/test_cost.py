@@ -38,7 +38,7 @@ def test_the_class_is_known_before_it_is_loaded(kind):
 def test_a_multimodal_configuration_is_scored_by_its_text_part():
     recipe, options = Recipe(learning_rate=1e-4), MeasureOptions(evidence="config")
     whole, text = (
-        evaluate(resolve(kind, counts=False), recipe, options)[0].risk
+        evaluate(resolve(kind, counts=False), recipe, options).risk
         for kind in ("gemma3", "gemma3_text")
     )
     assert whole == text

@@ -102,12 +102,24 @@ def test_random_weights_are_answered_by_their_own_model(evidence, capsys):
     assert risk["answered_by"] == "random initializations" and risk["forgets_from"] is None
 
 
-def test_weights_far_smaller_than_those_of_the_data_cannot_be_told(tmp_path, capsys):
-    small = saved(tmp_path, GPT2LMHeadModel, SMALL)
-    risk = risk_of(scored(capsys, small, "--lr", "2e-5", "--evidence", "config"))
-    assert is_untold(risk) and "number of parameters" in risk["reasons"][0]
-    adapted = scored(capsys, small, "--lr", "2e-5", "--peft", "lora", "--evidence", "config")
-    assert is_tuned(risk_of(adapted))  # the size moves nothing there
+def test_weights_between_the_lab_and_the_public_sizes_cannot_be_told(tmp_path, capsys):
+    between = SMALL | {"n_embd": 424}  # 4.3 million parameters beside the embeddings
+    small = saved(tmp_path, GPT2LMHeadModel, between)
+    for more in ((), ("--peft", "lora")):
+        report = scored(capsys, small, "--lr", "2e-5", *more, "--evidence", "config")
+        risk = risk_of(report)
+        assert is_untold(risk) and "number of parameters" in risk["reasons"][0]
+
+
+def test_a_tiny_model_is_answered_by_the_ladders_of_the_lab(tmp_path, checkpoint, capsys):
+    tiny = saved(tmp_path, GPT2LMHeadModel, SMALL | {"n_embd": 64})
+    for more in ((), ("--peft", "lora")):
+        rates = [
+            risk_of(scored(capsys, model, "--lr", "2e-5", *more, "--evidence", "config"))
+            for model in (tiny, checkpoint)
+        ]
+        assert all(map(is_tuned, rates))
+        assert rates[0]["start_here"] > 3 * rates[1]["start_here"]
 
 
 def test_without_a_rate_lora_stands_beside_all_weights(checkpoint, capsys):
@@ -130,6 +142,17 @@ def test_each_page_says_which_model_answers_and_where_lora_forgets(checkpoint, f
     assert "trained weights: the model of fine-tuning answers" in page and "forgetting: " in page
     left_with(given)
     assert "with lora adapters of rank 16: start here" in capsys.readouterr().out.lower()
+
+
+def test_what_measuring_adds_is_told_with_an_interval(checkpoint, capsys):
+    given = [checkpoint, "--lr", "2e-5", "--evidence"]
+    assert risk_of(scored(capsys, *given, "config"))["measuring_adds"] == []
+    said = risk_of(scored(capsys, *given, "response"))["measuring_adds"]
+    assert any("critical rate adds nothing to the rate to start with" in text for text in said)
+    assert any("drift narrows where forgetting begins" in text for text in said)
+    assert all("decades [" in text for text in said)
+    left_with(["score", *given, "response", *SHORT, "-v"])
+    assert "adds nothing to the edge" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_usual_ceiling_of_decoders_is_still_known(checkpoint, capsys):

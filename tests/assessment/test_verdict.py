@@ -8,7 +8,7 @@ import pytest
 from support.edge_cases import inputs
 from support.reports import finding
 
-from rksp.assessment.evidence import gather
+from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import Evaluation, evaluate, judge
 from rksp.assessment.report import score_report
 from rksp.assessment.risk import assess
@@ -88,7 +88,7 @@ def test_the_findings_of_several_seeds_are_those_of_the_deciding_one():
     tiny = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 512}
     source, recipe = resolve("gpt2", overrides=tiny), Recipe(learning_rate=6e-4)
     options = MeasureOptions(states=256, evidence="forward")
-    evaluation, shown = evaluate(source, recipe, options)
+    evaluation = evaluate(source, recipe, options)
     seeds = [
         dataclasses.replace(
             evaluation,
@@ -98,6 +98,6 @@ def test_the_findings_of_several_seeds_are_those_of_the_deciding_one():
         )
         for seed, verdict in enumerate(["ok", "risk", "risk"])
     ]
-    report = score_report(source, recipe, seeds, shown.description)
+    report = score_report(recipe, seeds)
     assert report.verdict == "risk"
     assert [found.message for found in report.findings] == ["of seed 1"]

@@ -32,6 +32,7 @@ UNMEASURED = dict.fromkeys(("loss", "grad_norm", "grad_rms", "grad_max", "update
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "router_aux_loss_coef": 0.02}
 TRAINED_SLOWLY = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5}}
 TUNED_IN_FP16 = {"is_pretrained": True, "recipe": {"learning_rate": 1e-5, "precision": "fp16"}}
+REPEATED = {"rows": 500, "batch_size": 16, "max_steps": 1_000, "learning_rate": 2e-5}
 UNANSWERED = dict.fromkeys(("start_here", "do_not_exceed", "likely_edge"))
 ROTARY = {"max_position_embeddings": 131_072}
 UNWARMED = {"warmup_steps": 0, "learning_rate": 9e-5}
@@ -476,6 +477,41 @@ CASES = {
         healthy(recipe={"learning_rate": 5e-5, "batch_size": 1}, is_pretrained=True),
         Level.WARNING,
         healthy(recipe={"learning_rate": 5e-5, "batch_size": 16}, is_pretrained=True),
+    ),
+    "adapter-scale": (
+        healthy(recipe={"peft": "lora", "lora_rank": 8, "lora_alpha": 256.0}),
+        Level.WARNING,
+        healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 32.0}),
+    ),
+    "adapter-scale, a little": (
+        healthy(recipe={"peft": "lora", "lora_rank": 16, "lora_alpha": 1.0}),
+        Level.NOTE,
+        healthy(recipe={"peft": "rslora", "lora_rank": 16, "lora_alpha": 256.0}),
+    ),
+    "adapter-rank": (
+        healthy(recipe={"peft": "lora", "lora_rank": 1, "learning_rate": 5e-4}),
+        Level.NOTE,
+        healthy(recipe={"peft": "lora", "lora_rank": 1, "learning_rate": 1e-4}),
+    ),
+    "adapter-rank, a larger one": (
+        healthy(recipe={"peft": "dora", "lora_rank": 1, "learning_rate": 5e-4}),
+        Level.NOTE,
+        healthy(recipe={"peft": "dora", "lora_rank": 16, "learning_rate": 5e-4}),
+    ),
+    "fine-tuning-epochs": (
+        healthy(recipe=REPEATED, is_pretrained=True),
+        Level.WARNING,
+        healthy(recipe=REPEATED | {"rows": 16_000}, is_pretrained=True),
+    ),
+    "fine-tuning-epochs, some": (
+        healthy(recipe=REPEATED | {"rows": 1_000}, is_pretrained=True),
+        Level.NOTE,
+        healthy(recipe=REPEATED),  # from random weights every example is new for long
+    ),
+    "lost-updates, adapters": (
+        healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5}, is_pretrained=True),
+        Level.WARNING,
+        healthy(recipe={"precision": "bf16-pure", "learning_rate": 1e-5, "peft": "lora"}),
     ),
     "loss-normalization": (
         healthy(

@@ -85,7 +85,7 @@ def test_edges_that_no_ladder_reached_are_pushed_up():
 @pytest.mark.parametrize("given", MANY, ids=str)
 def test_the_chance_to_fail_rises_with_the_rate_and_its_interval_holds_it(shipped, given):
     said = shipped.predict(given)
-    rates = 10.0 ** np.arange(-12, 3, 0.25)
+    rates = 10.0 ** np.arange(-12, 6, 0.25)
     chances = [said.failed(rate) for rate in rates]
     assert chances == sorted(chances)
     assert (chances[0], 1 - chances[-1]) == pytest.approx((said.lapse.share,) * 2, abs=1e-3)

@@ -87,10 +87,13 @@ def test_the_commands_fit_and_judge_the_rows_of_files(tmp_path: Path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = run_rksp("lab", "fit-fine-tuning", str(path), "-o", str(output))
     assert done.returncode == 0, done.stderr
-    assert load_fine_tuning_model(output).card["edges"] == 3
+    fitted = load_fine_tuning_model(output)
+    assert {"east", "west", "north", "lab"} <= set(fitted.card["rows"]["ladder"])
+    assert {row["rate"] for row in fitted.measured()} == {"best", "edge", "forgetting"}
     judged = run_rksp("lab", "eval-fine-tuning", str(path))
     assert judged.returncode == 0, judged.stderr
-    assert "| families | 12 | 3 |" in judged.stdout
+    assert "| families | 12 | 3 |" in judged.stdout  # of the rows alone
+    assert "| full, decoder (" in judged.stdout
 
 
 def test_a_file_without_rows_is_refused_in_a_sentence(tmp_path: Path):

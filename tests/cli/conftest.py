@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-_MEASURED: dict[tuple, object] = {}
+
+@pytest.fixture(scope="session")
+def measured_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("measured")
 
 
 @pytest.fixture(autouse=True)
-def _measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rksp.assessment import pipeline
-
-    gather = pipeline.gather
-
-    def gathered(source, options=None, **more):
-        if source.kind != "model_type" or options is None or options.probe is not None:
-            return gather(source, options, **more)
-        key = (source.target, source.config_hash, source.task, options.model_dump_json())
-        if key not in _MEASURED:
-            _MEASURED[key] = gather(source, options, **more)
-        return _MEASURED[key]
-
-    monkeypatch.setattr(pipeline, "gather", gathered)
+def _measured_once(_own_cache: None, measured_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RKSP_CACHE", str(measured_once))

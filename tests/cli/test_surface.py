@@ -55,9 +55,9 @@ OPTIONS = {
     "lab": "",
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
-    "lab eval-fine-tuning": "--tried",
+    "lab eval-fine-tuning": "--lab --tried",
     "lab eval-levers": "--real",
-    "lab fit-fine-tuning": "--output",
+    "lab fit-fine-tuning": "--lab --output",
     "lab fit-levers": "--output",
     "lab fit": "--collection --measurements --output --real",
     "lab levers": "--plan",
@@ -74,7 +74,8 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--task --help-all --apply --baseline --classifier --data --exit-zero --fail-on --format "
-    "--ignore --level --output --recipe --risk --runs --seed --seeds --select --set --verbose",
+    "--ignore --level --no-cache --output --recipe --risk --runs --seed --seeds --select --set "
+    "--verbose",
     "transfer": RECIPE.replace("--as ", "")
     + "--task --allow-hub --evidence --format --max-params --recipe --runs --set "
     "--trust-remote-code",

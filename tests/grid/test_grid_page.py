@@ -116,7 +116,9 @@ def test_a_random_sweep_has_a_map_of_twenty_columns(tmp_path):
 
 def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
     risk = certain_failure("x is not finite", "config", steps=9, learning_rate=1e-3)
-    seen = Evaluation(seed=0, profile=None, response=None, risk=risk, risk_missing=None)
+    seen = Evaluation(
+        seed=0, source=None, profile=None, response=None, risk=risk, risk_missing=None
+    )
     path = filled(tmp_path, {"lr": [1e-3, 1e-2]}, lambda recipe: summarize(seen))
     document = report(path)
     assert [cell["verdict"] for cell in document.cells] == ["risk", "risk"]

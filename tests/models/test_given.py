@@ -98,6 +98,16 @@ def test_python_and_command_line_agree(capsys, monkeypatch):
     assert "a batch of" not in report["assumed"] and "sequences of" not in report["assumed"]
 
 
+def test_the_traceback_of_a_factory_is_there_for_the_asking(capsys, monkeypatch):
+    monkeypatch.chdir(SUPPORT)
+    for asked, is_shown in (("", False), ("1", True)):
+        monkeypatch.setenv("RKSP_TRACEBACK", asked)
+        assert left_with(["score", "given_models:raises"]) == 2
+        said = capsys.readouterr().err
+        assert ("Traceback (most recent call last)" in said) is is_shown
+        assert said.splitlines()[-1].startswith("rksp: given_models:raises failed (LookupError")
+
+
 def test_a_factory_is_heard_as_its_module_is(capsys, monkeypatch):
     monkeypatch.chdir(SUPPORT)
     asked = "score given_models:half_gpt --lr 1e-3 --snapshots 128 --evidence forward --format json"
@@ -188,7 +198,7 @@ def test_hugging_face_needs_no_batch_and_shifts_its_own_labels():
 
 def test_a_model_type_scores_as_from_the_command_line():
     source = resolve("gpt2", overrides={"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 300})
-    evaluation, _ = rksp.evaluate(source, rksp.Recipe(learning_rate=1e-3), rksp_options())
+    evaluation = rksp.evaluate(source, rksp.Recipe(learning_rate=1e-3), rksp_options())
     found = rksp.score(source, recipe={"learning_rate": 1e-3}, **FAST)
     assert found.probability_failed == evaluation.risk.probability_failed
 

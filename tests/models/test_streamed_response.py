@@ -18,7 +18,8 @@ from rksp.checks.facts import read_facts
 from rksp.features import extract
 from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.first_update import FirstUpdate, kinds_of
-from rksp.measure.response import ResponseProfile, first_direction, measure_response, search
+from rksp.measure.response import first_direction, measure_response, search
+from rksp.measure.response_profile import ResponseProfile
 from rksp.measure.snapshots import collect
 from rksp.measure.streamed_response import measure_streamed_response, respond
 from rksp.models.resolve import resolve, resolve_tiny
@@ -212,7 +213,7 @@ def test_scales_of_weights_are_those_in_memory(family, monkeypatch):
 
 
 def test_several_halvings_at_once_find_the_same():
-    from rksp.measure.response import ResponsePoint
+    from rksp.measure.response_profile import ResponsePoint
 
     asked = []
 
@@ -273,7 +274,7 @@ def test_a_failure_in_one_lane_ends_them_all_and_leaves_nothing():
 def test_findings_are_the_same_streamed(path):
     source, recipe = resolve_tiny(str(path)), Recipe(learning_rate=3e-3, precision="bf16")
     whole, part = (
-        evaluate(source, recipe, MeasureOptions(states=256, streaming=streaming))[0]
+        evaluate(source, recipe, MeasureOptions(states=256, streaming=streaming))
         for streaming in ("never", "always")
     )
     assert [(f.code, f.level, f.layer) for f in whole.findings] == [

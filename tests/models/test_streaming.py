@@ -504,7 +504,7 @@ def test_a_factory_cannot_be_streamed(tmp_path, monkeypatch):
 def test_a_score_is_the_same_streamed():
     source, recipe = resolve_tiny("llama"), Recipe(learning_rate=1e-3)
     whole, part = (
-        evaluate(source, recipe, MeasureOptions(states=256, streaming=streaming))[0]
+        evaluate(source, recipe, MeasureOptions(states=256, streaming=streaming))
         for streaming in ("never", "always")
     )
     assert part.profile.forward == whole.profile.forward
@@ -519,7 +519,7 @@ def test_in_memory_a_response_without_room_is_refused_before_the_model_is_built(
     monkeypatch.setattr(opening, "resident_memory", lambda: 0)
     monkeypatch.setattr(memory, "resident_memory", lambda: 0)
     limits = {"states": 256, "streaming": "never", "max_memory": 8 * source.num_parameters}
-    found, _ = evaluate(source, Recipe(), MeasureOptions(evidence="forward", **limits))
+    found = evaluate(source, Recipe(), MeasureOptions(evidence="forward", **limits))
     assert found.response is None
     monkeypatch.setattr(ModelSource, "build", lambda self, seed=None: pytest.fail("it was built"))
     with pytest.raises(InputError, match=r"three copies.*--evidence forward needs .* and fits"):
@@ -556,7 +556,7 @@ def test_streamed_a_response_without_room_is_refused_before_a_weight_is_drawn(mo
         with pytest.raises(InputError, match=r"response of .* even when streamed.*forward needs"):
             evaluate(source, Recipe(), between)
     forward = between.model_copy(update={"evidence": "forward"})
-    assert evaluate(source, Recipe(), forward)[0].response is None
+    assert evaluate(source, Recipe(), forward).response is None
 
 
 @pytest.mark.parametrize("family", ["llama", "jamba"])
@@ -564,10 +564,10 @@ def test_a_report_is_the_same_on_any_number_of_threads(family):
     source, recipe = resolve_tiny(family), Recipe(learning_rate=1e-3)
     reports = []
     for workers in (1, 2, 4):
-        evaluation, probe = evaluate(
+        evaluation = evaluate(
             source, recipe, MeasureOptions(states=256, streaming="always", threads=workers)
         )
-        report = score_report(source, recipe, [evaluation], probe.description)
+        report = score_report(recipe, [evaluation])
         reports.append(report.model_dump_json(exclude={"timings"}))
     assert reports[0] == reports[1] == reports[2]
     assert "streamed" in reports[0] and "response" in reports[0]

@@ -40,8 +40,8 @@ def document(target: str, overrides=None, **more) -> dict:
 
     source = resolve.resolve(target, overrides=overrides, counts=False)
     recipe = Recipe(learning_rate=2e-3, **more)
-    evaluation, _ = evaluate(source, recipe, MeasureOptions(evidence="config"))
-    found = json.loads(score_report(source, recipe, [evaluation], "nothing").to_json())
+    evaluation = evaluate(source, recipe, MeasureOptions(evidence="config"))
+    found = json.loads(score_report(recipe, [evaluation]).to_json())
     del found["provenance"], found["timings"]
     return found
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import run_rksp
 from support.places import CONFIGS, ROOT, RUN_CONFIGS
 from support.reports import scored
 
@@ -59,6 +60,9 @@ def _modules(*rooms: str) -> str:
     return f"import {', '.join(names)}"
 
 
+_TINY = ("gpt2", "--set", "n_layer=1", "--set", "n_embd=32", "--set", "n_head=2")
+
+
 def _real_scores() -> str:
     """Score configurations that were published, a run file, and write a playground."""
     more = ("--lr", "1e-4", "--evidence", "config", "--exit-zero")
@@ -92,6 +96,10 @@ STEPS = {
     "the score of a config.json": (_command("score", "c.json", *_SCORED[2:]), HEAVY - {"scipy"}),
     "the scores of real configurations": (_real_scores(), HEAVY - {"scipy"}),
     "the score of a run file": (_command("score", _RUN_FILE, *_SCORED[4:]), HEAVY - {"scipy"}),
+    "a score of what was measured before": (
+        _command("score", *_TINY, "--lr", "2e-4", "--exit-zero"),
+        HEAVY - {"scipy"},
+    ),
     "a kernel": ("from rksp.kernels import row_cosine", {"triton", "transformers"}),
 }
 
@@ -101,6 +109,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str
     """Step → what it loaded, and the error it ended with."""
     folder: Path = tmp_path_factory.mktemp("light")
     (folder / "r.json").write_text(scored(3.0).to_json())
+    assert run_rksp("score", *_TINY, "--lr", "1e-4", "--exit-zero").returncode == 0
     (folder / "c.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     steps = [(name, code) for name, (code, _) in STEPS.items()]
     done = subprocess.run(

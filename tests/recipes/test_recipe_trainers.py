@@ -272,6 +272,38 @@ def test_adapters_and_other_losses_are_said(name, peft, objective):
     assert (objective == "lm") != any("another loss" in note for note in read.notes)
 
 
+KINDS = {
+    "llama-factory": "model_name_or_path: a\nfinetuning_type: lora\nstage: sft\n",
+    "axolotl": "base_model: gpt2\nadapter: lora\nmicro_batch_size: 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "more", "peft"),
+    [
+        ("llama-factory", "use_dora: true", "dora"),
+        ("llama-factory", "use_rslora: true", "rslora"),
+        ("llama-factory", "pissa_init: true", "pissa"),
+        ("llama-factory", "use_dora: false", "lora"),
+        ("llama-factory", "use_dora: true\nquantization_bit: 4", "qlora"),
+        ("axolotl", "peft_use_dora: true", "dora"),
+        ("axolotl", "peft_use_rslora: true", "rslora"),
+        ("axolotl", "peft_init_lora_weights: pissa_niter_4", "pissa"),
+        ("axolotl", "peft_init_lora_weights: gaussian", "lora"),
+    ],
+)
+def test_switches_make_other_kinds_of_adapters_of_lora(trainer, more, peft, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{KINDS[trainer]}{more}\nlearning_rate: 1e-4\n", encoding="utf-8")
+    found = read_recipe_file(path, trainer=trainer, devices=1).field("peft")
+    assert found.value == peft
+
+
+def test_torchtune_names_dora_by_its_builder():
+    read = read_recipe_file(CONFIGS / "torchtune/llama3_8B_dora.yaml")
+    assert read.recipe().peft == "dora"
+
+
 @pytest.mark.parametrize(
     ("more", "precision"),
     [("", "bf16-pure"), ("fsdp: full_shard\n", "bf16"), ("use_peft: true\n", "bf16")],

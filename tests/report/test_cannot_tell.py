@@ -60,7 +60,7 @@ def _grid(run: dict[str, str], folder: Path) -> dict:
 def _confirm(run: dict[str, str], folder: Path) -> dict:
     """Return the part of a confirmation that predicts; the others count trained runs."""
     recipe = Recipe(learning_rate=1e-3, **run)
-    found, _ = evaluate(resolve("gpt2", counts=False), recipe, CONFIG)
+    found = evaluate(resolve("gpt2", counts=False), recipe, CONFIG)
     return mean_prediction([found, found], 0.5).model_dump(mode="json")
 
 

@@ -18,8 +18,8 @@ from rksp.documents.kinds import DOCUMENTS
 from rksp.documents.score import CurvePoint, ForwardReport, ResponseReport, ScoreReport
 from rksp.grid.run import GridResult
 from rksp.grid.store import Row
-from rksp.measure.forward import ForwardStats
-from rksp.measure.response import ResponseProfile
+from rksp.measure.forward_stats import ForwardStats
+from rksp.measure.response_profile import ResponseProfile
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
@@ -69,8 +69,7 @@ def test_the_digest_is_that_of_the_classifier_that_was_used():
     shipped = load_edge_model()
     mine = dataclasses.replace(shipped, card=shipped.card | {"digest": "my own runs"})
     options = MeasureOptions(states=256, evidence="forward")
-    evaluation, shown = evaluate(source, recipe, options, classifier=mine)
-    report = score_report(source, recipe, [evaluation], shown.description)
+    report = score_report(recipe, [evaluate(source, recipe, options, classifier=mine)])
     assert report.seeds[0].risk.classifier_data == "my own runs"
     other = with_risk(report, classifier_data=shipped.card["digest"])
     assert "different data" in compare(other, report).notes[0]
@@ -85,10 +84,10 @@ def test_what_was_changed_about_the_model_is_said_in_every_page(tmp_path):
     config.write_text(json.dumps({"model_type": "mimo"} | sizes))
     source, recipe = resolve(str(config)), Recipe(learning_rate=1e-3)
     options = MeasureOptions(states=256, evidence="forward")
-    evaluation, shown = evaluate(source, recipe, options)
+    evaluation = evaluate(source, recipe, options)
     seen = dataclasses.replace(evaluation.profile, notes=("Channels come first.",))
     evaluation = dataclasses.replace(evaluation, profile=seen)
-    report = score_report(source, recipe, [evaluation], shown.description)
+    report = score_report(recipe, [evaluation])
     assert report.target.notes == [*source.notes, "Channels come first."]
     assert "mimo is read as qwen2" in report.target.notes[0]
     for name in ("full", "markdown", "html", "json"):

@@ -1,4 +1,4 @@
-"""The default page: at most eight lines of the terminal's width, for every verdict."""
+"""The default page: at most ten lines of the terminal's width, for every verdict."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def printed(report: ScoreReport, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("case", CASES)
-def test_a_page_has_at_most_eight_lines_of_the_terminals_width(case, width):
+def test_a_page_has_at_most_ten_lines_of_the_terminals_width(case, width):
     lines = printed(made(case), width)
-    assert 2 <= len(lines) <= 8
+    assert 2 <= len(lines) <= 10
     assert max(map(len, lines)) <= width
 
 

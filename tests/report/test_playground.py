@@ -22,6 +22,7 @@ from rksp.recipe import Recipe, Schedule
 from rksp.report.words import percent
 
 SETTINGS = 1000
+KIND = ("family", "is_parallel", "normalizes_branches", "init_std")
 GIVEN = ("--lr", "6e-4", "--warmup-steps", "2000", "--max-steps", "100000", "--batch-size", "480")
 
 
@@ -68,13 +69,17 @@ def _settings(draw: random.Random) -> dict:
         "depth": whole(0, 2.3),
         "vocabulary": whole(1, 5.3),
         "norm": draw.choice(["pre", "post", "none"]),
+        "family": draw.choice(["", "gpt2", "olmo2", "vit"]),
+        "is_parallel": draw.random() < 0.3,
+        "normalizes_branches": draw.random() < 0.3,
+        "init_std": draw.choice([None, 0.02, log(-4, 0)]),
     }
 
 
 def _python(run: dict) -> dict:
     """Return Python's answer to settings, by the names of the page's."""
     fields = {name: value for name, value in run.items() if name in Recipe.model_fields}
-    shape = {name: run[name] for name in ("width", "depth", "vocabulary", "norm")}
+    shape = {name: run[name] for name in ("width", "depth", "vocabulary", "norm", *KIND)}
     inputs = edge_inputs(Recipe(**fields), **shape)
     said = load_edge_model().predict(inputs)
     rate, start, ceiling = run["learning_rate"], said.start_here, said.do_not_exceed()

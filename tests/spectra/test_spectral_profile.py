@@ -12,8 +12,9 @@ from threadpoolctl import threadpool_info
 
 from rksp.ground.errors import InputError
 from rksp.measure.snapshots import LayerTransition
+from rksp.spectra.accumulator import SpectralAccumulator
 from rksp.spectra.dmd import VARIANTS, fit
-from rksp.spectra.profile import QUANTITIES, SpectralAccumulator, SpectralProfile
+from rksp.spectra.profile import QUANTITIES, SpectralProfile
 from rksp.spectra.status import Status
 
 OURS = VARIANTS["rksp-1"]

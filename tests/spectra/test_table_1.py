@@ -15,8 +15,9 @@ import torch
 
 from rksp.measure.snapshots import LayerTransition
 from rksp.models.zoo import ZooConfig, ZooTransformer
+from rksp.spectra.accumulator import SpectralAccumulator
 from rksp.spectra.dmd import VARIANTS
-from rksp.spectra.profile import SpectralAccumulator, SpectralProfile
+from rksp.spectra.profile import SpectralProfile
 
 _SEEDS = (42, 123, 456)
 _WIDTH, _SEQUENCES, _LENGTH = 256, 32, 64

@@ -13,9 +13,9 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.checks.facts import ModelFacts, read_facts
 from rksp.checks.registry import run_checks
 from rksp.documents.finding import Finding
-from rksp.measure.attention_stats import AttentionStats
-from rksp.measure.forward import BlockStats, ForwardStats, RouterStats
-from rksp.measure.response import ResponseProfile, measure_response
+from rksp.measure.forward_stats import AttentionStats, BlockStats, ForwardStats, RouterStats
+from rksp.measure.response import measure_response
+from rksp.measure.response_profile import ResponseProfile
 from rksp.measure.snapshots import collect
 from rksp.recipe import Recipe
 

@@ -23,8 +23,7 @@ def scored(rate: float | None = 6e-4, initial_std: float = 0.02) -> ScoreReport:
     tiny |= {"initializer_range": initial_std}
     source = resolve("gpt2", overrides={key: str(value) for key, value in tiny.items()})
     recipe = Recipe(learning_rate=rate)
-    evaluation, shown = evaluate(source, recipe, MeasureOptions(states=256))
-    return score_report(source, recipe, [evaluation], shown.description)
+    return score_report(recipe, [evaluate(source, recipe, MeasureOptions(states=256))])
 
 
 def finding(code: str = "RKSP101", level: str = "warning", layer: str = "", **more) -> Finding:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from rksp.batch import Batch
-from rksp.ground.model import definite
 from rksp.lab.fine_tuning.model import OldAbility
 from rksp.lab.fine_tuning.spec import FineTuningSpec
-from rksp.measure.response import evaluating, first_direction, measure_response, moving
-from rksp.objective import run_pass
-from rksp.recipe import Recipe
+from rksp.measure.drift import measure_drift
+from rksp.measure.response import measure_response
 
 _EVIDENCE_SEED = 1_000_003  # separates these batches from the training batches
 DRIFT_RATES = (1e-4, 1e-3, 1e-2)
@@ -46,36 +40,7 @@ def measure_start(
     same, fresh = spec.new_task("training").batches(2, recipe.batch_size, seed=seed)
     response = measure_response(model, same, fresh, recipe)
     found = {name: getattr(response, name) for name in RESPONSE}
-    return found | _drift(model, same, recipe, ability, old)
-
-
-def _drift(
-    model: nn.Module, same: Batch, recipe: Recipe, ability: OldAbility, old: Batch
-) -> dict[str, float | None]:
-    params = [p for p in model.parameters() if p.requires_grad]
-    drifts: dict[str, float | None] = {f"drift_{rate:.0e}": None for rate in DRIFT_RATES}
-    with evaluating(model, params):
-        run_pass(model, same).total.backward()
-        present = [p for p in params if p.grad is not None]
-        norm = math.sqrt(sum(float(definite(p.grad).double().square().sum()) for p in present))
-        if not 0 < norm < math.inf:
-            return drifts
-        direction, _ = first_direction(model, recipe, norm, present)
-        before = _log_probabilities(ability(model), old)
-        with moving(present, direction) as steer:
-            for rate in DRIFT_RATES:
-                steer(rate)
-                after = _log_probabilities(ability(model), old)
-                drift = float(F.kl_div(after, before, reduction="batchmean", log_target=True))
-                drifts[f"drift_{rate:.0e}"] = drift
-    return drifts
-
-
-@torch.no_grad()
-def _log_probabilities(model: nn.Module, batch: Batch) -> Tensor:
-    was_training = model.training
-    model.eval()
-    try:
-        return definite(run_pass(model, batch).output).float().log_softmax(-1).flatten(0, -2)
-    finally:
-        model.train(was_training)
+    drifts = measure_drift(model, same, recipe, old, DRIFT_RATES, shown=ability)
+    return found | {
+        f"drift_{rate:.0e}": drift for rate, drift in zip(DRIFT_RATES, drifts, strict=True)
+    }

@@ -6,12 +6,11 @@ import json
 import math
 from pathlib import Path
 
-from rksp.ground.errors import ArtifactError
-from rksp.ground.files import ResultFolder, read_text
+from rksp.ground.files import ResultFolder
 from rksp.lab.fine_tuning.base_model import BaseReport
 from rksp.lab.fine_tuning.run import FineTunedLadder, HeldOut
 from rksp.lab.fine_tuning.spec import FineTuningSpec
-from rksp.lab.store import MOST_BYTES, array_of, numbers
+from rksp.lab.store import array_of, numbers, stored
 from rksp.outcome import Curves
 
 SCHEMA = "rksp-fine-tuning-1"
@@ -49,10 +48,7 @@ def read_fine_tuned(path: Path) -> FineTunedLadder:
     Raises:
         ArtifactError: The file is not a ladder of fine-tuning of this schema.
     """
-    try:
-        document = json.loads(read_text(path, MOST_BYTES))
-        if document["schema"] != SCHEMA:
-            raise ArtifactError(f"{path.name} has schema {document['schema']!r}, not {SCHEMA!r}.")
+    with stored(path, SCHEMA) as document:
         spec, runs = FineTuningSpec.model_validate(document["spec"]), document["runs"]
         return FineTunedLadder(
             spec=spec,
@@ -72,8 +68,6 @@ def read_fine_tuned(path: Path) -> FineTunedLadder:
                 for run in runs
             ),
         )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{path.name} is not a stored ladder: {error!r:.200}.") from error
 
 
 def _held_out(found: HeldOut) -> dict[str, float | str]:

@@ -255,7 +255,7 @@ _SCRIPTS = {"run_clm": "lm", "run_mlm": "mlm", "run_plm": "other", "run_glue": "
 
 
 def _by_script(draft: Draft) -> None:
-    """Return the objective that the name of a transformers example script states."""
+    """Set the objective that the name of a transformers example script states."""
     program = draft.document.program
     for start, meaning in _SCRIPTS.items():
         if program.startswith(start) and not draft.knows("objective"):
@@ -281,7 +281,8 @@ def _logged_adapters(draft: Draft) -> None:
             continue
         kind = str(settings["peft_type"]).lower()
         home = f"peft_config.{name}"
-        draft.put("peft", "lora" if kind == "lora" else "other", draft.get(f"{home}.peft_type"))
+        word = _logged_kind(settings) if kind == "lora" else "other"
+        draft.put("peft", word, draft.get(f"{home}.peft_type"))
         for field, key in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
             if isinstance(settings.get(key), int | float):
                 draft.put(field, settings[key], draft.get(f"{home}.{key}"))
@@ -291,6 +292,16 @@ def _logged_adapters(draft: Draft) -> None:
         if settings.get("task_type") == "SEQ_CLS":
             draft.put("objective", "classification", draft.get(f"{home}.task_type"))
         return
+
+
+def _logged_kind(settings: Mapping[str, object]) -> str:
+    """Return the kind of adapters that the settings of a `peft.LoraConfig` make."""
+    if settings.get("use_dora"):
+        return "dora"
+    if settings.get("use_rslora"):
+        return "rslora"
+    begun = str(settings.get("init_lora_weights")).lower()
+    return "pissa" if begun.startswith("pissa") else "lora"
 
 
 adapters = (

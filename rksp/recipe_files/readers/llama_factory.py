@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rksp.recipe_files.readers.hugging_face import WRITTEN, arguments, model, objective
-from rksp.recipe_files.table.convert import number
+from rksp.recipe_files.table.convert import kind_of_adapters, number
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader
 
@@ -17,7 +17,8 @@ def _factory(draft: Draft) -> None:
             draft.note("Only some layers are trained, but rksp's estimate is for training all.")
         return
     word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
-    draft.put("peft", word, kind, bits)
+    word, switch = kind_of_adapters(draft, word)
+    draft.put("peft", word, kind, bits, switch)
     if word == "other":
         return
     number(draft, "lora_rank", ["lora_rank"])

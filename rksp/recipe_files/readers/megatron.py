@@ -44,7 +44,7 @@ def _batch(draft: Draft) -> None:
 
 
 def _ramp(start: int, increment: int, samples: int, full: int) -> tuple[tuple[int, int], ...]:
-    """Set the batch ramp; each batch size takes an equal share of the samples.
+    """Return the batch ramp; each batch size takes an equal share of the samples.
 
     Source: megatron/core/num_microbatches_calculator.py, RampupBatchsizeNumMicroBatchesCalculator.
     """
@@ -58,7 +58,7 @@ def _ramp(start: int, increment: int, samples: int, full: int) -> tuple[tuple[in
 
 
 def _counted(draft: Draft, *keys: str) -> tuple[int, Found, str] | None:
-    """Set steps from the first of these keys; its name says iterations, samples or tokens.
+    """Return the steps that the first of these keys says in iterations, samples or tokens.
 
     A growing batch takes more steps for the same samples.
     """
@@ -92,7 +92,7 @@ _RESTS = ("batch_size", "sequence_length")
 
 
 def _steps(draft: Draft) -> None:
-    """Set the warm-up from iterations, tokens (Megatron-DeepSpeed) or samples."""
+    """Set the length of the run from iterations, tokens (Megatron-DeepSpeed) or samples."""
     counted = _counted(draft, "train_iters", "train_tokens", "train_samples")
     if counted is not None:
         steps, found, text = counted

@@ -6,7 +6,7 @@ import math
 
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.readers.hugging_face import WRITTEN, arguments, model, objective
-from rksp.recipe_files.table.convert import number
+from rksp.recipe_files.table.convert import kind_of_adapters, number
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import precision_of
 from rksp.recipe_files.table.reader import Marks, Reader
@@ -20,7 +20,9 @@ def _swift_adapters(draft: Draft) -> None:
     if named == "full":
         return
     is_four = bits is not None and bits.value == 4
-    draft.put("peft", "qlora" if is_four else "lora" if "lora" in named else "other", kind, bits)
+    word = "qlora" if is_four else "lora" if "lora" in named else "other"
+    word, switch = kind_of_adapters(draft, word)
+    draft.put("peft", word, kind, bits, switch)
     number(draft, "lora_rank", ["lora_rank"])
     draft.default("lora_rank", 8)
     number(draft, "lora_alpha", ["lora_alpha"])

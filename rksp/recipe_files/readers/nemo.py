@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rksp.ground.model import definite
+from rksp.recipe import LOW_RANK
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch, devices
 from rksp.recipe_files.table.convert import (
@@ -81,7 +82,7 @@ def _adapters(draft: Draft) -> None:
     scheme = draft.text("model.peft.peft_scheme")
     if scheme is not None and scheme.value.lower() not in ("none", "null"):
         name = scheme.value.lower()
-        draft.put("peft", name if name in ("lora", "qlora") else "other", scheme)
+        draft.put("peft", name if name in LOW_RANK else "other", scheme)
         rank = draft.number("model.peft.lora_tuning.adapter_dim")
         if rank is not None:
             draft.put("lora_rank", rank.value, rank)

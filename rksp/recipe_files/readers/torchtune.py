@@ -6,7 +6,14 @@ from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.readers.known_models import hub_id_of
 from rksp.recipe_files.table.batch import batch
-from rksp.recipe_files.table.convert import betas, clip, optimizer, put_precision, schedule
+from rksp.recipe_files.table.convert import (
+    betas,
+    clip,
+    kind_of_adapters,
+    optimizer,
+    put_precision,
+    schedule,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import put_epochs
 from rksp.recipe_files.table.reader import Marks, Reader, Row
@@ -66,7 +73,9 @@ def _adapters(draft: Draft) -> None:
     name = built.value.rsplit(".", 1)[-1] if built is not None else ""
     if not name.startswith(("lora_", "qlora_", "dora_", "qdora_")) and "lora" not in name:
         return
-    draft.put("peft", "qlora" if name.startswith(("qlora", "qdora")) else "lora", built)
+    word = "qlora" if name.startswith(("qlora", "qdora")) else "lora"
+    word, switch = kind_of_adapters(draft, "dora" if name.startswith("dora_") else word)
+    draft.put("peft", word, built, switch)
     for field, key in (("lora_rank", "model.lora_rank"), ("lora_alpha", "model.lora_alpha")):
         found = draft.number(key)
         if found is not None:

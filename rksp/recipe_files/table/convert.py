@@ -20,28 +20,28 @@ Converter = Callable[[Draft, str, Sequence[str]], None]
 
 
 def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Return a number unchanged."""
+    """Set a field to a number, unchanged."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Return a number; zero and Hugging Face's -1 mean that it was not set."""
+    """Set a field to a number; zero and Hugging Face's -1 mean that it was not given."""
     found = draft.number(*keys)
     if found is not None and found.value > 0:
         draft.put(name, found.value, found)
 
 
 def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Return a clipping norm; zero or less switches clipping off."""
+    """Set the clipping norm; zero or less switches clipping off."""
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value if found.value > 0 else None, found)
 
 
 def optimizer(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Return an optimizer by its name, or a sentence that rksp does not have it."""
+    """Set the optimizer from its name, or note that rksp does not have it."""
     found = draft.text(*keys)
     if found is not None:
         put_optimizer(draft, found)
@@ -63,7 +63,7 @@ def put_optimizer(draft: Draft, found: Found) -> None:
 
 
 def schedule(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Return a schedule by its name, as the nearest shape where rksp lacks the exact one."""
+    """Set the schedule from its name: the nearest shape where rksp lacks the exact one."""
     found = draft.text(*keys)
     if found is not None:
         put_schedule(draft, found)
@@ -86,7 +86,7 @@ def put_schedule(draft: Draft, found: Found) -> None:
 
 
 def precision(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Return a precision by its name."""
+    """Set the precision from its name."""
     found = draft.text(*keys)
     if found is not None:
         put_precision(draft, found)
@@ -153,7 +153,7 @@ def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:
 
 
 def warmup(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    """Return a warm-up: a share of the run if below one, a number of steps otherwise."""
+    """Set the warm-up: a share of the run if below one, a number of steps otherwise."""
     found = draft.number(*keys)
     if found is not None:
         put_warmup(draft, found)
@@ -188,6 +188,34 @@ def share_of_run(name: str, share: float, *, most: int | None = None) -> Callabl
     return step
 
 
+# Switches and ways to begin that make a kind of adapters of LoRA, by the trainers' names.
+_KIND_SWITCHES = {
+    "dora": ("use_dora", "peft_use_dora", "model.use_dora"),
+    "rslora": ("use_rslora", "peft_use_rslora", "use_rslora_scaling"),
+    "pissa": ("pissa_init",),
+}
+_BEGINNINGS = ("init_lora_weights", "peft_init_lora_weights", "init_weights", "lora_init_weights")
+
+
+def kind_of_adapters(draft: Draft, plain: str) -> tuple[str, Found | None]:
+    """Return the kind of adapters, and where it is said; other kinds than LoRA stay as they are.
+
+    Args:
+        draft: The draft.
+        plain: The kind without a switch; a quantized base decides more than a switch.
+    """
+    if plain != "lora":
+        return plain, None
+    for kind, keys in _KIND_SWITCHES.items():
+        found = next((f for key in keys if (f := draft.true(key)) is not None), None)
+        if found is not None:
+            return kind, found
+    begun = next((f for key in _BEGINNINGS if (f := draft.get(key)) is not None), None)
+    if begun is not None and str(begun.value).lower().startswith("pissa"):
+        return "pissa", begun
+    return plain, None
+
+
 def lora(
     *on: str,
     rank: str,
@@ -211,7 +239,8 @@ def lora(
         found = next((f for key in on if (f := _holds(draft, key)) is not None), None)
         if found is None or draft.knows("peft"):
             return
-        draft.put("peft", kind, found)
+        named, switch = kind_of_adapters(draft, kind)
+        draft.put("peft", named, found if switch is None else switch)
         if default_rank is not None:
             draft.default("lora_rank", default_rank)
         number(draft, "lora_rank", rank.split())

@@ -106,6 +106,7 @@ def _measured(seed: SeedReport) -> Iterator[Measured]:
         rows += [
             ("gradient norm", "response/grad_norm", "first batch"),
             ("critical rate", "response/critical_rate", "first step"),
+            ("drift", "response/drift", "nats a position, one update at 1e-3"),
         ]
     for word, path, note in rows:
         part, field = path.split("/")

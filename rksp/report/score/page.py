@@ -1,7 +1,7 @@
-"""The default page of a score: what to do, in at most eight lines of the terminal's width.
+"""The default page of a score: what to do, in at most ten lines of the terminal's width.
 
-There is one line more where a run is so short that S lies above X, and where the next command is
-longer than the width.
+Two of them say what was measured and what that changed. There is one line more where a run is so
+short that S lies above X, and where the next command is longer than the width.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rksp.ground.sizes import count
 from rksp.ground.text import one_line, short
 from rksp.report import words
 from rksp.report.issues import deciding
+from rksp.report.score.change import change, measured_line
 from rksp.report.score.terminal import LEVEL_STYLES, STYLES
 
 _SCALES = (50, 40, 30)  # characters of the drawn scale of rates, where there is room
@@ -82,7 +83,17 @@ def render(report: ScoreReport) -> Page:
     learned = words.learned(seed)
     forms = (learned, words.learned_briefly(seed))
     own = [_line(*(Text(f"  {form}", style="dim") for form in forms))] if learned else []
-    parts = (_verdict(report, seed), _rates(report, seed.risk), own, trained, _rest(report, seed))
+    changed = (_line(Text(f"  {said}", style="dim")) for said in (change(seed),) if said)
+    measured = [Text(f"  {form}", style="dim") for form in measured_line(seed)]
+    parts = (
+        _verdict(report, seed),
+        _rates(report, seed.risk),
+        own,
+        trained,
+        changed,
+        [_line(*measured)] if measured else [],
+        _rest(report, seed),
+    )
     return Page([line for part in parts for line in part])
 
 

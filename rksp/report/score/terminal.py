@@ -25,6 +25,7 @@ from rksp.report import words
 from rksp.report.issues import deciding
 from rksp.report.own_runs.terminal import notes as own_notes
 from rksp.report.own_runs.terminal import table
+from rksp.report.score.change import change
 from rksp.report.score.measured import COLUMNS, RANGE_NOTE, measured, usual
 from rksp.spectra.status import Status
 
@@ -49,7 +50,8 @@ def render(report: ScoreReport) -> Group:
         parts.append(_changes(report.baseline))
     if seed.spectra.layers:
         parts += [Text(), _spectra(seed)]
-    parts += [Text(), _measured(seed)]
+    if measured(seed):
+        parts += [Text(), _measured(seed)]
     if report.recipe_origins:
         parts += [Text(), *_recipe(report, seed)]
     if report.own_runs is not None:
@@ -97,7 +99,9 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Group:
         return Group(Text.assemble(title, f"  {because}{'; '.join(risk.reasons)}"))
     lines = [Text.assemble(title, f"  {because}{words.answer(report, risk)}")]
     lines += [Text(f"  {said}") for said in (words.rates(risk), words.crossed(risk)) if said]
-    lines += [Text(f"  {said}") for said in (words.learned(seed), *words.trained(seed)) if said]
+    said = (words.learned(seed), *words.trained(seed), change(seed))
+    lines += [Text(f"  {one}") for one in said if one]
+    lines += [Text(f"  {one}", "dim") for one in risk.measuring_adds]
     if report.recipe.learning_rate is not None:
         for c in risk.contributions[:3]:
             if abs(c.decades) >= 0.05:

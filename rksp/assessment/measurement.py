@@ -1,0 +1,143 @@
+"""What was measured of one initialization: numbers that outlive the model and need no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from rksp.checks.facts import ModelFacts
+from rksp.features import Tier
+from rksp.ground.errors import ArtifactError
+from rksp.measure.forward_stats import AttentionStats, BlockStats, ForwardStats, RouterStats
+from rksp.measure.response_profile import ResponsePoint, ResponseProfile
+from rksp.recipe import Recipe
+from rksp.spectra.model_profile import Profile
+from rksp.spectra.profile import SpectralProfile
+from rksp.spectra.spectrum import LayerSpectrum
+from rksp.spectra.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Everything measured of one initialization, for any number of recipes.
+
+    Attributes:
+        tier: The most evidence that was asked for and can be had.
+        profile: Spectra and forward statistics.
+        facts: What the checks read off the model.
+        source: Fields of `ModelSource` that only a built model shows, by name.
+        probe: What the model was shown, in words.
+        is_judged: Whether the probe has a loss, so that there is a response.
+        stands_for: Width and blocks of a transformer with about the same matrices, for a model
+            without a chain of blocks.
+        weights: How the weights were held, as a sentence.
+        kernels: Operation, implementation and reason of each, for `KernelReport`.
+        responses: The response to each first update that was measured, by its reduced recipe; see
+            `rksp.assessment.evidence.first_step`.
+    """
+
+    tier: Tier
+    profile: Profile
+    facts: ModelFacts
+    source: Mapping[str, Any]
+    probe: str
+    is_judged: bool
+    stands_for: tuple[int, int] | None = None
+    weights: str = "in memory"
+    kernels: tuple[tuple[str, str, str], ...] = ()
+    responses: Mapping[Recipe, ResponseProfile] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write every number with all its digits, and NaN as Python's JSON does."""
+        content = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        content |= {"profile": asdict(self.profile), "facts": asdict(self.facts)}
+        content["responses"] = [
+            (step.model_dump(mode="json"), asdict(found)) for step, found in self.responses.items()
+        ]
+        return json.dumps(content | {"tier": str(self.tier)}, default=_plain)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Measurement:
+        """Rebuild a measurement.
+
+        Raises:
+            ArtifactError: The text is not a measurement of this version.
+        """
+        try:
+            stored = json.loads(text)
+            shape = stored["stands_for"]
+            responses = {
+                Recipe.model_validate(step): _response(found) for step, found in stored["responses"]
+            }
+            return cls(
+                **stored
+                | {
+                    "tier": Tier.parse(stored["tier"]),
+                    "profile": _profile(stored["profile"]),
+                    "facts": ModelFacts(**stored["facts"]),
+                    "stands_for": None if shape is None else tuple(shape),
+                    "kernels": tuple(map(tuple, stored["kernels"])),
+                    "responses": responses,
+                }
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"This is not a stored measurement: {error!r:.200}.") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of an array, a number of numpy or a status."""
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, np.ndarray) and np.iscomplexobj(value):
+        return [value.real.tolist(), value.imag.tolist()]
+    return value.tolist()
+
+
+def _profile(stored: dict[str, Any]) -> Profile:
+    changed: dict[str, Any] = {
+        "spectra": _spectra(stored["spectra"]),
+        "forward": _forward(stored["forward"]),
+        "chains": tuple((path, count) for path, count in stored["chains"]),
+        "notes": tuple(stored["notes"]),
+    }
+    return Profile(**stored | changed)
+
+
+def _spectra(stored: dict[str, Any]) -> SpectralProfile:
+    layers: dict[str, Any] = {"layers": tuple(map(_spectrum, stored["layers"]))}
+    return SpectralProfile(**stored | layers)
+
+
+def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
+    real, imaginary = (np.asarray(part, dtype=np.float64) for part in stored["eigenvalues"])
+    eigenvalues = np.empty(len(real), dtype=np.complex128)
+    eigenvalues.real, eigenvalues.imag = real, imaginary
+    changed: dict[str, Any] = {
+        "status": Status(stored["status"]),
+        "eigenvalues": eigenvalues,
+        "residuals": np.asarray(stored["residuals"], dtype=np.float64),
+        "growth": tuple(stored["growth"]),
+    }
+    return LayerSpectrum(**stored | changed)
+
+
+def _forward(stored: dict[str, Any]) -> ForwardStats:
+    kinds: dict[str, type] = {
+        "blocks": BlockStats,
+        "attention": AttentionStats,
+        "routers": RouterStats,
+    }
+    parts: dict[str, Any] = {
+        name: tuple(kind(**one) for one in stored[name]) for name, kind in kinds.items()
+    }
+    return ForwardStats(**stored | parts)
+
+
+def _response(stored: dict[str, Any]) -> ResponseProfile:
+    points: dict[str, Any] = {"points": tuple(ResponsePoint(**p) for p in stored["points"])}
+    return ResponseProfile(**stored | points)
