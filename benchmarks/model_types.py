@@ -81,7 +81,7 @@ def _response(evaluation, task: str) -> str:
 
 def _differences(whole, part) -> dict[str, str]:
     """Return how far a streamed evaluation is from one in memory."""
-    from rksp.features import extract
+    from rksp.spectra.features import extract
 
     same = [(f.code, f.level, f.layer) for f in whole.findings] == [
         (f.code, f.level, f.layer) for f in part.findings

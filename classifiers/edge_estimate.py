@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -23,7 +24,7 @@ _QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 21) for i in range(21)])
 _OFFSETS = np.arange(-2.5, 1.0001, 0.025)  # decades around the best rate that are looked at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EdgeEstimate:
     """What the model says of one model and recipe; rates are nominal peak rates.
 
@@ -48,6 +49,8 @@ class EdgeEstimate:
     below: np.ndarray
     above: np.ndarray
     learned: LearnedReport | None = None
+    _lost: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _failed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def log_edge(self) -> float:
@@ -61,7 +64,9 @@ class EdgeEstimate:
 
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails; it rises with the rate."""
-        return failed(self.edge, self.lapse, rate)
+        if rate not in self._failed:
+            self._failed[rate] = failed(self.edge, self.lapse, rate)
+        return self._failed[rate]
 
     def quantile(self, share: float) -> float:
         """Return the rate below which this share of the edges lies."""
@@ -91,9 +96,11 @@ class EdgeEstimate:
 
     def expected_excess(self, rate: float) -> float:
         """Return the nats that a run at this rate is expected to lose against the best rate."""
-        return float(self._excess(np.array([math.log10(rate)]))[0])
+        if rate not in self._lost:
+            self._lost[rate] = float(self._excess(np.array([math.log10(rate)]))[0])
+        return self._lost[rate]
 
-    @property
+    @cached_property
     def start_here(self) -> float:
         """The rate of the least expected loss."""
         rates = self.log_best + _OFFSETS
@@ -101,8 +108,23 @@ class EdgeEstimate:
 
     def _excess(self, log_rates: np.ndarray) -> np.ndarray:
         lost = np.zeros(len(log_rates))
-        for of, curve in ((self.best, self.below), (self.edge, self.above)):
-            for weight, part in zip(of.weights, of.parts, strict=True):
-                off = log_rates[:, None] - part.location - part.spread * _QUANTILES
-                lost += weight * np.interp(off, self.knots, curve).mean(axis=1)
+        for (weights, locations, offsets), curve in zip(
+            self._parts, (self.below, self.above), strict=True
+        ):
+            off = log_rates[:, None, None] - locations - offsets
+            means = np.interp(off, self.knots, curve).sum(axis=2) / len(_QUANTILES)
+            for i, weight in enumerate(weights):
+                lost += weight * means[:, i]
         return lost
+
+    @cached_property
+    def _parts(self) -> list[tuple[tuple[float, ...], np.ndarray, np.ndarray]]:
+        """Weights, locations `[parts, 1]` and offsets `[parts, quantiles]` of best and edge."""
+        return [
+            (
+                of.weights,
+                np.array([[part.location] for part in of.parts]),
+                np.array([part.spread * _QUANTILES for part in of.parts]),
+            )
+            for of in (self.best, self.edge)
+        ]

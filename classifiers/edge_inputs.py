@@ -165,17 +165,17 @@ class Column:
     Attributes:
         sign: The edge may only rise (1) or only fall (-1) with it; 0 leaves it free.
         of_edge: The edge depends on it; every column serves the best rate.
-        is_kind: It says what kind of model it is, which few ladders show. Its coefficient has the
-            prior of an effect of about half a decade.
+        prior: Standard deviation of its coefficient before the data; None leaves that to the ridge.
     """
 
     name: str
     meaning: str
     sign: int = 0
     of_edge: bool = True
-    is_kind: bool = False
+    prior: float | None = None
 
 
+_KIND = 0.5  # decades: what a kind of model does, which few ladders show
 CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="width", meaning="the width"),
     Column(name="depth", meaning="the number of blocks"),
@@ -192,15 +192,15 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
     Column(name="long_memory", meaning="a high beta1", sign=-1),
     Column(name="memory_excess", meaning="a first moment that outlasts the second", sign=-1),
     Column(name="orthogonal_width", meaning="the width, of orthogonal updates", sign=1),
-    Column(name="parallel", meaning="parallel blocks", sign=1, is_kind=True),
-    Column(name="branch_norm", meaning="a norm after every branch", sign=1, is_kind=True),
-    Column(name="large_init", meaning="a large initial deviation", is_kind=True),
+    Column(name="parallel", meaning="parallel blocks", sign=1, prior=_KIND),
+    Column(name="branch_norm", meaning="a norm after every branch", sign=1, prior=_KIND),
+    Column(name="large_init", meaning="a large initial deviation", prior=_KIND),
     Column(name="made_up", meaning="a made-up task"),
     *(Column(name=name, meaning=f"the optimizer ({name})") for name in OPTIMIZERS),
 )
-# Measured at rate 1 (`rksp.features`), each less what the configuration lets expect.
+# Measured at rate 1 (`rksp.spectra.features`), each less what the configuration lets expect.
 MEASURED_COLUMNS: tuple[Column, ...] = (
-    Column(name="grad_norm", meaning="the gradient before the first step"),
+    Column(name="grad_norm", meaning="the gradient before the first step", prior=0.06),
 )
 
 # What every contribution to the edge is of.

@@ -191,8 +191,8 @@ class EdgeModel:
 
         Args:
             inputs: The shape and the recipe.
-            measured: Features at learning rate 1 by name (`rksp.features`); None or NaN where
-                nothing was measured.
+            measured: Features at learning rate 1 by name (`rksp.spectra.features`); None or NaN
+                where nothing was measured.
 
         Raises:
             ArtifactError: A predicted rate is beyond all sense, so the model is damaged.

@@ -32,8 +32,7 @@ def score(
     """Measure every stage of a score, in forward passes."""
     import torch  # not for --help
 
-    from rksp.bench.imports import import_cost
-    from rksp.bench.score import score_cost
+    from rksp.assessment.cost import import_cost, score_cost
 
     torch.set_num_threads(1)
     typer.echo("Processor seconds:")

@@ -1,12 +1,17 @@
-"""Define a batch: the inputs of a model and the labels or objective that judge its output."""
+"""Define a batch, the inputs and labels of a model, and compute the loss that a run minimizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rksp.ground.model import definite
 
 IGNORED = -100  # the label of a position that does not count, as in torch's cross-entropy
 
@@ -50,8 +55,7 @@ class Batch:
             tensor counts the examples.
         labels: Labels of the logits, already shifted for a language model; with an objective,
             whatever it compares the output with.
-        objective: How the model is run and judged; None means the default of
-            `rksp.objective.run_pass`.
+        objective: How the model is run and judged; None means that of `run_pass`.
         given: The batch as the user wrote it.
         is_whole: It cannot be cut into examples, as that of a graph cannot.
     """
@@ -122,3 +126,45 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping | tuple | list)
+
+
+def logits_of(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """Compute logits `[..., classes]` and the routers' weighted auxiliary loss, or None."""
+    inputs = batch.inputs
+    output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    aux = getattr(output, "aux_loss", None)
+    if aux is not None and not isinstance(output, tuple):
+        # Hugging Face returns the unweighted balance loss; the zoo's is already weighted.
+        aux = getattr(model.config, "router_aux_loss_coef", 0.0) * aux
+    return output.logits, aux
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute the mean cross-entropy in nats over the labels that count."""
+    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED)
+
+
+def run_pass(model: nn.Module, batch: Batch) -> Pass:
+    """Run a model on a batch; the loss is the batch's objective, or else cross-entropy."""
+    if batch.objective is not None:
+        return batch.objective(model, batch)
+    logits, aux = logits_of(model, batch)
+    return Pass(
+        output=logits, loss=cross_entropy(logits, definite(batch.labels)), aux=aux, logits=logits
+    )
+
+
+def task_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Compute what training minimizes: mean cross-entropy plus the routers' own losses."""
+    return run_pass(model, batch).total
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, batches: Sequence[Batch]) -> float:
+    """Return the mean loss over batches in evaluation mode; not finite as it comes."""
+    was_training = model.training
+    model.eval()
+    try:
+        return math.fsum(float(task_loss(model, batch)) for batch in batches) / len(batches)
+    finally:
+        model.train(was_training)

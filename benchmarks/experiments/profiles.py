@@ -13,8 +13,8 @@ from pathlib import Path
 
 from experiments.tables import markdown
 from experiments.trials import Stored, Trial, small_trial
-from rksp.confirm.profiles import PROFILED, Curve
 from rksp.datasets.tasks import make_task
+from rksp.documents.confirm import PROFILED, Curve
 from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
 from rksp.outcome import OutcomePolicy

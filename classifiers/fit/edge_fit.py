@@ -37,7 +37,7 @@ from rksp.classifiers.fit.edge_spreads import (
 )
 from rksp.classifiers.fit.lapses import lapse_of
 from rksp.classifiers.kinds import Kinds
-from rksp.features import FEATURES
+from rksp.spectra.features import FEATURES
 
 KNOTS = np.arange(-3.0, 2.0001, 0.25)  # decades, of the curves of lost nats
 _SOURCE_LADDERS = 20.0  # a public source weighs as much as this many ladders of the lab
@@ -46,7 +46,6 @@ _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as muc
 _BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
 _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
 _UNTESTED = 300  # runs of which none lapsed, as long as lapses are not counted
-_KIND_PRIOR = 0.5  # decades: standard deviation of what a kind of model does, before the data
 _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differences
 _USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
@@ -190,7 +189,7 @@ def _fit_line(
         kinds=np.array([0 if x.source == LAB else 1 for x in ladders]),
         groups=["" if x.source == LAB else x.source for x in ladders],
         signs=[c.sign for c in columns],
-        priors=[_KIND_PRIOR if c.is_kind else None for c in columns],
+        priors=[c.prior for c in columns],
     )
 
 

@@ -203,7 +203,7 @@ def _lapse(model: EdgeModel, held_out: Sequence[HeldOut]) -> Lapse:
             is_sure = np.minimum(said, 1 - said) < _SURE
             sure += int(is_sure.sum())
             wrong += int((is_sure & ((said < 0.5) == x.failed)).sum())
-    return lapse_of(wrong, sure)
+    return lapse_of(wrong, sure) if sure else model.lapse
 
 
 def _is_ordinary(ladder: EdgeLadder) -> bool:

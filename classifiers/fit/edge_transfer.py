@@ -54,8 +54,8 @@ def transfer(
         small: The model and the recipe that the rate is tuned for.
         large: Those to carry it to.
         rate: The small one's.
-        measured: Features of both at learning rate 1, by name (`rksp.features`). What only one of
-            them has is not used: it would count as a difference between them.
+        measured: Features of both at learning rate 1, by name (`rksp.spectra.features`). What only
+            one of them has is not used: it would count as a difference between them.
     """
     of_small, of_large = _in_both(model, measured)
     shift = model.predict(large, of_large).log_edge - model.predict(small, of_small).log_edge

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rksp.features import Tier
 from rksp.ground.model import definite
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import Tier
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from torch import nn

@@ -16,12 +16,12 @@ from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outsid
 from rksp.classifiers.fine_tuning.model import FineTuningModel
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
-from rksp.features import Tier
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import LOW_RANK, Recipe
+from rksp.spectra.features import Tier
 
 _KINDS = {
     "causal-lm": "decoder",

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rksp.assessment.evidence import Evidence, first_step
-from rksp.features import Tier
 from rksp.ground.errors import InputError
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import Tier
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.store import MeasurementStore

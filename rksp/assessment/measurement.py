@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from rksp.checks.facts import ModelFacts
-from rksp.features import Tier
 from rksp.ground.errors import ArtifactError
 from rksp.measure.forward_stats import AttentionStats, BlockStats, ForwardStats, RouterStats
 from rksp.measure.response_profile import ResponsePoint, ResponseProfile
 from rksp.recipe import Recipe
+from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile
 from rksp.spectra.profile import SpectralProfile
 from rksp.spectra.spectrum import LayerSpectrum

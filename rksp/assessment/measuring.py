@@ -19,7 +19,6 @@ from rksp.checks.facts import read_facts
 from rksp.datasets.own_probe import own_probe
 from rksp.datasets.own_rows import read_own_rows
 from rksp.datasets.probe import Probe, make_probe
-from rksp.features import Tier
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.kernels import dispatch
@@ -36,6 +35,7 @@ from rksp.models.streaming.meter import Progress
 from rksp.models.streaming.opening import check_response_whole, open_stream, should_stream
 from rksp.options import STATES, MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile, profile
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.finding import Finding
 from rksp.documents.score import AlternativeReport, ConfiguredReport, RiskAssessment
-from rksp.features import Tier, extract
 from rksp.ground.errors import ArtifactError, NotCovered
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import Tier, extract
 
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement

@@ -19,12 +19,12 @@ from rksp.classifiers.edge_inputs import (
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
-from rksp.features import FEATURES, Features, Tier
 from rksp.ground.errors import NotCovered
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
+from rksp.spectra.features import FEATURES, Features, Tier
 
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
@@ -106,7 +106,7 @@ def assess(
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
-        with_curve: Compute the risk at every rate, which is most of the work.
+        with_curve: Compute the risk at every rate, which is most of the work, and what moves it.
 
     Returns:
         The answer.
@@ -114,7 +114,8 @@ def assess(
     estimate = model.predict(inputs, features.values)
     ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
     reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
-    if reasons:
+    is_covered = estimate.learned is not None and estimate.learned.covers
+    if reasons and not is_covered:
         return untold(
             reasons,
             features.tier,
@@ -153,7 +154,7 @@ def assess(
             for rate in (RATES if with_curve else ())
             for left, right in (estimate.interval(rate),)
         ],
-        contributions=_contributions(estimate) if learning_rate is not None else [],
+        contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
         outside=dict(estimate.outside),
         counterfactual=_advice(estimate, learning_rate, start, threshold),
         classifier_data=str(model.card["digest"]),

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.gathering import gather, response_of
-from rksp.features import extract
 from rksp.ground.model import definite
 from rksp.models.source import ModelSource
 from rksp.models.streaming.meter import Progress
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import extract
 
 
 def measured_pair(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
 from rksp.checks.published import published_rate, runs_edge
@@ -32,7 +32,7 @@ class Need(StrEnum):
     ANSWER = "the classifier's likely edge"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckEvidence:
     """One configuration and what is known about it; checks ignore what is None.
 
@@ -64,13 +64,14 @@ class CheckEvidence:
     is_pretrained: bool = False
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
-    _known: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, need: Need) -> bool:
         """Return True if the evidence holds what a check needs."""
-        return need in self._once("held", self._held)
+        return need in self.held
 
-    def _held(self) -> set[Need]:
+    @cached_property
+    def held(self) -> set[Need]:
+        """What the evidence holds of what checks need."""
         held = {
             Need.CONFIG: self.config is not None,
             Need.SIZE: self.parameters is not None,
@@ -82,16 +83,10 @@ class CheckEvidence:
         }
         return {need for need, is_held in held.items() if is_held}
 
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Cache a value of the configuration that a score needs many times."""
-        if name not in self._known:
-            self._known[name] = make()
-        return self._known[name]
-
-    @property
+    @cached_property
     def settings(self) -> Declared:
         """What the configuration declares."""
-        return self._once("settings", lambda: self.declared or Declared(self.config, self.task))
+        return self.declared or Declared(self.config, self.task)
 
     def setting(self, *names: str) -> object | None:
         """Return the first of these settings that the configuration or its text part has."""
@@ -101,19 +96,19 @@ class CheckEvidence:
         """Return the first of these settings if it is one number, not a list by layer."""
         return self.settings.number(*names)
 
-    @property
+    @cached_property
     def shape(self) -> DeclaredShape | None:
         """The size that the configuration declares."""
-        return self._once("shape", lambda: self.settings.shape())
+        return self.settings.shape()
 
-    @property
+    @cached_property
     def parameters(self) -> float | None:
         """All parameters: counted in the built model, else computed from the configuration."""
         if self.facts is not None:
             return float(self.facts.parameters)
         return None if self.shape is None else self.shape.parameters
 
-    @property
+    @cached_property
     def active_parameters(self) -> float | None:
         """Parameters that one token uses, without those of unused experts."""
         shape, total = self.shape, self.parameters
@@ -121,7 +116,7 @@ class CheckEvidence:
             return total
         return total * shape.active_parameters / shape.parameters
 
-    @property
+    @cached_property
     def block_parameters(self) -> float | None:
         """Active parameters without embedding and output layer, if those are known."""
         shape, active = self.shape, self.active_parameters
@@ -159,12 +154,12 @@ class CheckEvidence:
         """True if the arithmetic is fp16, in whatever precision the parameters are kept."""
         return self.recipe.precision.startswith("fp16")
 
-    @property
+    @cached_property
     def has_adam(self) -> bool:
         """True if the update is normalized by a second moment, with an epsilon."""
         return optimizer_spec(self.recipe.optimizer).follow_adam == "all"
 
-    @property
+    @cached_property
     def is_fine_tuning(self) -> bool:
         """True if trained weights are trained further, in full or through adapters."""
         return self.is_pretrained or self.recipe.starts_trained
@@ -180,7 +175,7 @@ class CheckEvidence:
         """Tokens per optimizer step."""
         return self.recipe.batch_size * self.recipe.sequence_length
 
-    @property
+    @cached_property
     def scales_rates_by_width(self) -> bool:
         """True if the configuration divides its logits by a base width, as under μP.
 
@@ -189,7 +184,7 @@ class CheckEvidence:
         named = self.setting("dim_model_base", "mup_base_width", "mup_width_scale", "use_mup")
         return bool(named)
 
-    @property
+    @cached_property
     def rate_over_published(self) -> float | None:
         """The learning rate divided by GPT-3's at this size.
 
@@ -205,7 +200,7 @@ class CheckEvidence:
             return None
         return None if self.scales_rates_by_width else rate / published_rate(size)
 
-    @property
+    @cached_property
     def public_edge(self) -> float | None:
         """AdamW's edge in public ladders at this size and batch; None where it does not apply."""
         size = self.block_parameters

@@ -75,7 +75,7 @@ def run_checks(evidence: CheckEvidence) -> tuple[Finding, ...]:
     seen = [
         (check, observation)
         for check in CHECKS
-        if not check.missing(evidence)
+        if evidence.held.issuperset(check.needs)
         for observation in check.look(evidence)
     ]
     limits = [observation.rate for _, observation in seen if observation.rate is not None]

@@ -13,12 +13,14 @@ from typing import Any
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
+from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms, parse_arm
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
+from rksp.confirm.recorded import record_trial
 from rksp.confirm.trial import HeldOut, in_precision, sum_up, train_arm
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
@@ -29,7 +31,6 @@ from rksp.ground.files import digest
 from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
-from rksp.objective import mean_loss
 from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
@@ -81,6 +82,7 @@ def confirm(
     device: str = "cpu",
     folder: Path | None = None,
     past_runs: Sequence[Path] = (),
+    record: Path | None = None,
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -102,6 +104,8 @@ def confirm(
             critical alarm, a checkpoint from before it. The same call with the same folder reuses
             the finished runs and trains the rest.
         past_runs: Files and folders of past runs that the prediction learns from.
+        record: A file of runs to append every run to that differs from the recipe in the rate
+            alone, for `past_runs` of a later call.
         progress: Called with the progress.
 
     Raises:
@@ -112,6 +116,10 @@ def confirm(
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
+    if record is not None and (source.holds_trained or recipe.starts_trained or faults):
+        raise InputError(
+            "A record holds runs from random weights without a planted fault; leave out --record."
+        )
     data = None if options.data is None else read_own_rows(options.data)
     if data is not None:
         if text is not None or source.batch is not None:
@@ -134,6 +142,7 @@ def confirm(
         text=text,
         data=data,
         device=device,
+        record=record,
         progress=progress,
     )
     settings = runs.settings()
@@ -170,6 +179,7 @@ class _Runs:
     text: Path | None
     data: OwnRows | None
     device: str
+    record: Path | None
     progress: ConfirmProgress
 
     @property
@@ -244,6 +254,8 @@ class _Runs:
                 )
             )
             finished.keep_trial(trials[-1])
+            if self.record is not None:
+                record_trial(self.record, self.source, self.recipe, arm, trials[-1])
             after = done + self.recipe.max_steps
             self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
         return trials

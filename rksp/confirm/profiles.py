@@ -7,18 +7,10 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rksp.documents.confirm import PROFILED, Curve
+
 if TYPE_CHECKING:  # torch, which the page of a stored report does not need
     from rksp.watch.monitors.base import Reading
-
-# Quantity → its name on a page. A value is the mean over blocks of near-unit mass, the geometric
-# mean over matrices of stable rank, and the mean over layers of the lowest head's QK rank.
-PROFILED = {
-    "near_unit_mass": "Near-unit mass M≈1",
-    "stable_rank": "Stable rank",
-    "qk_delta2_rank": "Effective rank of the change of QK",
-}
-
-Curve = list[tuple[int, float]]
 
 
 def profile_curves(readings: Sequence[Reading]) -> dict[str, Curve]:

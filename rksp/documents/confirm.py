@@ -10,6 +10,16 @@ from rksp.documents.base import Document, Part, TargetReport
 from rksp.documents.score import LeverReport
 from rksp.recipe import Recipe
 
+# Quantity → its name on a page. A value is the mean over blocks of near-unit mass, the geometric
+# mean over matrices of stable rank, and the mean over layers of the lowest head's QK rank.
+PROFILED = {
+    "near_unit_mass": "Near-unit mass M≈1",
+    "stable_rank": "Stable rank",
+    "qk_delta2_rank": "Effective rank of the change of QK",
+}
+
+Curve = list[tuple[int, float]]
+
 
 class PredictionReport(Part):
     """What `rksp score` says of the recipe that is trained, before it is; means over the seeds.
@@ -102,7 +112,7 @@ class TrialReport(Part):
         seconds: Of the whole run.
         step_seconds: Of the median step; None in a report of an older version.
         loss, grad_norm: (step, value), at most 200 evenly spaced steps; None where not finite.
-        profiles: Quantity → (step, value) of the whole model; see `rksp.confirm.profiles`.
+        profiles: Quantity → (step, value) of the whole model; a key of `PROFILED`.
         checkpoint: State from before the first critical alarm, if one was written.
     """
 
@@ -124,7 +134,7 @@ class TrialReport(Part):
     step_seconds: float | None = None
     loss: list[tuple[int, float | None]]
     grad_norm: list[tuple[int, float | None]]
-    profiles: dict[str, list[tuple[int, float]]] = Field(default_factory=dict)
+    profiles: dict[str, Curve] = Field(default_factory=dict)
     checkpoint: str | None = None
     trivial_loss: float | None = None
     held_out_loss: float | None = None

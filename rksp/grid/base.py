@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError
@@ -83,7 +85,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         starts_trained = starts_trained or read.starts_trained
     else:
         recipe = Recipe.parse(in_steps(fields, Recipe.model_fields["max_steps"].default))
-        origins = origins_of_flags(recipe, dict.fromkeys(fields, "the grid"))
+        origins = None
     if target is None:
         raise InputError(f"{source} names no model; give --target or an axis called target.")
     return Cell(
@@ -93,8 +95,24 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         recipe=recipe,
         starts_trained=starts_trained,
         labels=dict(point),
-        assumed=assumptions(recipe, origins),
+        assumed=assumptions(recipe, origins) if origins else _assumed(recipe, frozenset(fields)),
     )
+
+
+def _assumed(recipe: Recipe, typed: frozenset[str]) -> Mapping[str, str]:
+    """Return what the fields that were not typed assume; cells share most of it."""
+    values = dict(recipe)
+    rest = tuple((name, value) for name, value in values.items() if name not in typed)
+    return _assumptions(typed, rest, recipe.optimizer, recipe.schedule)
+
+
+@lru_cache(maxsize=1024)
+def _assumptions(
+    typed: frozenset[str], rest: tuple[tuple[str, Any], ...], optimizer: str, schedule: str
+) -> Mapping[str, str]:
+    known = {**dict(rest), "optimizer": optimizer, "schedule": schedule}
+    recipe = Recipe.model_construct(**known)
+    return assumptions(recipe, origins_of_flags(recipe, dict.fromkeys(typed, "the grid")))
 
 
 def seed_of(value: object) -> int:

@@ -82,16 +82,22 @@ class Cell:
         )
         return _digest(content | {"starts_trained": self.starts_trained})
 
-    def key(self, options: Options, init: str | None = None) -> str:
+    def key(
+        self,
+        options: Options,
+        init: str | None = None,
+        recipe: Mapping[str, object] | None = None,
+    ) -> str:
         """Return the identity of the cell; the same work has the same key in every run.
 
         Args:
             options: How the cell is measured.
             init: What `init_key` returned, if it was asked before.
+            recipe: The recipe as JSON, if it was written before.
         """
         content = {
             "init": init or self.init_key(options),
-            "recipe": self.recipe.model_dump(mode="json"),
+            "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
         }
         if options.classifier is not None:
@@ -101,10 +107,11 @@ class Cell:
 
 def init_keys(cells: Iterable[Cell], options: Options) -> list[str]:
     """Return the `init_key` of each cell; every target is looked at once."""
-    known: dict[tuple[str, int], str] = {}
+    known: dict[tuple[str, str, int], str] = {}
     found = []
     for cell in cells:
-        which = (json.dumps([cell.target, dict(cell.overrides)], default=repr), cell.seed)
+        changed = json.dumps(dict(cell.overrides), default=repr) if cell.overrides else ""
+        which = (cell.target, changed, cell.seed)
         if which not in known:
             known[which] = cell.init_key(options)
         found.append(known[which])

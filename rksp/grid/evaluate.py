@@ -73,6 +73,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """
     from rksp.assessment.pipeline import judge
     from rksp.classifiers.edge_model import load_edge_model
+    from rksp.classifiers.remembered import Remembered
     from rksp.models.refusals import refusals
 
     options = Options(**group["options"])
@@ -95,6 +96,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
         )
         if options.runs:
             classifier = _learned(options.runs, evidence.source, group, prior)
+        classifier = Remembered(classifier or load_edge_model())
     except expected as error:
         yield _failed(error)
         return

@@ -22,10 +22,10 @@ from rksp.grid.axes import (
 )
 from rksp.grid.base import Base, Point, make_cell, seed_of
 from rksp.grid.cell import Cell
+from rksp.grid.columns import Columns
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.flags import flags_of
-from rksp.models.columns import Columns
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import Document, load_document, parse_file

@@ -31,10 +31,11 @@ from rksp.grid.provenance import made_by
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import check_writable
 from rksp.ground.model import definite
-from rksp.ground.text import safe_strings
+from rksp.ground.text import safe_json, safe_strings
 
 SCHEMA = "rksp-grid-2"
 TRIES = 3
+_IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -130,7 +131,11 @@ class GridStore:
             InputError: The store holds another grid, or another version of rksp made it.
         """
         inits = init_keys(cells, options)
-        keys = [cell.key(options, init) for cell, init in zip(cells, inits, strict=True)]
+        recipes = [cell.recipe.model_dump(mode="json") for cell in cells]
+        keys = [
+            cell.key(options, init, recipe)
+            for cell, init, recipe in zip(cells, inits, recipes, strict=True)
+        ]
         maker = made_by(options.classifier)
         plan = hashlib.sha256("\n".join(sorted(set(keys))).encode()).hexdigest()
         with self._transaction():
@@ -167,11 +172,11 @@ class GridStore:
                         json.dumps(dict(cell.overrides)),
                         cell.seed,
                         cell.starts_trained,
-                        json.dumps(cell.recipe.model_dump(mode="json")),
+                        json.dumps(recipe),
                         json.dumps(dict(cell.labels), default=str),
                     )
-                    for position, (key, init, cell) in enumerate(
-                        zip(keys, inits, cells, strict=True)
+                    for position, (key, init, cell, recipe) in enumerate(
+                        zip(keys, inits, cells, recipes, strict=True)
                     )
                 ],
             )
@@ -297,9 +302,12 @@ class GridStore:
         rows = []
         for values in found:
             row = dict(zip(names, values, strict=True))
-            for name in ("overrides", "recipe", "labels", "result"):
-                row[name] = json.loads(row[name]) if row[name] is not None else None
-            rows.append(Row(**safe_strings(row)))
+            for name, value in row.items():
+                if name in _IN_JSON and value is not None:
+                    row[name] = safe_json(value)
+                else:
+                    row[name] = safe_strings(value)
+            rows.append(Row(**row))
         return rows
 
     def _reclaim(self, now: float) -> None:

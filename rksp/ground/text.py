@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -38,12 +39,26 @@ def has_control(text: str) -> bool:
 def safe_strings(value: Any) -> Any:
     """Make every string in JSON data printable and one line long, keys included."""
     if isinstance(value, str):
-        return one_line(value, limit=10**7)
+        return _safe(value)
     if isinstance(value, list):
         return [safe_strings(part) for part in value]
     if isinstance(value, dict):
-        return {one_line(key, limit=10**7): safe_strings(part) for key, part in value.items()}
+        return {_safe(key): safe_strings(part) for key, part in value.items()}
     return value
+
+
+def safe_json(text: str) -> Any:
+    """Parse JSON, and make every string in it printable and one line long, keys included."""
+    found = json.loads(text)
+    if text.isascii() and text.isprintable() and "\\" not in text:  # then no string needs it
+        return found
+    return safe_strings(found)
+
+
+def _safe(text: str) -> str:
+    if text.isascii() and text.isprintable():  # nearly every one
+        return text
+    return one_line(text, limit=10**7)
 
 
 def short(value: float, digits: int = 3) -> str:

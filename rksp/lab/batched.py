@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rksp.batch import Batch
+from rksp.batch import Batch, cross_entropy
 from rksp.ground.errors import InputError
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.models.zoo.feed_forward import MixtureOfExperts
-from rksp.objective import cross_entropy
 from rksp.outcome import Curves
 from rksp.recipe import Recipe
 

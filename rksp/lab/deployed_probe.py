@@ -11,12 +11,12 @@ import numpy as np
 from rksp.assessment.gathering import gather, response_of
 from rksp.classifiers.fit.edge_ladder import LAB, EdgeLadder
 from rksp.datasets.probe import make_probe
-from rksp.features import extract
 from rksp.ground.model import definite
 from rksp.lab.collection import read_collection
 from rksp.lab.plan import LadderSpec
 from rksp.models.given import module_source
 from rksp.models.zoo import build_member
+from rksp.spectra.features import extract
 
 
 def deployed_features(

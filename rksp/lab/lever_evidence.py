@@ -159,7 +159,8 @@ def _one_factor(sizes: LeverTable, rows: Sequence[Row]) -> str:
     ]
     lines = []
     for lever, (amount, direction) in _AMOUNTS.items():
-        more, less = [], []
+        more: list[Row] = []
+        less: list[Row] = []
         for row in kin:
             now, before = amount(row["recipe"]), amount(bases[row["ladder"]])
             if now is not None and before is not None and now != before:

@@ -7,12 +7,12 @@ from typing import cast
 
 from rksp.batch import Batch
 from rksp.datasets.tasks import Task, make_task
-from rksp.features import Features, extract
 from rksp.lab.plan import LadderSpec
 from rksp.measure.response import measure_response
 from rksp.measure.snapshots import collect
 from rksp.models.zoo import build_member
 from rksp.spectra.accumulator import SpectralAccumulator
+from rksp.spectra.features import Features, extract
 
 _STATES_PER_WIDTH = 2.7  # 2,048 states at width 768, the ratio that rksp score uses for GPT-2
 _EVIDENCE_SEED = 1_000_003  # separates the probe's batches from the training batches

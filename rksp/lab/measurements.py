@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rksp.features import FEATURES, SCHEMA, Features
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import ResultFolder, atomic_write, check_writable, read_limited, read_text
+from rksp.spectra.features import FEATURES, SCHEMA, Features
 
 _LARGEST, _MOST_UNPACKED = 64 * 2**20, 512 * 2**20  # bytes of packed measurements
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import Batch
+from rksp.batch import Batch, run_pass
 from rksp.ground.model import definite
 from rksp.measure.response import evaluating, first_direction, moving
 from rksp.models.streaming.scales import square_sum
-from rksp.objective import run_pass
 from rksp.recipe import Recipe
 
 DRIFT_RATE = 1e-3  # at which the drift is told

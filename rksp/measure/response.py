@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch
+from rksp.batch import Batch, run_pass
 from rksp.ground.model import definite
 from rksp.measure.first_update import clipping, kinds_of, step_of
 from rksp.measure.response_profile import (
@@ -22,7 +22,6 @@ from rksp.measure.response_profile import (
     unmeasured,
 )
 from rksp.models.streaming.scales import square_sum
-from rksp.objective import run_pass
 from rksp.recipe import Recipe
 
 _LOWEST, _HIGHEST = -6.0, 0.5  # decades of RMS update searched for the critical rate

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rksp.batch import Batch
+from rksp.batch import Batch, cross_entropy, logits_of
 from rksp.ground.allocator import freed_memory_returned
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
@@ -31,7 +31,6 @@ from rksp.models.streaming.products import run_all
 from rksp.models.streaming.slices import Rows
 from rksp.models.streaming.stream import Stream
 from rksp.models.streaming.tape import taping
-from rksp.objective import cross_entropy, logits_of
 from rksp.recipe import Recipe
 
 _WORK = 3 + 13  # forward, backward (twice as much), and the lanes, in loadings of all weights

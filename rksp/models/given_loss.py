@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.batch import IGNORED, Batch, Pass, tensors
+from rksp.batch import IGNORED, Batch, Pass, cross_entropy, tensors
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
-from rksp.objective import cross_entropy
 
 Loss = Callable[[Any, Any], Tensor]
 _TARGETS = ("labels", "label", "targets", "target", "y")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rksp.models.anatomy.groups import local
+from rksp.watch.groups import local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from support.streams import halves
 
+from rksp.assessment.cost import score_cost
 from rksp.assessment.gathering import gather
 from rksp.assessment.pipeline import evaluate
-from rksp.bench.score import score_cost
 from rksp.cli.process import collector_paused
 from rksp.ground.allocator import return_freed_memory
 from rksp.ground.errors import InputError

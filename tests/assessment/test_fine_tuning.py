@@ -12,9 +12,9 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import run_checks
 from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.score import RiskAssessment
-from rksp.features import Tier
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
+from rksp.spectra.features import Tier
 
 BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 30522}
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}

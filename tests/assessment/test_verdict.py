@@ -14,13 +14,13 @@ from rksp.assessment.report import score_report
 from rksp.assessment.risk import assess
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import Verdict, verdict_at
-from rksp.features import extract
 from rksp.grid.store import Row
 from rksp.grid.table import records
 from rksp.ground.text import short
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import extract
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
 
@@ -69,11 +69,12 @@ def test_the_finding_and_the_verdict_agree_around_the_printed_rates(steps):
         for share in (0.9, 0.93, 0.96, 0.99, 1.0, 1.01, 1.04, 1.07, 1.1):
             found = judged(bound * share)
             warned = [f for f in found.findings if f.code == "RKSP501"]
-            assert bool(warned) == (found.risk.verdict is Verdict.CAUTION), (bound, share)
+            is_open = found.risk.probability_failed_high >= found.risk.threshold
+            assert (found.risk.verdict is Verdict.CAUTION) == (is_open or bool(warned))
             assert all(" times" in f.message and " 0." not in f.message for f in warned)
         printed = float(short(bound, 2))
         if printed >= max(at.start_here, at.do_not_exceed):
-            assert judged(printed).risk.verdict is Verdict.OK
+            assert "RKSP501" not in {finding.code for finding in judged(printed).findings}
 
 
 def test_the_rate_not_to_exceed_as_shown_is_not_above_itself():

@@ -417,3 +417,123 @@ def test_a_ladders_best_rate_is_one_of_its_rates_on_every_processor():
     assert all(x.best in x.rates for x in found)
     values = [10 ** (-n / 97) for n in range(500)]
     assert log_rates(values).tolist() == [math.log10(value) for value in values]
+
+
+def _of_family(family: str, edge: float, count: int):
+    """Ladders of one family whose edges lie `edge` decades above what the width says."""
+    found = []
+    for n in range(count):
+        width = 64 * 2 ** (n % 4)
+        given = ladder(500 + n, 1 + SLOPE * math.log10(width) + edge, width=width, family=family)
+        found.append(dataclasses.replace(given, name=f"{family}-{n}"))
+    return found
+
+
+def test_a_family_has_its_own_offset_and_one_ladder_does_not_shout():
+    many = fit_edge_model([*ladders(), *_of_family("olmo2", 1.0, 12)], spreads=False)
+    one = fit_edge_model([*ladders(), *_of_family("olmo2", 1.0, 1)], spreads=False)
+    offset = lambda model: (
+        model.predict(inputs(family="olmo2")).log_edge - model.predict(inputs()).log_edge
+    )
+    assert offset(many) == pytest.approx(1.0, abs=0.2)
+    assert 0.1 < offset(one) < offset(many)
+    spread = lambda model: model.kinds.families["olmo2"].deviation.edge
+    assert spread(one) > 2 * spread(many)
+
+
+def test_half_of_what_toy_runs_show_of_a_family_counts_in_long_runs_and_half_widens_the_spread():
+    shipped = load_edge_model()
+    at = lambda steps, family: shipped.predict(
+        inputs(768, steps=steps, warmup_steps=2000, family=family, is_parallel=True)
+    )
+    plain = lambda steps: shipped.predict(
+        inputs(768, steps=steps, warmup_steps=2000, family="gpt_neox")
+    )
+    short, long = (at(s, "gpt_neox").log_edge - plain(s).log_edge for s in (200, 100_000))
+    assert long == pytest.approx(short / 2, abs=1e-6)
+    assert at(100_000, "gpt_neox").edge.spread > plain(100_000).edge.spread
+    assert at(100_000, "gpt_neox").unlike["kind"] == pytest.approx(short / 2, abs=0.1)
+
+
+def test_what_the_data_do_not_know_widens_the_interval_and_says_so():
+    shipped = load_edge_model()
+    usual = shipped.predict(inputs(family="llama"))
+    for changed in ({"family": "never-seen"}, {"optimizer": "muon"}, {"width": 200_000}):
+        read = shipped.predict(inputs(**{"width": 256, "family": "llama"} | changed))
+        assert read.edge.spread > usual.edge.spread + 0.02
+        assert sum(read.unlike.values()) > sum(usual.unlike.values()) + 0.05
+    assert sum(usual.unlike.values()) < 0.1
+
+
+def test_the_best_rate_follows_the_batch_up_to_a_critical_one():
+    shipped = load_edge_model()
+    best = [
+        shipped.predict(inputs(1024, steps=50_000, warmup_steps=2000, batch_tokens=tokens)).log_best
+        for tokens in (1e5, 3e5, 1e6, 4e6, 2e7)
+    ]
+    assert best[0] + 0.1 < best[1] < best[2] - 0.1
+    assert best[2] == pytest.approx(best[3], abs=1e-9) == pytest.approx(best[4], abs=1e-9)
+
+
+def test_a_deviation_that_raises_the_edge_of_toy_runs_does_nothing_in_long_ones():
+    raised = config_features(inputs(64, init_std=0.8))["large_init"]
+    assert raised == pytest.approx(math.log10(0.8 * math.sqrt(2.5 * 64)))
+    assert config_features(inputs(64, init_std=0.02))["large_init"] == 0
+    assert config_features(inputs(64, init_std=0.8, steps=10_000))["large_init"] == 0
+
+
+def test_a_column_of_a_kind_that_few_ladders_show_stays_near_its_prior():
+    x = np.zeros((40, 1))
+    x[0] = 1.0
+    low = np.where(x[:, 0] == 1, 2.0, -0.1)
+    fit = lambda priors: fit_censored(
+        x,
+        low,
+        low + 0.2,
+        weights=np.ones(40),
+        kinds=np.zeros(40, int),
+        groups=[""] * 40,
+        signs=[0],
+        priors=priors,
+    )
+    assert fit([0.01]).coefficients[0] < 0.2 < 1.0 < fit([10.0]).coefficients[0]
+
+
+def test_ladders_of_more_sources_are_read_from_what_they_say(tmp_path):
+    row = {
+        "id": "study/one",
+        "group": "muon-study",
+        "method": "pretrain",
+        "metric": "validation loss",
+        "arch": {"family": "small transformer", "hidden_size": 128, "layers": 2, "vocab": None},
+        "recipe": {
+            "optimizer": "muon+adamw (momentum 0.9)",
+            "betas": None,
+            "warmup_steps": None,
+            "schedule": None,
+            "batch_sequences": 32,
+            "batch_tokens": None,
+            "seq_len": 256,
+            "steps": 1500,
+        },
+        "rates": [0.03, 0.06, 0.12],
+        "final_loss": [4.4, 4.5, 4.9],
+        "failed": [False, False, False],
+    }
+    (read,) = read_real_ladders([_written(tmp_path, row)])
+    assert (read.source, read.inputs.optimizer) == ("muon_study", "muon")
+    assert (read.low, read.high) == pytest.approx((math.log10(0.06), math.log10(0.12)))
+    assert (
+        read_real_ladders([_written(tmp_path, row | {"arch": {**row["arch"], "layers": 0}})]) == []
+    )
+    run = {name: value for name, value in row.items() if name != "rates"}
+    assert read_real_ladders([_written(tmp_path, run | {"rate": 0.1})]) == []
+
+
+def test_the_lab_says_what_its_models_are():
+    found = {x.inputs.family: x.inputs for x in edge_ladders() if x.source == "lab"}
+    assert found["bert"].norm == found["opt_post"].norm == "post"
+    assert found["gpt_neox"].is_parallel and found["zoo_parallel"].is_parallel
+    assert found["olmo2"].normalizes_branches and not found["llama"].normalizes_branches
+    assert not found["llama"].is_parallel
+    assert any(x.inputs.is_made_up for x in edge_ladders() if x.source == "lab")

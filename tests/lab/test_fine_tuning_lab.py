@@ -15,6 +15,7 @@ import torch
 from support.fine_tunings import LORA, tiny_base, tiny_plan, tiny_spec
 from typer.testing import CliRunner
 
+from rksp.batch import mean_loss
 from rksp.cli import lab as cli
 from rksp.datasets.domain_tasks import DOMAIN_TASKS, make_domain_task
 from rksp.datasets.domains import DOMAINS, domain_tokens, enciphered
@@ -36,7 +37,6 @@ from rksp.lab.fine_tuning.summary import summarize
 from rksp.lab.fine_tuning.table import pack_fine_tuning, read_fine_tuning
 from rksp.lab.grid import read_ladder_plan
 from rksp.lab.run import run_plan
-from rksp.objective import mean_loss
 from rksp.outcome import Curves
 from rksp.watch.training import train
 

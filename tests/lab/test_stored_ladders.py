@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from rksp.batch import task_loss
 from rksp.datasets.domain_tasks import PADDING, START
 from rksp.lab.collection import SCHEMA, read_collection
 from rksp.lab.fine_tuning.base_model import BaseSpec, base_member
@@ -17,7 +18,6 @@ from rksp.lab.grid import read_ladder_plan
 from rksp.lab.ladder import LadderRun, ladder_batches
 from rksp.lab.parquet import schema_of
 from rksp.models.zoo import build_member
-from rksp.objective import task_loss
 
 RUNS, PLANS = (Path(str(files("rksp.datasets") / name)) for name in ("runs", "plans"))
 # Curves keep 16 significant bits, and processors add in other orders.

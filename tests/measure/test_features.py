@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rksp.datasets.probe import make_probe
-from rksp.features import FEATURES, SCHEMA, Tier, extract
 from rksp.measure.response_profile import ResponsePoint, ResponseProfile
 from rksp.models.resolve import resolve
 from rksp.models.zoo import build_member
+from rksp.spectra.features import FEATURES, SCHEMA, Tier, extract
 from rksp.spectra.model_profile import profile
 
 SHAPE = {

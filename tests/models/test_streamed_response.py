@@ -14,8 +14,8 @@ from support.streams import FAMILIES, batch_for, halves
 from torch import nn
 
 from rksp.assessment.pipeline import evaluate
+from rksp.batch import task_loss
 from rksp.checks.facts import read_facts
-from rksp.features import extract
 from rksp.ground.errors import InputError, NotCovered
 from rksp.measure.first_update import FirstUpdate, kinds_of
 from rksp.measure.response import first_direction, measure_response, search
@@ -28,10 +28,10 @@ from rksp.models.streaming.gradients import Gradients, chunks
 from rksp.models.streaming.lanes import Lanes
 from rksp.models.streaming.opening import open_stream
 from rksp.models.streaming.tape import taping
-from rksp.objective import task_loss
 from rksp.optimizers import OPTIMIZERS, make_optimizer
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
+from rksp.spectra.features import extract
 
 PUBLISHED = [
     path

@@ -91,7 +91,8 @@ ANSWERS = MADE | {"transfer": _transfer, "look": _look, "python": _python}
 
 
 def test_every_kind_of_document_is_tried():
-    assert set(MADE) == set(DOCUMENTS)
+    past = {"runs"}  # what the shipped model says of ended runs, beside how they ended
+    assert set(MADE) | past == set(DOCUMENTS)
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

@@ -19,15 +19,17 @@ def inputs(width: int = 256, **more: object) -> EdgeInputs:
 
 def ladder(number: int, edge: float, *, source: str = LAB, **more: object) -> EdgeLadder:
     """Make a ladder with two rates a decade; failed runs lose 2 nats, slow ones 0.2 a decade."""
+    group = more.pop("group", f"family-{number % 4}")
     rates = np.arange(-5, 1.01, 0.5) + 0.01 * (number % 7)
     failed = rates > edge
     excess = np.where(failed, 2.0, 0.2 * np.abs(rates - (edge - GAP)))
     return EdgeLadder(
         name=f"{source}-{number:03d}",
         source=source,
-        group=more.pop("group", f"family-{number % 4}"),
+        group=group,
+        task=f"task-{number % 3}",
         shape=f"shape-{number % 5}",
-        inputs=inputs(**more),
+        inputs=inputs(**{"family": group} | more),
         low=float(rates[~failed].max()),
         high=float(rates[failed].min()),
         best=edge - GAP,

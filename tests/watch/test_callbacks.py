@@ -296,6 +296,7 @@ def test_plain_loop_is_bitwise_equal_and_accelerate_sees_the_same() -> None:
     assert _values(theirs, "loss")[0] == pytest.approx(_values(watch.watch, "loss")[0], rel=0.05)
 
 
+@pytest.mark.filterwarnings("error:Converting a tensor with requires_grad")
 def test_accelerate_counts_optimizer_steps() -> None:
     watch = _under_accelerate(2)
     assert watch.step == ROWS // BATCH // 2 - 1

@@ -12,12 +12,11 @@ from support.small_zoo import small_member
 from torch import nn
 from torch.nn import functional as F
 
-from rksp.batch import Batch
+from rksp.batch import Batch, task_loss
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
 from rksp.moment import Moment
-from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault

@@ -12,11 +12,11 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
+from rksp.batch import task_loss
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.anatomy.attention_calls import watching_attention
 from rksp.moment import Moment
-from rksp.objective import task_loss
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention

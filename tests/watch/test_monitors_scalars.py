@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from rksp.ground.errors import NotCovered
-from rksp.models.anatomy.groups import block_paths, parameter_groups
 from rksp.models.zoo import ZooConfig, ZooTransformer
 from rksp.moment import Moment
 from rksp.spectra.dmd import fit
+from rksp.watch.groups import block_paths, parameter_groups
 from rksp.watch.monitors.activation_range import ActivationRange
 from rksp.watch.monitors.base import Monitor, Reading
 from rksp.watch.monitors.gradient_norm import GradientNorm

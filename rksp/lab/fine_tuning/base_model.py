@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from rksp.batch import Batch
+from rksp.batch import Batch, mean_loss
 from rksp.datasets.domain_tasks import PADDING, START, make_domain_task
 from rksp.datasets.domains import Part
 from rksp.datasets.tasks import Task
@@ -21,7 +21,6 @@ from rksp.ground.files import atomic_write, digest, read_text
 from rksp.ground.model import Strict
 from rksp.models.configuration import quiet
 from rksp.models.zoo import build_member
-from rksp.objective import mean_loss
 from rksp.recipe import Recipe
 from rksp.watch.training import train
 

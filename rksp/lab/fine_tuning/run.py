@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from rksp.batch import Batch
+from rksp.batch import Batch, mean_loss
 from rksp.lab.fine_tuning.base_model import BaseModels, BaseReport, judging_batches
 from rksp.lab.fine_tuning.measured import measure_start
 from rksp.lab.fine_tuning.model import OldAbility, load_base, model_to_tune
 from rksp.lab.fine_tuning.spec import FineTuningSpec
 from rksp.lab.ladder import Pair, Timed, run_ladders
-from rksp.objective import mean_loss
 from rksp.outcome import Curves, Ladder, OutcomePolicy
 from rksp.watch.training import train
 

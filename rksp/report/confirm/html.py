@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from rksp.confirm.profiles import PROFILED, Curve
+from rksp.documents.confirm import PROFILED, Curve
 from rksp.ground.model import definite
 from rksp.report import svg
 from rksp.report.score import figures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +31,7 @@ def render(report: GridReport) -> str:
     is_binned = report.risk_map is not None and report.risk_map.is_binned
     return page(
         "grid.html.j2",
-        json.loads(report.to_json()),
+        report.parsed(),
         report=report,
         setting=setting,
         version=report.made_by.get("rksp", ""),

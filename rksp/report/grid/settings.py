@@ -22,16 +22,10 @@ class Settings:
     """
 
     def __init__(self, report: GridReport) -> None:
-        values: dict[str, set[str]] = {}
-        for cell in report.cells:
-            for name in cell:
-                if _is_setting(name) and (name in report.axes or not name.startswith("set.")):
-                    values.setdefault(name, set())
-                    if cell[name] is not None:
-                        values[name].add(str(cell[name]))
-        varied = [name for name, found in values.items() if len(found) > 1]
+        known = dict.fromkeys(name for cell in report.cells for name in cell)
+        told = [n for n in known if _is_setting(n) and (n in report.axes or n[:4] != "set.")]
+        varied = [name for name in told if _varies(name, report.cells)]
         fields = {name: canonical(name)[1] for name in varied}
-        known = {name for cell in report.cells for name in cell}
         own = [name for name in varied if fields[name] == name or fields[name] not in known]
         self.axes = sorted(own, key=lambda name: (name != "learning_rate", name))[:_MOST_AXES]
 
@@ -72,6 +66,20 @@ def assumed_run(report: GridReport, cell: Record) -> str:
 def word(value: object) -> str:
     """Format a setting's value for a table."""
     return "–" if value is None else short(value, 4) if isinstance(value, float) else str(value)
+
+
+def _varies(name: str, cells: Iterable[Record]) -> bool:
+    """Tell whether cells have two values of a setting, as they are printed."""
+    first = None
+    for cell in cells:
+        value = cell.get(name)
+        if value is None or value is first:
+            continue
+        if first is None:
+            first = value
+        elif (type(value) is not type(first) or value != first) and str(value) != str(first):
+            return True
+    return False
 
 
 def _is_setting(name: str) -> bool:

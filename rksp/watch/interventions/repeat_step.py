@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.models.anatomy.groups import local
 from rksp.moment import Moment, Repeat
+from rksp.watch.groups import local
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
 

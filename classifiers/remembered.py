@@ -1,0 +1,49 @@
+"""A predictor of the edge that answers for each run once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rksp.classifiers.edge_estimate import EdgeEstimate
+from rksp.classifiers.edge_inputs import EdgeInputs
+from rksp.classifiers.edge_model import EdgePredictor, Expected
+
+
+class Remembered:
+    """Remembers the estimates of another predictor: the cells of a grid share most of them.
+
+    Args:
+        prior: The predictor that is asked.
+    """
+
+    def __init__(self, prior: EdgePredictor) -> None:
+        self._prior = prior
+        self._known: dict[object, EdgeEstimate] = {}
+        self._strange: dict[object, dict[str, float]] = {}
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What the predictor was fitted on."""
+        return self._prior.card
+
+    @property
+    def expected(self) -> Mapping[str, Expected]:
+        """What the configuration lets every measured column be."""
+        return self._prior.expected
+
+    def predict(
+        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
+    ) -> EdgeEstimate:
+        """Return the distributions of the edge and of the best rate, as `EdgeModel.predict`."""
+        asked = (inputs, tuple((measured or {}).items()))
+        if asked not in self._known:
+            self._known[asked] = self._prior.predict(inputs, measured)
+        return self._known[asked]
+
+    def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return what the predictor says."""
+        asked = tuple(measured.items())
+        if asked not in self._strange:
+            self._strange[asked] = self._prior.strangeness(measured)
+        return self._strange[asked]

@@ -1,1 +1,0 @@
-"""What a score costs on this machine: `rksp bench score`."""
