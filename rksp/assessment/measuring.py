@@ -84,8 +84,9 @@ def measured(source: ModelSource, options: MeasureOptions, progress: Progress) -
                 progress=progress,
             )
         weights = "in memory" if stream is None else stream.describe()
-        if source.is_pretrained and source.batch is None and options.data is None:
-            seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
+        is_ours = source.batch is None and options.data is None and options.probe is None
+    if source.is_pretrained and is_ours:
+        seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
     return Evidence(
         source=source,
         options=options,

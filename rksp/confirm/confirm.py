@@ -43,6 +43,7 @@ STEPS = 200  # the longest horizon that the shipped classifier knows
 # Takes a message, the training steps done so far, and the training steps of all runs.
 ConfirmProgress = Callable[[str, int, int], None]
 
+_NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
 _RANDOM = "These runs started from random weights, but the run itself starts from trained ones."
 
@@ -151,7 +152,17 @@ def confirm(
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
-    return _report(source, recipe, trained, faults, prediction, trials, device, timings)
+    return _report(
+        source,
+        recipe,
+        trained,
+        faults,
+        prediction,
+        trials,
+        device,
+        timings,
+        is_given=text is not None or data is not None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,11 +310,15 @@ def _report(
     trials: Sequence[TrialReport],
     device: str,
     timings: dict[str, float],
+    *,
+    is_given: bool,
 ) -> ConfirmReport:
     reports = compare(trials)
     found, said = verdict(reports), conclude(prediction, reports, faults)
     if source.starts_trained and not source.is_pretrained:
         said.append(_RANDOM)
+    if source.is_pretrained and source.batch is None and not is_given:
+        said.append(_NOT_YOURS)
     if trained.peft == "qlora":
         said.append(_UNQUANTIZED)
     is_failed, baseline = found == "failed", reports[0]
