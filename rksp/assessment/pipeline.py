@@ -219,6 +219,7 @@ def _assess(
             learning_rate=rate,
             **bars,
             doubts=_tuning_doubts(evidence, recipe),
+            is_measured=response is not None and response.reason is None,
         )
     inputs = inputs_of(evidence, recipe)
     doubts = tuple(uncovered(recipe)) if seen is None else doubts_of(seen, response, recipe)
