@@ -166,7 +166,7 @@ def indented(value: Any, depth: int = 0) -> str:
             parts.append(_encode(dict(plain) if is_dict else plain, within)[1:-1])
             plain.clear()
 
-    for item in sorted(value.items()) if is_dict else value:
+    for item in sorted(value.items()) if isinstance(value, dict) else value:
         part = item[1] if is_dict else item
         if isinstance(part, dict | list | tuple) and part:
             flush()

@@ -95,7 +95,7 @@ class Cell:
             init: What `init_key` returned, if it was asked before.
             recipe: The recipe as JSON, if it was written before.
         """
-        content = {
+        content: dict[str, Any] = {
             "init": init or self.init_key(options),
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
