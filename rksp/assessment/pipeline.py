@@ -234,7 +234,9 @@ def _assess(
     )
     if not with_curve:
         return found
-    predict = lambda changed: model.predict(inputs_of(evidence, changed), features.values)
+    predict = lambda other, changed: model.predict(
+        replace(inputs_of(evidence, other), **changed), features.values
+    )
     return with_levers(found, evidence.declared, recipe, model, predict)
 
 
