@@ -39,6 +39,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "Write a page whose sliders move the answer: rate, warm-up, steps, batch, width, depth.",
     ),
     (
+        "calibrate",
+        "rksp.cli.calibrate:calibrate",
+        "Train a short ladder of rates, on the model or its tiny twin, and answer with it.",
+    ),
+    (
         "runs",
         "rksp.cli.runs:runs",
         "Show what past runs say: their labels, their ladders, and how well rksp predicts them.",

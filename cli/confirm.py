@@ -24,6 +24,7 @@ from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, made_with, outputs
 from rksp.ground.errors import InputError
+from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
 from rksp.ground.text import one_line
@@ -100,6 +101,10 @@ class TrialOptions(Finite):
             unit="path",
         ),
     ] = []
+    record: Annotated[
+        Path | None,
+        Flag("--record", "File of runs to append these runs to, for --runs of a later command."),
+    ] = None
     bar: Annotated[
         float,
         Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
@@ -129,6 +134,8 @@ def confirm(
 ) -> int:
     """Train briefly with all monitors: test the prediction, and what would have helped."""
     files = outputs(output.output_format, output.output, "confirm")
+    if trials.record is not None:
+        check_writable(trials.record, "--record")
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     if run.assumed:
         print(f"rksp: {one_line(run.assumed)}", file=sys.stderr)
@@ -157,7 +164,7 @@ def _confirmed(
         raise InputError(f"--device {trials.device!r} is not available; use cpu.")
     measure = with_threads(measure)
     quiet_transformers()
-    source = _source(run, model, is_shrunk=trials.shrink)
+    source = trained_source(run, model, is_shrunk=trials.shrink)
     with live_progress(lambda what: ": step " not in what) as progress:
         return run_confirmation(
             source,
@@ -173,11 +180,13 @@ def _confirmed(
             device=trials.device,
             folder=trials.keep,
             past_runs=trials.runs,
+            record=trials.record,
             progress=progress,
         )
 
 
-def _source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> ModelSource:
+def trained_source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> ModelSource:
+    """Return the model that is trained: the target, or its tiny twin."""
     if not is_shrunk:
         return run.started(model.resolve(run.target, run.overrides))
     if model.overrides:

@@ -34,6 +34,7 @@ TYPED_ONLY = {
     "output": _WRITES,
     "export": _WRITES,
     "keep": _WRITES,
+    "record": _WRITES,
     "pack": _WRITES,
     "engine": _CONNECTS,
     "address": _CONNECTS,

@@ -251,8 +251,10 @@ def evaluate(
     ] = 0,
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
-    from rksp.classifiers.fit.edge_card import fit_and_evaluate
+    from rksp.classifiers.fit.edge_card import edge_markdown
+    from rksp.classifiers.fit.edge_fit import fit_edge_model
     from rksp.lab.edge_ladders import edge_ladders, model_pairs
+    from rksp.own_runs.evaluation import reveal_markdown
 
     ladders = edge_ladders(collection, measurements, real or [])
     deployed = None
@@ -260,7 +262,9 @@ def evaluate(
         from rksp.lab.deployed_probe import deployed_features  # torch: only this needs models
 
         deployed = deployed_features(ladders, probes, collection)
-    typer.echo(fit_and_evaluate(ladders, deployed, model_pairs()), nl=False)
+    model = fit_edge_model(ladders)
+    typer.echo(edge_markdown(ladders, model, deployed, model_pairs()))
+    typer.echo(reveal_markdown(ladders, model), nl=False)
 
 
 @app.command("eval-levers")

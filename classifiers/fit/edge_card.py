@@ -9,7 +9,6 @@ import numpy as np
 
 from rksp.classifiers.edge_inputs import ADAM_FAMILY
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.classifiers.fit.edge_fit import fit_edge_model
 from rksp.classifiers.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
 from rksp.classifiers.fit.edge_learners import learner_guesses
 from rksp.classifiers.fit.edge_left_out import (
@@ -323,12 +322,3 @@ def _published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
         f"rate is at most {max(x.failed for x in found):.0%}, and the upper end of its interval at "
         f"most {max(x.failed_high for x in found):.0%}."
     )
-
-
-def fit_and_evaluate(
-    ladders: Sequence[EdgeLadder],
-    deployed: Mapping[str, Mapping[str, float]] | None = None,
-    pairs: Sequence[tuple[str, str, str]] = (),
-) -> str:
-    """Return the tables of a model fitted on these ladders; see `edge_markdown`."""
-    return edge_markdown(ladders, fit_edge_model(ladders), deployed, pairs)

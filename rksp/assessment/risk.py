@@ -114,7 +114,8 @@ def assess(
     estimate = model.predict(inputs, features.values)
     ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
     reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
-    if reasons:
+    is_covered = estimate.learned is not None and estimate.learned.covers
+    if reasons and not is_covered:
         return untold(
             reasons,
             features.tier,

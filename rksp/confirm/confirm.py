@@ -10,27 +10,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from rksp.assessment.pipeline import evaluate
 from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
-from rksp.confirm.arms import Arm, default_arms, parse_arm
+from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
-from rksp.confirm.trial import HeldOut, in_precision, sum_up, train_arm
+from rksp.confirm.recorded import record_trial
+from rksp.confirm.start import check_trainable, first_lever, rehearse, starting_model
+from rksp.confirm.trial import HeldOut, sum_up, train_arm
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
-from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.errors import InputError
 from rksp.ground.files import digest
-from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
-from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
 from rksp.recipe import Recipe
@@ -46,6 +44,7 @@ STEPS = 200  # the longest horizon that the shipped classifier knows
 # Takes a message, the training steps done so far, and the training steps of all runs.
 ConfirmProgress = Callable[[str, int, int], None]
 
+_NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
 _RANDOM = "These runs started from random weights, but the run itself starts from trained ones."
 
@@ -81,6 +80,7 @@ def confirm(
     device: str = "cpu",
     folder: Path | None = None,
     past_runs: Sequence[Path] = (),
+    record: Path | None = None,
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -102,16 +102,22 @@ def confirm(
             critical alarm, a checkpoint from before it. The same call with the same folder reuses
             the finished runs and trains the rest.
         past_runs: Files and folders of past runs that the prediction learns from.
+        record: A file of runs to append every run to that differs from the recipe in the rate
+            alone, for `past_runs` of a later call.
         progress: Called with the progress.
 
     Raises:
         InputError: Something cannot be used; raised before anything is trained.
         NotCovered: An intervention or fault finds nothing to act on in this model.
     """
-    _check(source, recipe)
+    check_trainable(source, recipe)
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
+    if record is not None and (source.holds_trained or recipe.starts_trained or faults):
+        raise InputError(
+            "A record holds runs from random weights without a planted fault; leave out --record."
+        )
     data = None if options.data is None else read_own_rows(options.data)
     if data is not None:
         if text is not None or source.batch is not None:
@@ -123,7 +129,7 @@ def confirm(
         make_monitors(monitors)
     trained = shortened(recipe, steps)
     usual = arms or default_arms(recipe.learning_rate, None)
-    _rehearse(source, trained, usual, faults)
+    rehearse(source, trained, usual, faults)
     runs = _Runs(
         source=source,
         recipe=trained,
@@ -134,6 +140,7 @@ def confirm(
         text=text,
         data=data,
         device=device,
+        record=record,
         progress=progress,
     )
     settings = runs.settings()
@@ -148,13 +155,23 @@ def confirm(
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
-            lever = _first_lever(source, trained, prediction)
+            lever = first_lever(source, trained, prediction)
             usual = default_arms(recipe.learning_rate, prediction.start_here, lever)
             runs = replace(runs, arms=usual)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
-    return _report(source, recipe, trained, faults, prediction, trials, device, timings)
+    return _report(
+        source,
+        recipe,
+        trained,
+        faults,
+        prediction,
+        trials,
+        device,
+        timings,
+        is_given=text is not None or data is not None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +187,7 @@ class _Runs:
     text: Path | None
     data: OwnRows | None
     device: str
+    record: Path | None
     progress: ConfirmProgress
 
     @property
@@ -244,6 +262,8 @@ class _Runs:
                 )
             )
             finished.keep_trial(trials[-1])
+            if self.record is not None:
+                record_trial(self.record, self.source, self.recipe, arm, trials[-1])
             after = done + self.recipe.max_steps
             self.progress(f"{name}: {trials[-1].outcome}", after, self.total)
         return trials
@@ -269,7 +289,7 @@ class _Runs:
         done: int,
     ) -> tuple[RunRecord, HeldOut | None]:
         steps = self.recipe.max_steps
-        model = _model(self.source, self.recipe, seed).to(self.device)
+        model = starting_model(self.source, self.recipe, seed).to(self.device)
         held = data.held_out
         before = mean_loss(model, held) if held else 0.0
         record = train_arm(
@@ -302,11 +322,15 @@ def _report(
     trials: Sequence[TrialReport],
     device: str,
     timings: dict[str, float],
+    *,
+    is_given: bool,
 ) -> ConfirmReport:
     reports = compare(trials)
     found, said = verdict(reports), conclude(prediction, reports, faults)
     if source.starts_trained and not source.is_pretrained:
         said.append(_RANDOM)
+    if source.is_pretrained and source.batch is None and not is_given:
+        said.append(_NOT_YOURS)
     if trained.peft == "qlora":
         said.append(_UNQUANTIZED)
     is_failed, baseline = found == "failed", reports[0]
@@ -336,22 +360,6 @@ def _report(
     )
 
 
-def _check(source: ModelSource, recipe: Recipe) -> None:
-    """Refuse what cannot be trained, or would be trained as something else.
-
-    Raises:
-        InputError: There is no rate, or neither a model of transformers nor a batch of its own.
-    """
-    if recipe.learning_rate is None:
-        raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
-    source.check_size()
-    if source.config is None and source.batch is None:
-        raise InputError(
-            f"{source.target} comes without a batch, and rksp confirm has only text and images of "
-            "its own; return (model, batches) from the factory."
-        )
-
-
 class _Critical(Sink):
     """Reports a monitor's first critical alarm of a run as it comes."""
 
@@ -374,43 +382,6 @@ def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -
         mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
     )
     return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]
-
-
-def _rehearse(
-    source: ModelSource, recipe: Recipe, arms: Sequence[Arm], faults: Sequence[str]
-) -> None:
-    """Bind every intervention and fault to the model once, before an hour is spent on training."""
-    for arm in arms:
-        model = _model(source, recipe, source.seed)
-        for line in faults:
-            make_fault(line).bind(model, seed=0)
-        if arm.interventions:
-            optimizer = make_optimizer(model, recipe)
-            for intervention in arm.make():
-                intervention.bind(model, optimizer)
-
-
-def _model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
-    """Build a model as its run starts: with the recipe's adapters and precision, in training mode.
-
-    Raises:
-        InputError: The adapters cannot be built.
-    """
-    model = as_trained(source.build(seed), recipe, source.task, seed=seed)
-    return in_precision(model, recipe).train()
-
-
-def _first_lever(source: ModelSource, recipe: Recipe, prediction: PredictionReport) -> str:
-    """Return the arm of the largest lever that this model can be trained with; empty for none."""
-    for lever in prediction.levers:
-        if not lever.arm:
-            continue
-        try:
-            _rehearse(source, recipe, [parse_arm(lever.arm)], ())
-        except NotCovered:
-            continue
-        return lever.arm
-    return ""
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

@@ -18,6 +18,7 @@ class LearnedReport(Part):
     Attributes:
         runs, ladders: Runs that count, and ladders among them.
         shares: The most that the scored model has in common with one of them.
+        covers: A ladder of the model itself shows its edge, so it is covered whatever it is.
         edge_shift, best_shift: What they add to log10 of the edge and of the best rate.
         edge_range_before, edge_range_after: Factor between the ends of the 90 % range of the edge.
         best_range_before, best_range_after: The same of the best rate.
@@ -26,6 +27,7 @@ class LearnedReport(Part):
     runs: int
     ladders: int
     shares: Level
+    covers: bool
     edge_shift: float
     best_shift: float
     edge_range_before: float

@@ -122,16 +122,19 @@ def _row(name: str, found: Sequence[Errors], before: Sequence[Errors]) -> str:
 
 def _by_source(cases: Sequence[_Case]) -> list[str]:
     """Return how each public source fares, since none should be made worse."""
-    lines = [
-        "| source | edge error: none, 1, 2, 4 ladders | best rate error |",
-        "|---|---|---|",
-    ]
+    counts = [f"{_ROWS[count]}: edge, best" for count in REVEALED]
+    lines = [f"| source | {' | '.join(counts)} |", "|---|---|---|---|"]
     for case in cases:
-        counts = [count for count in (0, *REVEALED) if len(case[2]) > count]
-        found = [_errors(_informed(case, case[2][:count]), case, count) for count in counts]
-        edges = ", ".join("–" if math.isnan(e.edge) else f"{e.edge:.2f}" for e in found)
-        bests = ", ".join(f"{e.best:.2f}" for e in found)
-        lines.append(f"| {case[0]} | {edges} | {bests} |")
+        cells = []
+        for count in REVEALED:
+            if len(case[2]) <= count:
+                cells.append("–")
+                continue
+            new = _errors(_informed(case, case[2][:count]), case, count)
+            old = _errors(case[1], case, count)
+            pairs = ((new.edge, old.edge), (new.best, old.best))
+            cells.append(", ".join(f"{a:.2f} ({b:.2f})" for a, b in pairs))
+        lines.append(f"| {case[0]} | {' | '.join(cells)} |")
     return [*lines, ""]
 
 
@@ -170,7 +173,7 @@ def _controls(cases: Sequence[_Case]) -> list[str]:
             if len(case[2]) <= max(REVEALED):
                 continue
             seen = [spoil(_observed(x, case[0]), rng) for x in case[2][: max(REVEALED)]]
-            kept = [one for one in seen if one.is_orderly]
+            kept = [one for one in seen if one.is_orderly and not one.is_still]
             unused, total = unused + len(seen) - len(kept), total + len(seen)
             if len(kept) * 2 <= len(seen):  # as `History.doubt` has it
                 kept = []

@@ -14,6 +14,7 @@ from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
+from rksp.ground.model import definite
 from rksp.models.declared import Declared
 from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
@@ -22,6 +23,7 @@ from rksp.own_runs.interpret import LeftOut, PastRun, Words
 from rksp.own_runs.labels import Judged, Trained, judge
 from rksp.own_runs.observed import Observed
 from rksp.own_runs.registry import read_raw_runs
+from rksp.own_runs.shape import Shape
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import in_steps
 
@@ -142,7 +144,7 @@ def _alike(run: PastRun) -> object:
     """Return what runs of one ladder share; the length is compared later, as it may be guessed."""
     fields = tuple(sorted((name, repr(value)) for name, value in run.fields.items()))
     settings = tuple(sorted((name, repr(value)) for name, value in run.overrides.items()))
-    return run.target, settings, fields, run.apart, run.loss_name
+    return run.target, settings, fields, run.shape, run.apart, run.loss_name
 
 
 class _Models:
@@ -150,17 +152,19 @@ class _Models:
 
     def __init__(self, question: Question) -> None:
         self._question = question
-        self._known: dict[object, Declared | InputError] = {}
+        self._known: dict[object, tuple[Declared, bool] | InputError] = {}
 
-    def of(self, run: PastRun) -> Declared | None:
-        """Return what the configuration of a run's model declares; None if there is no model.
+    def of(self, run: PastRun) -> tuple[Declared | None, bool]:
+        """Return what the configuration of a run's model declares, and whether it was trained.
+
+        There is none if nobody names a model.
 
         Raises:
             InputError: Its model cannot be read.
         """
         source = self._question.source
         if run.target is None and source is None:
-            return None
+            return None, False
         key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
         if key not in self._known:
             self._known[key] = self._read(run, source)
@@ -169,9 +173,9 @@ class _Models:
             raise found
         return found
 
-    def _read(self, run: PastRun, source: ModelSource | None) -> Declared | InputError:
+    def _read(self, run: PastRun, source: ModelSource | None) -> tuple[Declared, bool] | InputError:
         if source is not None and not run.overrides and run.target in (None, source.target):
-            return Declared(source.config, source.task)
+            return Declared(source.config, source.task), source.holds_trained
         name = run.target or (source.target if source is not None else "")
         try:
             if run.target is not None:
@@ -181,7 +185,7 @@ class _Models:
             return error
         except refusals() as error:  # of transformers: settings that do not fit each other
             return InputError(f"its model {name} cannot be read ({error!s:.100})")
-        return Declared(found.config, found.task)
+        return Declared(found.config, found.task), found.holds_trained
 
 
 def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> PastLadder:
@@ -189,9 +193,11 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
     runs = sorted(members, key=lambda run: (run.rate, run.raw.name))
     planned = _planned(runs)
     recipe = _recipe(runs[0], question.recipe, planned)
-    declared = models.of(runs[0])
-    inputs, unused = _inputs(declared, recipe, question)
-    guess = None if declared is None or not declared.vocabulary else math.log(declared.vocabulary)
+    shape = runs[0].shape
+    declared, is_trained = (None, False) if shape is not None else models.of(runs[0])
+    inputs, unused = _inputs(shape, declared, recipe, is_trained=is_trained)
+    vocabulary = shape.vocabulary if shape is not None else _vocabulary(declared)
+    guess = math.log(vocabulary) if vocabulary else None
     trained = [
         Trained(
             rate=run.rate,
@@ -204,12 +210,12 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
         for run in runs
     ]
     labels = judge(trained, guess)
-    name = _name_of(runs[0], recipe, declared)
+    name = _name_of(runs[0], recipe, "" if declared is None else declared.name)
     found = None
     if inputs is not None:
         found = Observed(
             name=name,
-            family=_family(declared),
+            family=shape.family if shape is not None else _family(declared),
             inputs=inputs,
             log_rates=np.log10([run.rate for run in runs]),
             failed=np.array([label.failed for label in labels]),
@@ -231,6 +237,10 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
         observed=None if unused else found,
         unused=unused,
     )
+
+
+def _vocabulary(declared: Declared | None) -> int | None:
+    return None if declared is None else declared.vocabulary
 
 
 def _family(declared: Declared | None) -> str:
@@ -255,18 +265,19 @@ def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
 
 
 def _inputs(
-    declared: Declared | None, recipe: Recipe, question: Question
+    shape: Shape | None, declared: Declared | None, recipe: Recipe, *, is_trained: bool
 ) -> tuple[EdgeInputs | None, str]:
     """Return the inputs of the edge model, or why there are none, as a clause."""
-    if declared is None:
+    if shape is None and declared is None:
         return None, "no model is known; give --target"
-    trained = question.source is not None and question.source.holds_trained
-    choice = choose_model(recipe, is_pretrained=trained)
+    choice = choose_model(recipe, is_pretrained=is_trained)
     if choice.model == "fine-tuning":
         return None, "fine-tuning: only runs from random weights are learned from"
     if choice.model == "none":
         return None, choice.reasons[0]
-    return declared_inputs(declared, recipe), ""
+    if shape is not None:
+        return shape.inputs(recipe), ""
+    return declared_inputs(definite(declared), recipe), ""
 
 
 def _unused(found: Observed, runs: Sequence[Trained], guess: float | None) -> str:
@@ -276,6 +287,8 @@ def _unused(found: Observed, runs: Sequence[Trained], guess: float | None) -> st
         return "nobody can tell how its runs ended"
     if guess is not None and len(losses) and losses.min() > guess + _WORSE_THAN_GUESSING:
         return "its best loss is worse than guessing, so it is in another unit"
+    if found.is_still:
+        return "its losses do not change with the rate"
     if found.is_ladder and not found.is_orderly:
         return "its losses do not follow the rate"
     return ""
@@ -293,9 +306,11 @@ def _doubt_of(ladders: Sequence[PastLadder]) -> str:
     return ""
 
 
-def _name_of(run: PastRun, recipe: Recipe, declared: Declared | None) -> str:
+def _name_of(run: PastRun, recipe: Recipe, family: str) -> str:
     """Name a ladder by its model, its optimizer and what its runs state."""
-    model = run.target or (declared.name if declared is not None else "")
+    model = run.target or family
+    if run.shape is not None:
+        model = f"{run.shape.family} {run.shape.width}x{run.shape.depth}"
     settings = [f"{name}={value}" for name, value in run.overrides.items()]
     said = [
         f"{name}={getattr(recipe, name)}"

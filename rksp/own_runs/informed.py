@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,14 +11,13 @@ import numpy as np
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel, Expected, horizon_share
+from rksp.classifiers.edge_model import EdgeModel, Expected
 from rksp.classifiers.rates import RateMixture
 from rksp.documents.own_runs import LearnedReport
+from rksp.own_runs.likelihoods import Likelihoods
 from rksp.own_runs.observed import Observed, path_of
-from rksp.own_runs.offsets import STEP, Tree, kernel
+from rksp.own_runs.offsets import Tree
 from rksp.own_runs.spreads import LEVELS, Spreads
-
-_APART = 0.1  # decades between runs as short as the lab's and as long as real ones, for no reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +51,19 @@ class InformedModel:
         return self.prior.strangeness(measured)
 
     @cached_property
-    def _centers(self) -> list[EdgeEstimate]:
-        """What the prior says of every ladder, from its configuration alone."""
-        known: dict[EdgeInputs, EdgeEstimate] = {}
+    def _likelihoods(self) -> tuple[Likelihoods, Likelihoods]:
+        """What all runs say of the edge, and all ladders of the best rate."""
+        said: dict[EdgeInputs, EdgeEstimate] = {}
         for one in self.seen:
-            if one.inputs not in known:
-                known[one.inputs] = self.prior.predict(one.inputs)
-        return [known[one.inputs] for one in self.seen]
+            if one.inputs not in said:  # from its configuration alone
+                said[one.inputs] = self.prior.predict(one.inputs)
+        ladders = [one for one in self.seen if one.is_ladder]
+        edges = [said[one.inputs].edge for one in self.seen]
+        bests = [said[one.inputs].best for one in ladders]
+        return (
+            Likelihoods.make(self.seen, edges, Observed.edge_likelihood),
+            Likelihoods.make(ladders, bests, Observed.best_likelihood),
+        )
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
@@ -73,39 +77,38 @@ class InformedModel:
         if not self.seen:
             return said
         bare = self.prior.predict(inputs) if measured else said
-        surplus = said.log_edge - bare.log_edge, said.log_best - bare.log_best
         path = path_of(self.family, inputs)
-        edge, best = (Spreads.of(rates, inputs.optimizer) for rates in (said.edge, said.best))
-        share = horizon_share(inputs.steps)
-        edges, bests = [], []
-        for one, center in zip(self.seen, self._centers, strict=True):
-            is_same = one.path[0] == path[0] and one.path[2] == path[2]
-            of_edge, of_best = surplus if is_same else (0.0, 0.0)
-            apart = abs(horizon_share(one.inputs.steps) - share)
-            found = one.edge_likelihood(center.log_edge + of_edge)
-            edges.append((one.path, _blurred(found, center.edge, edge, apart)))
-            if one.is_ladder:
-                found = one.best_likelihood(center.log_best + of_best)
-                bests.append((one.path, _blurred(found, center.best, best, apart)))
-        learned_edge, learned_best = (
-            Tree(seen, path, spreads).posterior()
-            for seen, spreads in ((edges, edge), (bests, best))
-        )
-        shown = {one.path[:3] for one in self.seen if one.shows_edge}
+        learned = []
+        for seen, rates, center in zip(
+            self._likelihoods, (said.edge, said.best), (bare.log_edge, bare.log_best), strict=True
+        ):
+            spreads = Spreads.of(rates, inputs.optimizer)
+            likelihoods = seen.for_target(inputs, path, spreads, rates.location - center)
+            learned.append(Tree(likelihoods, path, spreads).posterior())
+        edge, best = learned
+        covers = path[:3] in self._shown
         informed = replace(
             said,
-            edge=_moved(learned_edge.rates, said.log_edge),
-            best=_moved(learned_best.rates, said.log_best),
-            outside={} if path[:3] in shown else said.outside,
+            edge=_moved(edge.rates, said.log_edge),
+            best=_moved(best.rates, said.log_best),
+            outside={} if covers else said.outside,
         )
-        known = max(learned_edge.known, learned_best.known)
-        return replace(informed, learned=self._learned(said, informed, known))
+        level = max(edge.known, best.known)
+        return replace(informed, learned=self._learned(said, informed, level, covers=covers))
 
-    def _learned(self, said: EdgeEstimate, found: EdgeEstimate, level: int) -> LearnedReport:
+    @cached_property
+    def _shown(self) -> frozenset[tuple[str, ...]]:
+        """The models whose edge some ladder shows."""
+        return frozenset(one.path[:3] for one in self.seen if one.shows_edge)
+
+    def _learned(
+        self, said: EdgeEstimate, found: EdgeEstimate, level: int, *, covers: bool
+    ) -> LearnedReport:
         return LearnedReport(
             runs=sum(int(np.isfinite(one.failed).sum()) for one in self.seen),
             ladders=sum(one.is_ladder for one in self.seen),
             shares=LEVELS[level],
+            covers=covers,
             edge_shift=found.log_edge - said.log_edge,
             best_shift=found.log_best - said.log_best,
             edge_range_before=_range(said.edge),
@@ -124,11 +127,3 @@ def _moved(rates: RateMixture, location: float) -> RateMixture:
 def _range(rates: RateMixture) -> float:
     """Return the factor between the ends of the 90 % range of a rate."""
     return rates.quantile(0.95) / rates.quantile(0.05)
-
-
-def _blurred(likelihood: np.ndarray, own: RateMixture, target: Spreads, apart: float) -> np.ndarray:
-    """Add what a ladder of another length adds: a larger error of its own, and another one."""
-    mean = Spreads.of(own, "adamw")
-    more = max(mean.usual**2 - target.usual**2, 0.0) + max(mean.within**2 - target.within**2, 0.0)
-    noise = math.sqrt(more + (_APART * apart) ** 2)
-    return likelihood if noise < STEP else likelihood @ kernel(noise)

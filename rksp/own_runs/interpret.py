@@ -17,6 +17,7 @@ from rksp.models.settings import settings_of
 from rksp.own_runs.labels import Ended, ended, final_loss
 from rksp.own_runs.metrics import in_nats, is_loss, is_rate, loss_among
 from rksp.own_runs.run import Curve, RawRun, number_of
+from rksp.own_runs.shape import PREFIX, Shape
 from rksp.recipe_files.columns import canonical, in_our_words
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import matches_any, read_document
@@ -47,6 +48,7 @@ class PastRun:
         fields: Of the recipe, besides the rate, that the run states.
         target: The model that it names; None for the one in question.
         overrides: Settings of the model that it states.
+        shape: What a record of rksp says of the model; None in other files.
         apart: Texts that differ from run to run, such as the data set.
         loss_name: The metric that counts.
         loss: Its curve, in nats.
@@ -60,6 +62,7 @@ class PastRun:
     fields: Mapping[str, object]
     target: str | None
     overrides: Mapping[str, object]
+    shape: Shape | None
     apart: tuple[tuple[str, str], ...]
     loss_name: str
     loss: Curve | None
@@ -138,6 +141,7 @@ class Words:
             fields={k: v for k, v in fields.items() if k != "learning_rate"},
             target=target,
             overrides=overrides,
+            shape=Shape.read(raw.said),
             apart=tuple((n, str(raw.said[n])[:200]) for n in sorted(texts) if n in raw.said),
             loss_name=name,
             loss=loss,
@@ -178,7 +182,7 @@ class Words:
         kind, setting = canonical(name)
         if kind in ("recipe", "target"):
             return kind
-        if kind == "seed":
+        if kind == "seed" or name.startswith(PREFIX):
             return "ignored"
         if name.startswith("set.") or self._knows(setting, said):
             return "set"
@@ -239,7 +243,8 @@ def _settings_in_text(raws: Sequence[RawRun]) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _may_tell_apart(name: str) -> bool:
-    return canonical(name)[0] == "set" and not (_is_bookkeeping(name) or _is_argument(name))
+    is_own = name.startswith(PREFIX) or _is_bookkeeping(name) or _is_argument(name)
+    return canonical(name)[0] == "set" and not is_own
 
 
 @lru_cache(maxsize=4096)

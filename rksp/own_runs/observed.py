@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -18,10 +19,14 @@ MISTAKEN = 0.05  # chance that a whole ladder says nothing: another metric, anot
 # Nats within which the best of a ladder may be any of its rates: seeds of short runs differ by
 # more than those of long ones.
 _FLAT_SHORT, _FLAT_LONG = 0.03, 0.005
+_STILL, _WIDE = 1e-3, 0.6  # nats, and decades over which a real loss changes by more
 _CAP = 1.0  # nats above the best; how far above a failed run ends says nothing
 # Share of a ladder's rise and fall that may run against its order: of 651 real ladders 1 has more,
 # of the same ladders with their losses shuffled 9 in 10.
 _ORDERLY = 0.2
+# Fields of the inputs that are no part of the recipe, and that measuring a model may refine.
+_OF_THE_MODEL: dict[str, Any] = {"norm": "pre", "vocabulary": 2, "family": "", "init_std": None}
+_OF_THE_MODEL |= {"is_parallel": False, "normalizes_branches": False, "is_made_up": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,14 @@ class Observed:
     def path(self) -> Path:
         """Its place in the tree of offsets, from the family to the ladder."""
         return path_of(self.family, self.inputs, self.kept_apart)
+
+    @property
+    def is_still(self) -> bool:
+        """Whether its losses do not change with the rate at all, as a broken logger writes them."""
+        rates, losses = self._by_rate()
+        known = losses[np.isfinite(losses)]
+        is_wide = len(known) >= 3 and float(np.ptp(rates)) >= _WIDE
+        return is_wide and float(np.ptp(known)) < _STILL
 
     @property
     def is_orderly(self) -> bool:
@@ -117,8 +130,8 @@ class Observed:
 
 def path_of(family: str, inputs: EdgeInputs, kept_apart: str = "") -> Path:
     """Return the place of a model and a recipe in the tree of offsets."""
-    shape = f"{inputs.width}x{inputs.depth} {inputs.vocabulary} {inputs.norm}"
-    return family, inputs.optimizer, shape, f"{inputs} {kept_apart}"
+    recipe = replace(inputs, **_OF_THE_MODEL)
+    return family, inputs.optimizer, f"{inputs.width}x{inputs.depth}", f"{recipe} {kept_apart}"
 
 
 def doubted(likelihood: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ LEVELS = ("team", "family", "optimizer", "model", "ladder")
 # optimizers differ by 0.3 to 0.5 decades, those of families by up to 1.2.
 _KIN = (0.5, 0.4, 0.1)
 _OTHERS = (0.3, 0.3, 0.4)
-_MODEL = 0.5  # share of the variance within a source that one model keeps over its recipes
+_MODEL = 0.7  # share of the variance within a source that one model keeps over its recipes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

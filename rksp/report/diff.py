@@ -115,11 +115,18 @@ def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None,
     after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
     for content, report in ((before, old), (after, new)):
         content |= {"config": report.target.config_hash, "width": report.target.width}
+        content |= {"own runs": _own_runs(report)}
     return {
         name: (_text(before.get(name)), _text(after[name]))
         for name in after
         if before.get(name) != after[name]
     }
+
+
+def _own_runs(report: ScoreReport) -> str | None:
+    """Say how many past runs an answer knows; None where it knows none."""
+    learned = None if (risk := deciding(report).risk) is None else risk.learned
+    return None if learned is None else f"{learned.runs} ({learned.ladders} ladders)"
 
 
 def _text(value: object) -> str | None:

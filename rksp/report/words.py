@@ -337,6 +337,8 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
             "them only with spectra of the same rank and number of states"
         )
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
+    if seed.response is not None and seed.response.reason is not None:
+        found.append(f"not measured: the response ({seed.response.reason})")
     reasons = Counter(check.reason for check in report.not_run)
     found += [
         f"{number} check{'s' * (number > 1)} did not run: {reason}"

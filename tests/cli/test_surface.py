@@ -38,11 +38,15 @@ MODEL = "--allow-hub --max-params --trust-remote-code "
 OPTIONS = {
     "bench": "",
     "bench score": "--rounds",
+    "calibrate": RECIPE
+    + MODEL
+    + "--data --device --evidence --format --output --recipe --record --seed --set --shrink "
+    "--steps --task --text --threads --verbose",
     "checks": "--format",
     "confirm": RECIPE
     + MODEL
     + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --recipe --runs --seed --seeds --set --shrink --steps --text --threads",
+    "--output --recipe --record --runs --seed --seeds --set --shrink --steps --text --threads",
     "diff": "--exit-zero --fail-on --format",
     "explain": "",
     "explain-config": "--as --devices --format --rows",
@@ -56,6 +60,7 @@ OPTIONS = {
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
     "lab eval-fine-tuning": "--lab --tried",
+    "lab eval-levers": "--real",
     "lab fit-fine-tuning": "--lab --output",
     "lab fit-levers": "--output",
     "lab fit": "--collection --measurements --output --real",

@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 from rksp.batch import Batch, task_loss
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.moment import Moment, Repeat
 from rksp.optimizers import make_optimizer
 from rksp.outcome import Curves
 from rksp.recipe import Recipe
+from rksp.watch.moment import Moment, Repeat
 
 Stop = Callable[[list[float], list[float]], bool]
 
@@ -217,6 +217,12 @@ def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
     if norm > definite(recipe.max_grad_norm):
         scale = definite(recipe.max_grad_norm) / (norm + 1e-6)
         torch._foreach_mul_([p.grad for p in params if p.grad is not None], scale)
+
+
+def is_first_rank() -> bool:
+    """Tell whether this is the first of all processes, or the only one."""
+    group = torch.distributed
+    return not (group.is_available() and group.is_initialized()) or group.get_rank() == 0
 
 
 def mean_over_ranks(value: float) -> float:

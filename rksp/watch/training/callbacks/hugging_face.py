@@ -12,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
+from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.sinks import Sink
@@ -45,7 +46,8 @@ class WatchCallback(TrainerCallback):
         sinks: Sinks for all readings and alarms, from the main process.
         log: Also send the latest values through `trainer.log` at its logging steps, and so to the
             trackers of `report_to`: one number for each quantity, that of the worst layer.
-        options: `monitors`, `stop_on` and `interventions` of `LoopWatch`.
+        options: `monitors`, `stop_on`, `interventions`, `record` and `recipe` of `LoopWatch`; the
+            recipe of the record comes from the arguments.
     """
 
     def __init__(
@@ -82,6 +84,12 @@ class WatchCallback(TrainerCallback):
         self._trainer = trainer = _caller()
         rules = self._rules or Rules(warmup_steps=args.get_warmup_steps(state.max_steps))
         sinks = self._sinks + ((self._latest,) if self._latest else ())
+        if self._options.get("record") is not None:
+            self._options["recipe"] = _recipe_of(args, state) | dict(
+                self._options.get("recipe") or {}
+            )
+        if not state.is_world_process_zero:
+            self._options.pop("record", None)
         self.loop = LoopWatch(
             kwargs["model"],
             kwargs["optimizer"],
@@ -144,6 +152,21 @@ class WatchCallback(TrainerCallback):
             backward(loss, **kwargs)
 
         return run
+
+
+def _recipe_of(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
+    """Return what the arguments say of the recipe, and the optimizer does not."""
+    steps = args.gradient_accumulation_steps
+    found: dict[str, object] = {
+        "batch_size": args.train_batch_size * steps * args.world_size,
+        "gradient_accumulation_steps": steps,
+        "warmup_steps": args.get_warmup_steps(state.max_steps),
+        "max_steps": state.max_steps,
+        "max_grad_norm": args.max_grad_norm or None,
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+    }
+    schedule = schedule_of(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))[0]
+    return found | ({} if schedule is None else {"schedule": schedule, "min_lr_ratio": 0.0})
 
 
 def _caller() -> Trainer:

@@ -36,7 +36,8 @@ class WatchCallback(lightning.Callback):
         sinks: Sinks for all readings and alarms, from the main process.
         log: Also send the latest values through `log_dict` of the module to its loggers: one number
             for each quantity, that of the worst layer.
-        options: `monitors`, `rules`, `stop_on` and `interventions` of `LoopWatch`.
+        options: `monitors`, `rules`, `stop_on`, `interventions`, `record` and `recipe` of
+            `LoopWatch`.
     """
 
     def __init__(

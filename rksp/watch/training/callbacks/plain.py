@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,9 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm, Severity
 from rksp.watch.monitors.base import Monitor
 from rksp.watch.monitors.registry import make_monitors
@@ -24,7 +25,8 @@ from rksp.watch.monitors.sinks import Sink, sentence
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.beside import Beside
 from rksp.watch.training.callbacks.rate_scale import RateScale
-from rksp.watch.training.loop import mean_over_ranks
+from rksp.watch.training.loop import is_first_rank, mean_over_ranks
+from rksp.watch.training.recorded import Recorded
 
 _LOG = logging.getLogger("rksp")
 _KEEP = 100_000  # readings in memory, some 50 MB; sinks have all of them
@@ -69,6 +71,10 @@ class LoopWatch:
             `after_backward`, the gradients are dropped, so that the step changes no weight.
         interventions: Lines (`"backoff"`, `"zclip:threshold=3"`) or interventions, in the order in
             which they act.
+        record: A file of runs to append to when the loop closes, for `--runs`; under
+            `torch.distributed` the first rank writes.
+        recipe: Fields of the recipe that the optimizer does not show, for the record: batch,
+            warm-up, schedule, `max_steps`.
 
     Raises:
         NotCovered: An intervention finds nothing to act on in this model.
@@ -85,6 +91,8 @@ class LoopWatch:
         sinks: Iterable[Sink] = (),
         stop_on: Severity | str | None = None,
         interventions: Sequence[str | Intervention] = (),
+        record: str | Path | None = None,
+        recipe: Mapping[str, object] | None = None,
     ) -> None:
         self.model, self.optimizer = model, innermost(optimizer)
         self.watch = Watch(chosen_monitors(monitors), rules, sinks, keep=_KEEP)
@@ -103,6 +111,9 @@ class LoopWatch:
             i.name for i in self._interventions if type(i).penalty is not Intervention.penalty
         ]
         self._rate = RateScale(definite(self.optimizer)) if self._interventions else None
+        self._recorded = None
+        if record is not None and is_first_rank():
+            self._recorded = Recorded(record, model, self.optimizer, recipe)
         self._was_asked = False
         self._moment = Moment(step=-1, model=model, optimizer=self.optimizer)
 
@@ -153,6 +164,8 @@ class LoopWatch:
         value = float(loss.detach()) if isinstance(loss, Tensor) else loss
         self._moment = self._now()
         self._moment.loss = value = None if value is None else mean_over_ranks(value)
+        if self._recorded is not None:
+            self._recorded.note(value)
         is_finite = value is None or math.isfinite(value)
         with unscaled(self.model, scale, keep_changes=bool(self._interventions)):
             self._beside.after_backward(self._moment)
@@ -178,10 +191,12 @@ class LoopWatch:
         self.watch.end_forward_backward()
 
     def close(self) -> None:
-        """Remove the hooks and close the sinks."""
+        """Remove the hooks, close the sinks and write the record."""
         self._beside.close()
         if self._rate is not None:
             self._rate.close()
+        if self._recorded is not None:
+            self._recorded.write()
 
     def _now(self) -> Moment:
         groups = [] if self.optimizer is None else self.optimizer.param_groups

@@ -1,0 +1,174 @@
+"""`rksp calibrate`: a short ladder of real runs, then the answer that knows it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import Field
+
+from rksp.cli.confirm import trained_source
+from rksp.cli.model_options import ModelOptions
+from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
+from rksp.cli.output_options import ScoreOutput
+from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threads
+from rksp.cli.progress import live_progress
+from rksp.cli.recipe_source import RequestedRun, requested_run
+from rksp.cli.rendering import emit, made_with, outputs
+from rksp.ground.errors import InputError
+from rksp.ground.files import check_writable
+from rksp.ground.flags import Flag
+from rksp.ground.model import Finite
+from rksp.ground.sizes import count
+from rksp.ground.text import one_line, short
+from rksp.options import MeasureOptions
+from rksp.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rksp.confirm.calibrate import Ladder
+    from rksp.documents.score import ScoreReport
+
+# Of a tiny twin, whose batch need not be the target's: what nobody typed is made small too.
+_TWIN = {"batch_size": 8, "sequence_length": 64}
+
+
+class LadderOptions(Finite):
+    """Options of the runs to train."""
+
+    record: Annotated[
+        Path,
+        Flag(
+            "--record",
+            "File of runs to append to; runs that it holds are not trained again.",
+            unit="file",
+        ),
+    ] = Path("runs.jsonl")
+    steps: Annotated[
+        int,
+        Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
+    ] = Field(default=100, ge=2)
+    shrink: Annotated[
+        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
+    ] = False
+    text: Annotated[
+        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
+    ] = None
+    device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
+
+
+_MEASURE = Panel(
+    title="Measurement",
+    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
+    defaults={"evidence": "config"},
+    helps={"evidence": "How much the answer may spend.", "seed": "Of initialization and data."},
+)
+
+
+@with_options
+def calibrate(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(help="A target, as for rksp score.")],
+    recipe: Annotated[Given[Recipe], Panel(title="Recipe")],
+    measure: Annotated[MeasureOptions, _MEASURE],
+    model: Annotated[ModelOptions, Panel(title="Model", defaults={"max_params": 2e7})],
+    ladder: Annotated[LadderOptions, Panel(title="Runs")],
+    output: Annotated[ScoreOutput, Panel(title="Output")],
+    recipe_file: RecipeFile = None,
+    devices: Devices = None,
+    as_format: AsFormat = None,
+) -> int:
+    """Train a short ladder of rates, on the model or its tiny twin, and answer with it."""
+    files = outputs(output.output_format, output.output)
+    check_writable(ladder.record, "--record")
+    run = requested_run(target, recipe, recipe_file, devices, as_format)
+    with stdout_for_us_alone():
+        try:
+            _train(run, recipe, measure, model, ladder)
+        except KeyboardInterrupt:
+            print(
+                f"rksp: finished runs are in {ladder.record}; the same command goes on from there",
+                file=sys.stderr,
+            )
+            raise
+        report = _answer(run, measure, model, ladder.record)
+    report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
+    emit(report, output.format, files)
+    return 0
+
+
+def _train(
+    run: RequestedRun,
+    given: Given[Recipe],
+    measure: MeasureOptions,
+    model: ModelOptions,
+    options: LadderOptions,
+) -> None:
+    # Here and not above: --help must not wait for torch.
+    import torch
+
+    from rksp.confirm.calibrate import calibrate as train
+    from rksp.confirm.calibrate import make_ladder
+    from rksp.datasets.own_rows import read_own_rows
+
+    if options.device != "cpu" and not torch.cuda.is_available():
+        raise InputError(f"--device {options.device!r} is not available; use cpu.")
+    measure = with_threads(measure.model_copy(update={"evidence": "forward"}))
+    quiet_transformers()
+    source = trained_source(run, model, is_shrunk=options.shrink)
+    recipe = run.recipe
+    if options.shrink:
+        small = {name: value for name, value in _TWIN.items() if name not in given.stated}
+        recipe = recipe.model_copy(update=small)
+    made = make_ladder(
+        source,
+        recipe,
+        steps=options.steps,
+        seed=measure.seed,
+        text=options.text,
+        data=None if measure.data is None else read_own_rows(measure.data),
+        device=options.device,
+    )
+    with live_progress(lambda what: ": step " not in what) as progress:
+        progress("timing a few steps", 0, 1)
+        _announce(made)
+        train(made, options.record, progress)
+
+
+def _announce(ladder: Ladder) -> None:
+    """Say what the ladder is and what it costs, before it starts."""
+    from rksp.confirm.calibrate import cost
+
+    seconds, size = cost(ladder)
+    rates = ladder.first_rates()
+    minutes = "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
+    recipe = ladder.recipe
+    print(
+        f"rksp: {len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
+        f"{recipe.sequence_length} tokens) of {one_line(ladder.source.target, 60)}, width "
+        f"{ladder.shape.width}, depth {ladder.shape.depth}, at {short(rates[0], 2)} to "
+        f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more",
+        file=sys.stderr,
+    )
+
+
+def _answer(
+    run: RequestedRun, measure: MeasureOptions, model: ModelOptions, record: Path
+) -> ScoreReport:
+    """Return the score of the target that knows the ladder."""
+    from rksp.assessment.pipeline import evaluate
+    from rksp.assessment.report import score_report
+    from rksp.cli.own_runs import learned_from
+    from rksp.recipe_files.said.reported import with_origins
+
+    source = run.started(model.resolve(run.target, run.overrides, counts=False))
+    if source.config is None and measure.evidence == "config":
+        measure = measure.model_copy(update={"evidence": "response"})
+    classifier, own_runs = learned_from([record], source, run.recipe, None)
+    evaluation = evaluate(
+        source, run.recipe, measure, classifier=classifier, alternatives=run.alternatives
+    )
+    report = score_report(run.recipe, [evaluation])
+    report = report.model_copy(update={"own_runs": own_runs}).finite()
+    return with_origins(report, run.origins, run.keys)

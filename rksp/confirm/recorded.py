@@ -1,0 +1,42 @@
+"""The record of a confirmation's runs, from which `--runs` learns later."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rksp.confirm.arms import Arm
+from rksp.documents.confirm import TrialReport
+from rksp.ground.model import definite
+from rksp.models.source import ModelSource
+from rksp.outcome import Outcome
+from rksp.own_runs.labels import Ended
+from rksp.own_runs.record import append_row, row_of
+from rksp.own_runs.shape import shape_of
+from rksp.recipe import Recipe
+
+
+def record_trial(
+    path: Path, source: ModelSource, recipe: Recipe, arm: Arm, trial: TrialReport
+) -> None:
+    """Append a run to a file of runs, unless something else than its rate was changed.
+
+    Args:
+        path: The file; created if absent.
+        source: The model.
+        recipe: The baseline's, as trained.
+        arm: What the run changed.
+        trial: What it left behind.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    if arm.interventions:
+        return
+    rate = definite(recipe.learning_rate) * arm.rate
+    rated = recipe.model_copy(update={"learning_rate": rate})
+    final = math.nan if trial.final_loss is None else trial.final_loss
+    state: Ended = "diverged" if trial.outcome == Outcome.DIVERGED else "finished"
+    shape = shape_of(source.config, source.task, rated)
+    name = f"{source.target} {arm.label} seed {trial.seed}"
+    append_row(path, row_of(name, rated, shape, final_loss=final, state=state, seed=trial.seed))

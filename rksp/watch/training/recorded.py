@@ -1,0 +1,93 @@
+"""The record of a watched run: one line in a file of runs, from which `--runs` learns later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+from torch.optim import Optimizer
+
+from rksp.ground.files import check_writable
+from rksp.optimizers.table import optimizer_of_class
+from rksp.outcome import Curves, OutcomePolicy
+from rksp.own_runs.labels import Ended
+from rksp.own_runs.record import append_row, row_of
+from rksp.own_runs.shape import shape_of
+from rksp.recipe import Recipe
+
+
+class Recorded:
+    """Notes the losses and the peak rate of a run, and appends it to a file when it ends.
+
+    Args:
+        path: The file of runs; created if absent.
+        model: The model that is trained.
+        optimizer: Its optimizer, whose groups hold the rate.
+        recipe: Fields of the recipe that the optimizer does not show: batch, warm-up, schedule, and
+            `max_steps`, without which the run counts as finished where it ends.
+
+    Raises:
+        InputError: The file cannot be written, or a field is wrong.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        recipe: Mapping[str, object] | None = None,
+    ) -> None:
+        self._path, self._model, self._optimizer = Path(path), model, optimizer
+        self._fields = dict(recipe or {})
+        check_writable(self._path, "record")  # before the run, not after it
+        Recipe.parse(self._fields)
+        self._losses: list[float] = []
+        self._peak = 0.0
+        self._is_written = False
+
+    def note(self, loss: float | None) -> None:
+        """Note the loss of a step, and its rate."""
+        if loss is not None:
+            self._losses.append(float(loss))
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        self._peak = max([self._peak, *(float(group["lr"]) for group in groups)])
+
+    def write(self) -> None:
+        """Append the run, once; a run without a loss or a rate says nothing and is left out."""
+        if self._is_written or not self._losses or not self._peak:
+            return
+        self._is_written = True
+        policy, steps = OutcomePolicy(), len(self._losses)
+        loss = np.array(self._losses, dtype=np.float32)
+        said = self._fields.get("max_steps")
+        planned = max(said, steps) if isinstance(said, int) else steps
+        curves = Curves(loss=loss, grad_norm=np.zeros(1, np.float32), planned_steps=planned)
+        has_diverged = policy.has_diverged(curves)
+        recipe = self._recipe(planned)
+        ended: Ended = "finished" if steps == planned else "unfinished"
+        append_row(
+            self._path,
+            row_of(
+                type(self._model).__name__,
+                recipe,
+                shape_of(getattr(self._model, "config", None), None, recipe),
+                final_loss=policy.final_loss(curves) if not has_diverged else math.nan,
+                state="diverged" if has_diverged else ended,
+                seed=0,
+            ),
+        )
+
+    def _recipe(self, planned: int) -> Recipe:
+        fields: dict[str, object] = {"learning_rate": self._peak, "max_steps": planned}
+        spec = None if self._optimizer is None else optimizer_of_class(type(self._optimizer))
+        if spec is not None:
+            fields["optimizer"] = spec.name
+        group = {} if self._optimizer is None else self._optimizer.param_groups[0]
+        if isinstance(group.get("betas"), tuple | list):
+            fields["adam_beta1"], fields["adam_beta2"] = (float(b) for b in group["betas"][:2])
+        if isinstance(group.get("weight_decay"), int | float):
+            fields["weight_decay"] = float(group["weight_decay"])
+        return Recipe.parse(fields | self._fields | {"max_steps": planned})

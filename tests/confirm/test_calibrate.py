@@ -1,0 +1,164 @@
+"""`rksp calibrate`: a ladder of real runs, stored as it goes, that the answer then knows."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from support.commands import run_rksp
+
+from rksp.confirm import calibrate as module
+from rksp.confirm.calibrate import calibrate, make_ladder
+from rksp.ground.errors import InputError
+from rksp.models.resolve import resolve, resolve_tiny
+from rksp.own_runs.history import Question, read_history
+from rksp.own_runs.record import append_row, read_record, row_of
+from rksp.recipe import Recipe
+
+RECIPE = Recipe(batch_size=2, sequence_length=16, max_steps=4)
+
+
+def ladder(**more):
+    return make_ladder(resolve_tiny("gpt2"), RECIPE, steps=4, **more)
+
+
+def losses(monkeypatch, edge: float = 1e-2, best: float = 1e-3) -> list[float]:
+    """Replace the training by a law, and return the rates that are trained."""
+    trained: list[float] = []
+
+    def law(made, rate, batches, progress):
+        trained.append(rate)
+        loss = 3 + 0.2 * math.log10(rate / best) ** 2 + (rate > edge)
+        recipe = made.recipe.model_copy(update={"learning_rate": rate})
+        return row_of(
+            f"{rate}",
+            recipe,
+            made.shape,
+            final_loss=loss,
+            state="finished",
+            seed=made.seed,
+            ladder=made.key,
+        )
+
+    monkeypatch.setattr(module, "_trained", law)
+    return trained
+
+
+def test_a_ladder_is_trained_and_read_back_as_one(tmp_path):
+    record = tmp_path / "runs.jsonl"
+    rows = calibrate(ladder(), record)
+    assert len(rows) >= 8 and len(read_record(record)) == len(rows)
+    found = read_history([record], Question(source=None, recipe=Recipe()))
+    (one,) = found.ladders
+    assert len(one.runs) == len(rows)
+    shape = one.runs[0].shape
+    assert (shape.family, shape.width, shape.depth) == ("gpt2", 64, 4)
+    assert one.recipe.batch_size == 2 and one.recipe.max_steps == 4
+
+
+def test_what_is_stored_is_not_trained_again(tmp_path, monkeypatch):
+    record, trained = tmp_path / "runs.jsonl", losses(monkeypatch)
+    whole = calibrate(ladder(), record)
+    lines = record.read_text().splitlines()
+    record.write_text("\n".join(lines[:3]) + '\n{"name": "gpt2 0.0')  # killed within a line
+    first = len(trained)
+    assert calibrate(ladder(), record) == whole
+    assert sorted(trained[first:]) == sorted(trained[3:first])
+    again = len(trained)
+    calibrate(ladder(), record)
+    assert len(trained) == again
+    calibrate(ladder(seed=1), record)  # other runs: the file keeps both ladders
+    assert len(trained) == 2 * again - first + 3 or len(trained) > again
+
+
+@pytest.mark.parametrize("edge", [1e-4, 1.0])
+def test_a_ladder_grows_to_where_its_edge_lies(edge, tmp_path, monkeypatch):
+    losses(monkeypatch, edge=edge, best=edge / 10)
+    rows = calibrate(ladder(), tmp_path / "runs.jsonl")
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == sorted(rates) and 8 < len(rates) <= 12
+    first = ladder().first_rates()
+    assert min(rates) < min(first) if edge < 1e-3 else max(rates) > max(first)
+
+
+def test_trained_weights_are_refused():
+    with pytest.raises(InputError, match="random weights"):
+        make_ladder(resolve_tiny("gpt2"), RECIPE.model_copy(update={"peft": "lora"}))
+
+
+def test_a_record_survives_a_line_that_was_cut(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    assert read_record(path) == []
+    path.write_text('{"a": 1}\n{"b": ')
+    append_row(path, {"c": 3})
+    assert read_record(path) == [{"a": 1}, {"c": 3}]
+    path.write_text("no runs at all")
+    with pytest.raises(InputError, match="no file of runs"):
+        read_record(path)
+
+
+def test_a_damaged_shape_leaves_its_run_out(tmp_path):
+    made = ladder()
+    rows = [
+        row_of(
+            f"{n}",
+            RECIPE.model_copy(update={"learning_rate": rate}),
+            made.shape,
+            final_loss=3.0 + n,
+            state="finished",
+            seed=0,
+        )
+        for n, rate in enumerate((1e-3, 1e-2))
+    ]
+    path = tmp_path / "runs.jsonl"
+    for row in (*rows, rows[0] | {"name": "odd", "rksp.width": "wide"}):
+        append_row(path, row)
+    found = read_history([path], Question(source=resolve("gpt2", counts=False), recipe=Recipe()))
+    assert [one.name for one in found.left_out] == ["odd"] and found.runs == 2
+
+
+def test_the_command_trains_and_answers(tmp_path, monkeypatch):
+    """The law says that this model fails ten times earlier than the shipped model thinks."""
+    losses(monkeypatch, edge=1e-3, best=2e-4)
+    record = tmp_path / "runs.jsonl"
+    small = [
+        "--shrink",
+        "--steps",
+        "4",
+        "--batch-size",
+        "2",
+        "--sequence-length",
+        "16",
+        "--format",
+        "json",
+    ]
+    done = run_rksp("calibrate", "gpt2", *small, "--record", str(record))
+    assert done.returncode == 0, done.stderr
+    assert "8 runs of 4 steps (2 × 16 tokens) of gpt2, width 64, depth 4" in done.stderr
+    report = json.loads(done.stdout)
+    learned = report["seeds"][0]["risk"]["learned"]
+    assert learned["ladders"] == 1 and learned["edge_shift"] < -0.1
+    plain = json.loads(
+        run_rksp(
+            *("score", "gpt2", "--batch-size", "2", "--sequence-length", "16"),
+            *("--evidence", "config", "--format", "json", "--runs", str(record)),
+        ).stdout
+    )
+    assert plain["seeds"][0]["risk"]["likely_edge"] == report["seeds"][0]["risk"]["likely_edge"]
+
+
+def test_confirm_appends_its_runs_to_a_record(tmp_path):
+    record, kept = tmp_path / "runs.jsonl", tmp_path / "kept"
+    recipe = ["--lr", "1e-3", "--batch-size", "2", "--sequence-length", "16"]
+    given = ["confirm", "gpt2", "--shrink", *recipe, "--steps", "4", "--seeds", "1", "--exit-zero"]
+    given += ["--evidence", "config", "--monitor", "loss"]
+    for arm in ("baseline", "rate=0.1", "clip=0.5"):
+        given += ["--arm", arm]
+    done = run_rksp(*given, "--record", str(record), "--keep", str(kept))
+    assert done.returncode == 0, done.stderr
+    assert [row["learning_rate"] for row in read_record(record)] == pytest.approx([1e-3, 1e-4])
+    run_rksp(*given, "--record", str(record), "--keep", str(kept))  # nothing was trained again
+    assert len(read_record(record)) == 2
+    refused = run_rksp(*given, "--record", str(record), "--fault", "bitflip:step=1")
+    assert refused.returncode == 2 and "leave out --record" in refused.stderr
