@@ -244,7 +244,7 @@ def _without_rates(**known: object) -> RiskAssessment:
     unknown = dict.fromkeys(RiskAssessment.model_fields)
     empty = ("reasons", "curve", "contributions", "measuring_adds", "levers", "applied")
     lists: dict[str, object] = {name: [] for name in empty}
-    unknown |= {**lists, "outside": {}}
+    unknown |= {**lists, "outside": {}, "widened_by": {}}
     return RiskAssessment(**unknown | known)
 
 

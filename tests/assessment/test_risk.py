@@ -30,7 +30,9 @@ def test_the_verdict_goes_from_ok_over_caution_to_risk():
     assert low.start_here < low.do_not_exceed < low.likely_edge
 
 
-SHORT = dataclasses.replace(REAL, width=768, depth=12, steps=100, warmup_steps=0, batch_tokens=8e3)
+SHORT = dataclasses.replace(
+    REAL, width=768, depth=12, steps=100, warmup_steps=0, batch_tokens=8e3, family="llama"
+)
 
 
 def test_in_a_short_run_the_start_lies_above_the_safe_line_and_is_ok():
