@@ -156,6 +156,7 @@ def assess(
         ],
         contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
         outside=dict(estimate.outside),
+        widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
         counterfactual=_advice(estimate, learning_rate, start, threshold),
         classifier_data=str(model.card["digest"]),
         answered_by="random initializations",

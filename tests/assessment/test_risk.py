@@ -42,6 +42,13 @@ def test_in_a_short_run_the_start_lies_above_the_safe_line_and_is_ok():
     assert _assess(1.2 * answer.start_here, SHORT, **bar).verdict is Verdict.CAUTION
 
 
+def test_the_answer_names_what_widens_its_interval():
+    known = _assess(1e-3, dataclasses.replace(SHORT, family="llama"))
+    unknown = _assess(1e-3, dataclasses.replace(SHORT, family="never-seen", optimizer="muon"))
+    assert max(known.widened_by.values(), default=0) < 0.1
+    assert min(unknown.widened_by[name] for name in ("family", "optimizer")) > 0.1
+
+
 def test_advice_never_names_the_rate_it_corrects():
     start = _assess(None, SHORT).start_here
     for factor in (0.5, 0.99, 1.0, 1.01, 3.0):

@@ -61,6 +61,7 @@ OPTIONS = {
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
     "lab eval-fine-tuning": "--lab --tried",
+    "lab eval-levers": "--real",
     "lab fit-fine-tuning": "--lab --output",
     "lab fit-levers": "--output",
     "lab fit": "--collection --measurements --output --real",
