@@ -66,6 +66,7 @@ def measured(
                 variant=options.variant,
                 rank=options.rank,
                 kreiss=options.kreiss,
+                fitted=options.spectra,
                 num_states=options.states,
                 blocks=options.blocks,
                 workers=options.workers,

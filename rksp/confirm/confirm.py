@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rksp.assessment.pipeline import evaluate
+from rksp.assessment.pipeline import Evaluation, evaluate
+from rksp.assessment.store import MeasurementStore
 from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
 from rksp.confirm.arms import Arm, default_arms
@@ -25,6 +26,7 @@ from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
+from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
 from rksp.models.identity import identity
@@ -81,6 +83,7 @@ def confirm(
     folder: Path | None = None,
     past_runs: Sequence[Path] = (),
     record: Path | None = None,
+    store: MeasurementStore | None = None,
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -104,6 +107,7 @@ def confirm(
         past_runs: Files and folders of past runs that the prediction learns from.
         record: A file of runs to append every run to that differs from the recipe in the rate
             alone, for `past_runs` of a later call.
+        store: Where the prediction's measurements are kept; see `rksp.assessment.store`.
         progress: Called with the progress.
 
     Raises:
@@ -141,6 +145,7 @@ def confirm(
         data=data,
         device=device,
         record=record,
+        store=store,
         progress=progress,
     )
     settings = runs.settings()
@@ -150,7 +155,7 @@ def confirm(
         classifier, read = learn(past_runs, source, trained)
         judged["runs"] = digest(read.model_dump_json())
     finished = FinishedRuns(folder, settings)
-    with finished.alone():
+    with finished.alone(), freed_memory_kept():
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, threshold, classifier)
@@ -188,6 +193,7 @@ class _Runs:
     data: OwnRows | None
     device: str
     record: Path | None
+    store: MeasurementStore | None
     progress: ConfirmProgress
 
     @property
@@ -222,12 +228,20 @@ class _Runs:
         prediction = finished.prediction()
         if prediction is not None:
             return prediction
-        evaluations = []
+        evaluations: list[Evaluation] = []
         for seed in self.seeds:
+            if evaluations and options.evidence == "config":  # a configuration has no seed
+                evaluations.append(evaluations[0])
+                continue
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
             evaluation = evaluate(
-                self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
+                self.source,
+                self.recipe,
+                at_seed,
+                threshold=threshold,
+                classifier=classifier,
+                store=self.store,
             )
             evaluations.append(evaluation)
         prediction = mean_prediction(evaluations, threshold)
