@@ -166,10 +166,9 @@ def _answer(
     if source.config is None and measure.evidence == "config":
         measure = measure.model_copy(update={"evidence": "response"})
     classifier, own_runs = learned_from([record], source, run.recipe, None)
-    evaluation, probe = evaluate(
+    evaluation = evaluate(
         source, run.recipe, measure, classifier=classifier, alternatives=run.alternatives
     )
-    shown = "nothing" if probe is None else probe.description
-    report = score_report(source, run.recipe, [evaluation], shown)
+    report = score_report(run.recipe, [evaluation])
     report = report.model_copy(update={"own_runs": own_runs}).finite()
     return with_origins(report, run.origins, run.keys)

@@ -39,6 +39,8 @@ def learned_from(
 
     with reading(f"the runs {one_line(', '.join(map(str, paths)), 200)}", READING_SECONDS):
         model, read = learn(paths, source, recipe, classifier)
-    if read.doubt:
-        print(f"rksp: nothing is learned from the runs: {one_line(read.doubt)}", file=sys.stderr)
+    reasons = sorted({ladder.unused for ladder in read.ladders})
+    why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
+    if why:
+        print(f"rksp: nothing is learned from the runs: {one_line(why)}", file=sys.stderr)
     return model, read

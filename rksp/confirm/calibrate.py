@@ -111,11 +111,10 @@ def make_ladder(
         )
     trained = shortened(recipe, steps).model_copy(update={"learning_rate": None})
     inputs = _inputs(source, trained, seed)
-    family = Declared(source.config, source.task).name
     return Ladder(
         source=source,
         recipe=trained,
-        shape=Shape.of(family, inputs),
+        shape=Shape.of(inputs),
         inputs=inputs,
         seed=seed,
         text=text,

@@ -158,16 +158,15 @@ def indented(value: Any, depth: int = 0) -> str:
         return _encode(value, 0)
     within = depth + 1
     parts: list[str] = []
-    plain: list[Any] = []
+    plain: list[tuple[str, Any]] | list[Any] = []
     is_dict = isinstance(value, dict)
-    items: list[Any] = sorted(value.items()) if isinstance(value, dict) else list(value)
 
     def flush() -> None:
         if plain:
             parts.append(_encode(dict(plain) if is_dict else plain, within)[1:-1])
             plain.clear()
 
-    for item in items:
+    for item in sorted(value.items()) if isinstance(value, dict) else value:
         part = item[1] if is_dict else item
         if isinstance(part, dict | list | tuple) and part:
             flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -23,6 +24,9 @@ _CAP = 1.0  # nats above the best; how far above a failed run ends says nothing
 # Share of a ladder's rise and fall that may run against its order: of 651 real ladders 1 has more,
 # of the same ladders with their losses shuffled 9 in 10.
 _ORDERLY = 0.2
+# Fields of the inputs that are no part of the recipe, and that measuring a model may refine.
+_OF_THE_MODEL: dict[str, Any] = {"norm": "pre", "vocabulary": 2, "family": "", "init_std": None}
+_OF_THE_MODEL |= {"is_parallel": False, "normalizes_branches": False, "is_made_up": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,7 @@ class Observed:
 
 def path_of(family: str, inputs: EdgeInputs, kept_apart: str = "") -> Path:
     """Return the place of a model and a recipe in the tree of offsets."""
-    recipe = replace(inputs, norm="pre", vocabulary=2)  # which belong to the model
+    recipe = replace(inputs, **_OF_THE_MODEL)
     return family, inputs.optimizer, f"{inputs.width}x{inputs.depth}", f"{recipe} {kept_apart}"
 
 

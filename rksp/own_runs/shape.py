@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast, get_args
+from dataclasses import dataclass, fields
+from typing import Any, cast, get_args
 
 from rksp.assessment.risk import declared_inputs, edge_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs, Norm
@@ -14,28 +14,30 @@ from rksp.recipe import Recipe
 
 PREFIX = "rksp."  # of the columns of a record that hold the shape
 _SIZES = ("width", "depth", "vocabulary")
+_KINDS = ("is_parallel", "normalizes_branches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The facts of a model that its edge depends on.
+    """The facts of a model that its edge depends on; see `EdgeInputs`.
 
     Attributes:
         family: The model type; empty for an own module.
-        width, depth, vocabulary, norm: See `EdgeInputs`.
     """
 
-    family: str
     width: int
     depth: int
     vocabulary: int
-    norm: Norm
+    norm: Norm = "pre"
+    family: str = ""
+    is_parallel: bool = False
+    normalizes_branches: bool = False
+    init_std: float | None = None
 
     @classmethod
-    def of(cls, family: str, inputs: EdgeInputs) -> Shape:
+    def of(cls, inputs: EdgeInputs) -> Shape:
         """Return the shape of a model that is judged."""
-        sizes = {name: getattr(inputs, name) for name in (*_SIZES, "norm")}
-        return cls(family=family, **sizes)
+        return cls(**{field.name: getattr(inputs, field.name) for field in fields(cls)})
 
     @classmethod
     def read(cls, said: Mapping[str, object]) -> Shape | None:
@@ -46,34 +48,33 @@ class Shape:
         """
         if f"{PREFIX}width" not in said:
             return None
-        sizes = [said.get(f"{PREFIX}{name}") for name in _SIZES]
-        norm, family = said.get(f"{PREFIX}norm", "pre"), said.get(f"{PREFIX}family", "")
-        if norm not in get_args(Norm) or not all(
+        names = [field.name for field in fields(cls)]
+        found = {n: said[f"{PREFIX}{n}"] for n in names if f"{PREFIX}{n}" in said}
+        sizes = [found.get(name) for name in _SIZES]
+        deviation = found.get("init_std")
+        is_whole = all(
             isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**40
             for size in sizes
+        )
+        is_said = isinstance(found.get("family", ""), str) and all(
+            isinstance(found.get(name, False), bool) for name in _KINDS
+        )
+        is_spread = deviation is None or (isinstance(deviation, float) and 0 < deviation < 1e6)
+        if found.get("norm", "pre") not in get_args(Norm) or not (
+            is_whole and is_said and is_spread
         ):
             raise InputError("its columns rksp.* do not describe a model")
-        width, depth, vocabulary = cast(list[int], sizes)
-        return cls(
-            family=str(family),
-            width=width,
-            depth=depth,
-            vocabulary=vocabulary,
-            norm=cast(Norm, norm),
-        )
+        return cls(**cast(dict[str, Any], found))
 
     def columns(self) -> dict[str, object]:
         """Return the columns of a record."""
-        return {f"{PREFIX}{name}": getattr(self, name) for name in ("family", *_SIZES, "norm")}
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {f"{PREFIX}{name}": value for name, value in known.items() if value is not None}
 
     def inputs(self, recipe: Recipe) -> EdgeInputs:
         """Return the inputs of the model of the edge."""
         return edge_inputs(
-            recipe,
-            width=self.width,
-            depth=self.depth,
-            vocabulary=self.vocabulary,
-            norm=self.norm,
+            recipe, **{field.name: getattr(self, field.name) for field in fields(self)}
         )
 
 
@@ -81,6 +82,6 @@ def shape_of(config: object, task: str | None, recipe: Recipe) -> Shape | None:
     """Return the shape that a configuration declares; None where it does not."""
     declared = Declared(config, task)
     try:
-        return Shape.of(declared.name, declared_inputs(declared, recipe))
+        return Shape.of(declared_inputs(declared, recipe))
     except NotCovered:
         return None

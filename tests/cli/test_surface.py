@@ -30,7 +30,8 @@ RECIPE = (
     "--warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
-    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --stream --threads "
+    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
+    "--threads "
     "--variant "
 )
 MODEL = "--allow-hub --max-params --trust-remote-code "
@@ -60,6 +61,7 @@ OPTIONS = {
     "lab card": "",
     "lab eval": "--collection --measurements --probes --real",
     "lab eval-fine-tuning": "--lab --tried",
+    "lab eval-levers": "--real",
     "lab fit-fine-tuning": "--lab --output",
     "lab fit-levers": "--output",
     "lab fit": "--collection --measurements --output --real",

@@ -91,6 +91,7 @@ READS = {
     "--real",
     "--data",
     "--runs",
+    "--lab",
     "--recipe",
     "--probe",
     "--text",

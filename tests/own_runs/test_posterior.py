@@ -203,3 +203,24 @@ def test_a_thousand_runs_are_learned_within_a_moment():
     start = time.process_time()
     model.predict(TARGET)
     assert time.process_time() - start < 0.25  # 0.02 on a machine of its own
+
+
+def test_a_ladder_of_the_model_itself_covers_it():
+    """Where rksp cannot tell, a ladder of that very model answers, and one of another does not."""
+    from rksp.assessment.risk import assess
+    from rksp.documents.verdict import Verdict
+    from rksp.spectra.features import extract
+
+    far = {"width": 4, "depth": 500}
+    asked = inputs(**far, steps=20_000, warmup_steps=500)
+
+    def verdict(*seen: Observed) -> Verdict:
+        doubts = ("the labelled runs all have a residual stream",)
+        model = informed(*seen)
+        return assess(extract(), asked, model, learning_rate=1e-3, doubts=doubts).verdict
+
+    assert verdict() is Verdict.CANNOT_TELL
+    assert verdict(team_ladder(0.0)) is Verdict.CANNOT_TELL
+    assert verdict(team_ladder(0.3, **far)) is not Verdict.CANNOT_TELL
+    open_above = team_ladder(0.3, **far, rungs=range(-6, -1))
+    assert verdict(open_above) is Verdict.CANNOT_TELL  # it never failed, so its edge is not known

@@ -101,7 +101,7 @@ def test_every_page_says_what_was_learned(tmp_path):
     assert "5 runs of yours" in done.stdout
     html, markdown, text = (file.read_text() for file in files)
     assert "5 runs of yours (1 ladder) lower the edge" in html
-    assert html.count("past bad") >= 2 and html.count("past good") >= 6
+    assert html.count("past bad") >= 2 and html.count("past good") >= 2
     assert "5 runs of yours (1 ladder) lower the edge" in markdown
     assert "5 runs of yours" in text
     full = run_rksp("score", "gpt2", "--lr", "1e-3", *SMALL, "--runs", str(path), "-v").stdout
@@ -166,6 +166,17 @@ def test_a_doubtful_history_changes_no_answer(tmp_path):
     after = json.loads(done.stdout)
     assert risk(after)["likely_edge"] == risk(before)["likely_edge"]
     assert "do not follow the rate" in after["own_runs"]["doubt"]
+
+
+def test_runs_of_fine_tuning_are_named_and_move_nothing(tmp_path):
+    """Their model does not learn from own runs, so a page must not pretend that it did."""
+    path = early_edge(tmp_path / "runs.csv")
+    given = ["score", "gpt2", "--lr", "2e-4", "--peft", "lora", "--evidence", "config"]
+    done = run_rksp(*given, "--runs", str(path), "--format", "json")
+    assert "nothing is learned from the runs: fine-tuning" in done.stderr
+    report = json.loads(done.stdout)
+    assert risk(report)["learned"] is None
+    assert all("fine-tuning" in ladder["unused"] for ladder in report["own_runs"]["ladders"])
 
 
 def test_the_summary_counts():
