@@ -14,9 +14,9 @@ import typer
 
 from rksp.datasets.tasks import make_task
 from rksp.models.zoo import build_member
-from rksp.moment import Moment
 from rksp.recipe import Recipe
 from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.qk_entropy import QKSpectralEntropy
 from rksp.watch.monitors.registry import MONITORS, make_monitors
 from rksp.watch.monitors.watch import Watch

@@ -323,9 +323,10 @@ function reasonsOf(outside, run, facts) {
   return found;
 }
 
-// `verdict_at`, with the rates as they are printed: with two digits.
+// `verdict_at`, with the rates as reports hold them, with three digits, and as pages print them.
 function verdictAt(bar, failed, high, rate, start, ceiling) {
   if (failed >= bar) return "risk";
-  const bounds = [start, ceiling].flatMap((line) => [line, Number(line.toExponential(1))]);
+  const held = [start, ceiling].map((line) => Number(line.toPrecision(3)));
+  const bounds = held.flatMap((line) => [line, Number(line.toExponential(1))]);
   return high >= bar || rate > Math.max(...bounds) ? "caution" : "ok";
 }

@@ -12,6 +12,14 @@ _BEYOND = 0.5
 _KINDS = ("parallel", "branch_norm")
 
 
+# What widens a spread and is no column, in words.
+WIDENED_BY = {
+    "family": "the model's family",
+    "kind": "the kind of its blocks, known from short runs alone",
+    "optimizer": "the optimizer, known from few sources",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
     """One amount of the edge and one of the best rate, in decades."""

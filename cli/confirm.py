@@ -157,6 +157,7 @@ def _confirmed(
     # Here and not above: --help must not wait for torch.
     import torch
 
+    from rksp.assessment.store import MeasurementStore
     from rksp.confirm.arms import parse_arms
     from rksp.confirm.confirm import confirm as run_confirmation
 
@@ -181,6 +182,7 @@ def _confirmed(
             folder=trials.keep,
             past_runs=trials.runs,
             record=trials.record,
+            store=MeasurementStore.of(True),
             progress=progress,
         )
 

@@ -245,12 +245,12 @@ def command_line(
         value = values.get(parameter.name)
         if parameter.name in _NOT_THE_ANSWER or value in (None, [], ()):
             continue
+        many = value if isinstance(value, list | tuple) else [value]
         if parameter.param_type_name == "argument":
-            words.append(str(value))
+            words += map(str, many)
         elif value is True and parameter.is_flag:
             words.append(_long(parameter))
         elif value != defaults.get(parameter.name) or parameter.name in (changed or {}):
-            many = value if isinstance(value, list | tuple) else [value]
             words += [word for part in many for word in (_long(parameter), _typed(part))]
     return shlex.join(words)
 

@@ -127,6 +127,10 @@ class _Coder:
             self.how += " and its chat template"
         end = getattr(self.tokenizer, "eos_token_id", None)
         self.end = [] if end is None else [end]
+        own_end = getattr(source.config, "eos_token_id", None)
+        needs_end = self.tokenizer is None and getattr(source.config, "is_encoder_decoder", False)
+        # A classifier with an encoder and a decoder reads the end of a text.
+        self.close = [own_end] if needs_end and isinstance(own_end, int) else []
         padding = getattr(source.config, "pad_token_id", None)
         self.padding = padding if isinstance(padding, int) else 0
 
@@ -227,10 +231,11 @@ def _classified(
     fit_head(source, data)
     places = {label: place for place, label in enumerate(data.classes)}
     chosen = torch.linspace(0, len(data.rows) - 1, min(count, len(data.rows))).round().long()
-    rows = [
-        coder.ids(_text(first), None if second is None else _text(second), is_whole=True)[:length]
-        for first, second in (data.rows[i] for i in chosen.unique().tolist())
-    ]
+    rows = []
+    for first, second in (data.rows[i] for i in chosen.unique().tolist()):
+        pair = None if second is None else _text(second)
+        ids = coder.ids(_text(first), pair, is_whole=True)
+        rows.append(ids[: length - len(coder.close)] + coder.close)
     labels = torch.tensor([places[data.labels[i]] for i in chosen.unique().tolist()])
     return _padded(rows, coder.padding, ""), labels
 

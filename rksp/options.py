@@ -32,6 +32,8 @@ class MeasureOptions(Finite):
         blocks: Module path of the list of blocks, if rksp cannot find it.
         variant: Definition of the spectrum, a name in `rksp.spectra.spectrum.VARIANTS`.
         rank: Principal directions kept; None follows the variant.
+        spectra: Whose spectra are fitted, which is half the cost of a forward pass with them. The
+            rates do not depend on them.
         kreiss: Whether to compute Kreiss constants too, which is slow.
         streaming: `always` draws or reads weights as they are used and drops them after, `never`
             holds the model in memory, `auto` streams a model that does not fit. The numbers are the
@@ -70,6 +72,10 @@ class MeasureOptions(Finite):
     rank: Annotated[
         int | None, Flag("--rank", "Principal directions to keep.", unit="directions")
     ] = Field(default=None, ge=1)
+    spectra: Annotated[
+        Literal["all", "some", "none"],
+        Flag("--spectra", "Blocks whose spectra are fitted: all, at most four, or none."),
+    ] = "all"
     kreiss: Annotated[bool, Flag("--kreiss", "Compute Kreiss constants too (slow).")] = False
     streaming: Annotated[
         Literal["auto", "always", "never"],

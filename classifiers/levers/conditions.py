@@ -16,15 +16,19 @@ def fixed(value: object) -> Callable[[Declared, Recipe], object]:
     return lambda declared, recipe: value
 
 
-def is_switched_on(*settings: str) -> Callable[[Declared, Recipe], str | None]:
-    """Return the test of a part that one of these settings switches on."""
+def is_parallel(declared: Declared, recipe: Recipe) -> str | None:
+    """Say that attention and feed-forward read the same state already."""
+    if declared.config is None:
+        return _UNKNOWN
+    return "the blocks are parallel already" if declared.is_parallel else None
 
-    def blocked(declared: Declared, recipe: Recipe) -> str | None:
-        if declared.config is None:
-            return _UNKNOWN
-        return "the model has it already" if declared.get(*settings) is True else None
 
-    return blocked
+def scales_by_depth(declared: Declared, recipe: Recipe) -> str | None:
+    """Say that the last matrices of the branches start smaller already, as GPT-2's do."""
+    if declared.config is None:
+        return _UNKNOWN
+    is_on = declared.get("scale_residual_init") is True or declared.name == "gpt2"
+    return "the output layers are scaled already" if is_on else None
 
 
 def normalizes_qk(declared: Declared, recipe: Recipe) -> str | None:
@@ -50,8 +54,7 @@ def initialized(factor: float) -> Callable[[Declared, Recipe], object]:
     """Return a multiple of the model's own initial deviation, 0.02 where it states none."""
 
     def value(declared: Declared, recipe: Recipe) -> object:
-        usual = declared.number("initializer_range", "init_std") or 0.02
-        return float(f"{factor * usual:.3g}")
+        return float(f"{factor * (declared.init_std or 0.02):.3g}")
 
     return value
 
@@ -65,8 +68,8 @@ def normalizes_branches(declared: Declared, recipe: Recipe) -> str | None:
     """Say that the blocks normalize what their branches add."""
     if declared.config is None:
         return _UNKNOWN
-    is_known = declared.name.startswith(("olmo2", "olmo3", "gemma2", "gemma3", "swinv2"))
-    return "the model normalizes its branches already" if is_known else None
+    is_on = declared.family.branch_norm
+    return "the model normalizes its branches already" if is_on else None
 
 
 def _warm(declared: Declared, recipe: Recipe) -> str | None:

@@ -49,6 +49,7 @@ class Lever:
         measured: The pairs that show its size.
         field: The field of the recipe that it sets; empty where it changes the model.
         value: The value of the field, or of the setting, that it was measured at.
+        part: The field of `EdgeInputs` that it sets, where the model of the edge may know it.
         settings: Names that a model's configuration may give it.
         intervention: The line that applies it in a run; empty where only a new run can have it.
         blocked: Says why it is on already or does not apply, a clause; None where it applies.
@@ -61,6 +62,7 @@ class Lever:
     measured: tuple[Measured, ...]
     field: str = ""
     value: Callable[[Declared, Recipe], object] | None = None
+    part: str = ""
     settings: tuple[str, ...] = ()
     intervention: str = ""
     blocked: Callable[[Declared, Recipe], str | None] = _never
@@ -75,6 +77,10 @@ class Lever:
         if not self.field:
             return recipe
         return recipe.model_copy(update={self.field: self.value_for(declared, recipe)})
+
+    def changed(self, declared: Declared, recipe: Recipe) -> dict[str, object]:
+        """Return what it sets in the inputs of the model of the edge besides the recipe's."""
+        return {self.part: self.value_for(declared, recipe)} if self.part else {}
 
 
 def kind_of(declared: Declared) -> Kind | None:

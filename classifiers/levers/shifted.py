@@ -23,22 +23,27 @@ class Shift:
 
     Attributes:
         levers: Names of all levers that are applied.
+        inputs: Fields of `EdgeInputs` that they set besides those of the recipe.
         edge, best: Of the rates, by those levers that the model has no column for.
         spread: Standard deviation of the shift of the edge in a family that was not measured.
     """
 
     levers: tuple[str, ...] = ()
+    inputs: tuple[tuple[str, Any], ...] = ()
     edge: float = 0.0
     best: float = 0.0
     spread: float = 0.0
 
     @classmethod
-    def of(cls, levers: Sequence[str], sizes: Sequence[LeverSize]) -> Shift:
+    def of(
+        cls, levers: Sequence[str], sizes: Sequence[LeverSize], inputs: Mapping[str, Any]
+    ) -> Shift:
         """Return the shift of levers together, as if each acted by itself."""
         ends = [(size.low, size.high) for size in sizes]
         spreads = [(definite(high) - definite(low)) / (2 * _EIGHTY) for low, high in ends]
         return cls(
             levers=tuple(levers),
+            inputs=tuple(sorted(inputs.items())),
             edge=sum(size.shift for size in sizes),
             best=sum(size.best or 0.0 for size in sizes),
             spread=math.hypot(*spreads),
@@ -79,8 +84,8 @@ class ShiftedEdgeModel:
         Raises:
             ArtifactError: See `EdgeModel.predict`.
         """
-        found = self.plain.predict(inputs, measured)
         shift = self.shift
+        found = self.plain.predict(replace(inputs, **dict(shift.inputs)), measured)
         return replace(
             found,
             edge=found.edge.moved(shift.edge, shift.spread),

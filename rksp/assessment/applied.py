@@ -66,6 +66,7 @@ def apply_levers(
     sizes: list[LeverSize] = []
     said: dict[str, str] = {}
     names: list[str] = []
+    inputs: dict[str, object] = {}
     for text in asked:
         name, options = split_line(text, noun="lever")
         lever, typed = find_lever(name), options.get("")
@@ -73,17 +74,19 @@ def apply_levers(
             raise InputError(f"--apply names {lever.name} twice; give it once.")
         names.append(lever.name)
         changed = _with_lever(lever, typed, declared, recipe)
-        if not lever.field or _log_edge(model, changed) == _log_edge(model, recipe):
+        part = lever.changed(declared, recipe)
+        if not part and _log_edge(model, changed) == _log_edge(model, recipe):
             sizes += _unmodelled(lever, typed, table, declared)
+        inputs |= part
         if lever.field:
             said[lever.field] = f"--apply {text}"
         recipe = changed
-    shifted = ShiftedEdgeModel(plain=model, shift=Shift.of(names, sizes))
+    shifted = ShiftedEdgeModel(plain=model, shift=Shift.of(names, sizes, inputs))
     return Applied(recipe=recipe, model=shifted, said=said)
 
 
 def _log_edge(model: EdgePredictor, recipe: Recipe) -> float:
-    """Return the edge of some model: what a recipe adds to it is the same for every one."""
+    """Return the edge of some model: whether a change counts is the same for every one."""
     inputs = edge_inputs(recipe, width=512, depth=8, vocabulary=1024, norm="pre")
     return model.predict(inputs).log_edge
 

@@ -117,6 +117,7 @@ def assess_fine_tuning(
     threshold: float = 0.5,
     risk: float = 0.05,
     doubts: Sequence[str] = (),
+    is_measured: bool = False,
 ) -> RiskAssessment:
     """Compute the three rates, and the risk at every rate and at the recipe's own if it has one.
 
@@ -131,6 +132,7 @@ def assess_fine_tuning(
         threshold: Probability at which the verdict becomes `RISK`.
         risk: Share of the edges that may lie below `do_not_exceed`.
         doubts: Reasons from the evidence to answer "cannot tell".
+        is_measured: Whether the response to the first update was measured.
 
     Returns:
         The answer.
@@ -185,7 +187,7 @@ def assess_fine_tuning(
         counterfactual=_advice(said, learning_rate, threshold),
         classifier_data=digest,
         answered_by="fine-tuning",
-        measuring_adds=_added(model, inputs) if tier is Tier.RESPONSE else [],
+        measuring_adds=_added(model, inputs) if is_measured else [],
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
     )
 
@@ -242,8 +244,8 @@ def _added(model: FineTuningModel, inputs: FineTuningInputs) -> list[str]:
         error = f"{change:+.2f} decades [{row['low']:+.2f}, {row['high']:+.2f}]"
         verb = "narrows" if row["helps"] else "adds nothing to"
         said.append(
-            f"the {names} {verb} {_RATES_SAID[row['rate']]}: its error changes by {error} in "
-            f"{row['ladders']} ladders of the lab, families left out"
+            f"measuring the {names} {verb} {_RATES_SAID[row['rate']]}: its error changes by "
+            f"{error} in {row['ladders']} ladders of the lab, families left out"
         )
     return said
 

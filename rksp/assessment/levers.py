@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_model import EdgePredictor
@@ -17,7 +18,7 @@ from rksp.models.declared import Declared
 from rksp.optimizers.table import optimizer_spec
 from rksp.recipe import Recipe
 
-Predict = Callable[[Recipe], EdgeEstimate]
+Predict = Callable[[Recipe, Mapping[str, Any]], EdgeEstimate]
 _MOST = 3
 _NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change
 
@@ -37,7 +38,7 @@ def with_levers(
         declared: The model.
         recipe: The recipe.
         model: The model of the edge that answered.
-        predict: Returns its estimate for another recipe.
+        predict: Returns its estimate for another recipe, and with other fields of `EdgeInputs`.
         table: Sizes of the levers; default the shipped ones.
     """
     applied = model.shift.levers if isinstance(model, ShiftedEdgeModel) else ()
@@ -76,12 +77,15 @@ def _reports(
 def _modelled(lever: Lever, declared: Declared, recipe: Recipe, predict: Predict) -> float | None:
     """Return the shift by the model of the edge itself, in decades; None if it sees no change.
 
-    Where it does, its figure is the one that the recipe with the lever will be answered with.
+    Where it does, its figure is the one that the recipe with the lever will be answered with. A
+    part of the model that it knows counts as it says, be it nothing.
     """
-    if not lever.field:
+    changed = lever.changed(declared, recipe)
+    if not lever.field and not changed:
         return None
-    shift = predict(lever.applied(declared, recipe)).log_edge - predict(recipe).log_edge
-    return shift or None
+    shift = predict(lever.applied(declared, recipe), changed).log_edge
+    shift -= predict(recipe, {}).log_edge
+    return shift if changed else shift or None
 
 
 def _report(

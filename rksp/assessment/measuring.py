@@ -66,6 +66,7 @@ def measured(
                 variant=options.variant,
                 rank=options.rank,
                 kreiss=options.kreiss,
+                fitted=options.spectra,
                 num_states=options.states,
                 blocks=options.blocks,
                 workers=options.workers,
@@ -73,7 +74,8 @@ def measured(
                 progress=progress,
             )
         weights = "in memory" if built.stream is None else built.stream.describe()
-    if source.is_pretrained and source.batch is None and options.data is None:
+        is_ours = source.batch is None and options.data is None and options.probe is None
+    if source.is_pretrained and is_ours:
         seen = replace(seen, notes=(*seen.notes, NOT_YOURS))
     return Evidence(
         source=built.source,

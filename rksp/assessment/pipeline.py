@@ -219,6 +219,7 @@ def _assess(
             learning_rate=rate,
             **bars,
             doubts=_tuning_doubts(evidence, recipe),
+            is_measured=response is not None and response.reason is None,
         )
     inputs = inputs_of(evidence, recipe)
     doubts = tuple(uncovered(recipe)) if seen is None else doubts_of(seen, response, recipe)
@@ -234,7 +235,9 @@ def _assess(
     )
     if not with_curve:
         return found
-    predict = lambda changed: model.predict(inputs_of(evidence, changed), features.values)
+    predict = lambda other, changed: model.predict(
+        replace(inputs_of(evidence, other), **changed), features.values
+    )
     return with_levers(found, evidence.declared, recipe, model, predict)
 
 

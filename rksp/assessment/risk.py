@@ -156,6 +156,7 @@ def assess(
         ],
         contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
         outside=dict(estimate.outside),
+        widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
         counterfactual=_advice(estimate, learning_rate, start, threshold),
         classifier_data=str(model.card["digest"]),
         answered_by="random initializations",
@@ -243,7 +244,7 @@ def _without_rates(**known: object) -> RiskAssessment:
     unknown = dict.fromkeys(RiskAssessment.model_fields)
     empty = ("reasons", "curve", "contributions", "measuring_adds", "levers", "applied")
     lists: dict[str, object] = {name: [] for name in empty}
-    unknown |= {**lists, "outside": {}}
+    unknown |= {**lists, "outside": {}, "widened_by": {}}
     return RiskAssessment(**unknown | known)
 
 

@@ -10,28 +10,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from rksp.assessment.pipeline import evaluate
+from rksp.assessment.pipeline import Evaluation, evaluate
+from rksp.assessment.store import MeasurementStore
 from rksp.batch import mean_loss
 from rksp.classifiers.edge_model import EdgePredictor
-from rksp.confirm.arms import Arm, default_arms, parse_arm
+from rksp.confirm.arms import Arm, default_arms
 from rksp.confirm.compare import compare, conclude, prediction_held, verdict
 from rksp.confirm.data import TrainingData, training_data, trivial_loss
 from rksp.confirm.finished import FinishedRuns
 from rksp.confirm.prediction import mean_prediction
 from rksp.confirm.recorded import record_trial
-from rksp.confirm.trial import HeldOut, in_precision, sum_up, train_arm
+from rksp.confirm.start import check_trainable, first_lever, rehearse, starting_model
+from rksp.confirm.trial import HeldOut, sum_up, train_arm
 from rksp.datasets.own_probe import fit_head
 from rksp.datasets.own_rows import OwnRows, read_own_rows
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
-from rksp.ground.errors import InputError, NotCovered
+from rksp.ground.allocator import freed_memory_kept
+from rksp.ground.errors import InputError
 from rksp.ground.files import digest
-from rksp.models.adapters import as_trained
 from rksp.models.identity import identity
 from rksp.models.source import ModelSource
-from rksp.optimizers import make_optimizer
 from rksp.options import MeasureOptions
 from rksp.own_runs.learning import learn
 from rksp.recipe import Recipe
@@ -47,6 +46,7 @@ STEPS = 200  # the longest horizon that the shipped classifier knows
 # Takes a message, the training steps done so far, and the training steps of all runs.
 ConfirmProgress = Callable[[str, int, int], None]
 
+_NOT_YOURS = "The runs trained on data of rksp; --data FILE trains on yours."
 _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not quantize."
 _RANDOM = "These runs started from random weights, but the run itself starts from trained ones."
 
@@ -83,6 +83,7 @@ def confirm(
     folder: Path | None = None,
     past_runs: Sequence[Path] = (),
     record: Path | None = None,
+    store: MeasurementStore | None = None,
     progress: ConfirmProgress = lambda what, done, total: None,
 ) -> ConfirmReport:
     """Train all arms from the same initializations on the same batches, and compare them.
@@ -106,13 +107,14 @@ def confirm(
         past_runs: Files and folders of past runs that the prediction learns from.
         record: A file of runs to append every run to that differs from the recipe in the rate
             alone, for `past_runs` of a later call.
+        store: Where the prediction's measurements are kept; see `rksp.assessment.store`.
         progress: Called with the progress.
 
     Raises:
         InputError: Something cannot be used; raised before anything is trained.
         NotCovered: An intervention or fault finds nothing to act on in this model.
     """
-    _check(source, recipe)
+    check_trainable(source, recipe)
     options = options or MeasureOptions()
     if text is not None and not text.is_file():
         raise InputError(f"There is no file {text} to train on.")
@@ -131,7 +133,7 @@ def confirm(
         make_monitors(monitors)
     trained = shortened(recipe, steps)
     usual = arms or default_arms(recipe.learning_rate, None)
-    _rehearse(source, trained, usual, faults)
+    rehearse(source, trained, usual, faults)
     runs = _Runs(
         source=source,
         recipe=trained,
@@ -143,6 +145,7 @@ def confirm(
         data=data,
         device=device,
         record=record,
+        store=store,
         progress=progress,
     )
     settings = runs.settings()
@@ -152,18 +155,28 @@ def confirm(
         classifier, read = learn(past_runs, source, trained)
         judged["runs"] = digest(read.model_dump_json())
     finished = FinishedRuns(folder, settings)
-    with finished.alone():
+    with finished.alone(), freed_memory_kept():
         started = time.perf_counter()
         predictions = FinishedRuns(folder, settings | judged)
         prediction = runs.prediction(predictions, options, threshold, classifier)
         if arms is None:
-            lever = _first_lever(source, trained, prediction)
+            lever = first_lever(source, trained, prediction)
             usual = default_arms(recipe.learning_rate, prediction.start_here, lever)
             runs = replace(runs, arms=usual)
         predicted = time.perf_counter()
         trials = runs.train(finished, fault_step)
     timings = {"predict": predicted - started, "train": time.perf_counter() - predicted}
-    return _report(source, recipe, trained, faults, prediction, trials, device, timings)
+    return _report(
+        source,
+        recipe,
+        trained,
+        faults,
+        prediction,
+        trials,
+        device,
+        timings,
+        is_given=text is not None or data is not None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +193,7 @@ class _Runs:
     data: OwnRows | None
     device: str
     record: Path | None
+    store: MeasurementStore | None
     progress: ConfirmProgress
 
     @property
@@ -214,12 +228,20 @@ class _Runs:
         prediction = finished.prediction()
         if prediction is not None:
             return prediction
-        evaluations = []
+        evaluations: list[Evaluation] = []
         for seed in self.seeds:
+            if evaluations and options.evidence == "config":  # a configuration has no seed
+                evaluations.append(evaluations[0])
+                continue
             self.progress(f"predicting seed {seed}", 0, self.total)
             at_seed = options.model_copy(update={"seed": seed, "probe": self.text})
             evaluation = evaluate(
-                self.source, self.recipe, at_seed, threshold=threshold, classifier=classifier
+                self.source,
+                self.recipe,
+                at_seed,
+                threshold=threshold,
+                classifier=classifier,
+                store=self.store,
             )
             evaluations.append(evaluation)
         prediction = mean_prediction(evaluations, threshold)
@@ -281,7 +303,7 @@ class _Runs:
         done: int,
     ) -> tuple[RunRecord, HeldOut | None]:
         steps = self.recipe.max_steps
-        model = _model(self.source, self.recipe, seed).to(self.device)
+        model = starting_model(self.source, self.recipe, seed).to(self.device)
         held = data.held_out
         before = mean_loss(model, held) if held else 0.0
         record = train_arm(
@@ -314,11 +336,15 @@ def _report(
     trials: Sequence[TrialReport],
     device: str,
     timings: dict[str, float],
+    *,
+    is_given: bool,
 ) -> ConfirmReport:
     reports = compare(trials)
     found, said = verdict(reports), conclude(prediction, reports, faults)
     if source.starts_trained and not source.is_pretrained:
         said.append(_RANDOM)
+    if source.is_pretrained and source.batch is None and not is_given:
+        said.append(_NOT_YOURS)
     if trained.peft == "qlora":
         said.append(_UNQUANTIZED)
     is_failed, baseline = found == "failed", reports[0]
@@ -348,22 +374,6 @@ def _report(
     )
 
 
-def _check(source: ModelSource, recipe: Recipe) -> None:
-    """Refuse what cannot be trained, or would be trained as something else.
-
-    Raises:
-        InputError: There is no rate, or neither a model of transformers nor a batch of its own.
-    """
-    if recipe.learning_rate is None:
-        raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
-    source.check_size()
-    if source.config is None and source.batch is None:
-        raise InputError(
-            f"{source.target} comes without a batch, and rksp confirm has only text and images of "
-            "its own; return (model, batches) from the factory."
-        )
-
-
 class _Critical(Sink):
     """Reports a monitor's first critical alarm of a run as it comes."""
 
@@ -386,43 +396,6 @@ def _identity(options: MeasureOptions, threshold: float, seeds: Sequence[int]) -
         mode="json", exclude={"evidence", "seed", "probe", "threads"}, exclude_defaults=True
     )
     return [options.evidence.upper(), threshold, list(seeds), *([rest] if rest else [])]
-
-
-def _rehearse(
-    source: ModelSource, recipe: Recipe, arms: Sequence[Arm], faults: Sequence[str]
-) -> None:
-    """Bind every intervention and fault to the model once, before an hour is spent on training."""
-    for arm in arms:
-        model = _model(source, recipe, source.seed)
-        for line in faults:
-            make_fault(line).bind(model, seed=0)
-        if arm.interventions:
-            optimizer = make_optimizer(model, recipe)
-            for intervention in arm.make():
-                intervention.bind(model, optimizer)
-
-
-def _model(source: ModelSource, recipe: Recipe, seed: int) -> nn.Module:
-    """Build a model as its run starts: with the recipe's adapters and precision, in training mode.
-
-    Raises:
-        InputError: The adapters cannot be built.
-    """
-    model = as_trained(source.build(seed), recipe, source.task, seed=seed)
-    return in_precision(model, recipe).train()
-
-
-def _first_lever(source: ModelSource, recipe: Recipe, prediction: PredictionReport) -> str:
-    """Return the arm of the largest lever that this model can be trained with; empty for none."""
-    for lever in prediction.levers:
-        if not lever.arm:
-            continue
-        try:
-            _rehearse(source, recipe, [parse_arm(lever.arm)], ())
-        except NotCovered:
-            continue
-        return lever.arm
-    return ""
 
 
 def _provenance(device: str) -> dict[str, str | int | float | bool | None]:

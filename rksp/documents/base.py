@@ -106,7 +106,7 @@ class Document(Part):
 
     def finite(self) -> Self:
         """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""
-        return type(self).model_validate(_clean(self))
+        return type(self).model_validate(_by_key(_clean(self)))
 
     def parsed(self) -> dict[str, Any]:
         """Return the document as `json.loads` reads it from its JSON."""
@@ -124,23 +124,28 @@ def _clean(document: Document) -> dict[str, Any]:
 
 
 def _finite(value: Any, path: str, missing: list[str]) -> Any:
-    kind = type(value)
-    if kind is dict:
-        return {
-            key: part
-            if type(part := value[key]) in _PLAIN
-            else _finite(part, f"{path}/{key}", missing)
-            for key in sorted(value)
+    """Replace numbers that are not finite by None; what holds none stays as it is."""
+    if isinstance(value, dict):
+        changed = {
+            key: found
+            for key, part in value.items()
+            if type(part) not in _PLAIN
+            and (found := _finite(part, f"{path}/{key}", missing)) is not part
         }
-    if kind is list or kind is tuple:
-        return [
-            part if type(part) in _PLAIN else _finite(part, f"{path}/{i}", missing)
-            for i, part in enumerate(value)
-        ]
+        return {**value, **changed} if changed else value
+    if isinstance(value, list | tuple):
+        return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         missing.append(path)
         return None
     return value
+
+
+def _by_key(value: Any) -> Any:
+    """Sort the keys at every depth."""
+    if isinstance(value, dict):
+        return {key: _by_key(value[key]) for key in sorted(value)}
+    return [_by_key(part) for part in value] if isinstance(value, list) else value
 
 
 def indented(value: Any, depth: int = 0) -> str:
@@ -161,7 +166,7 @@ def indented(value: Any, depth: int = 0) -> str:
             parts.append(_encode(dict(plain) if is_dict else plain, within)[1:-1])
             plain.clear()
 
-    for item in sorted(value.items()) if is_dict else value:
+    for item in sorted(value.items()) if isinstance(value, dict) else value:
         part = item[1] if is_dict else item
         if isinstance(part, dict | list | tuple) and part:
             flush()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from rksp.documents.base import Document, Part
 
 FAILED = "could not run"  # the verdict of a cell whose evaluation ended in an error
 _EXIT_CODES = {"ok": 0, "risk": 1, "unusable": 2, "incomplete": 3}
-if TYPE_CHECKING:
-    Record = dict[str, Any]  # a checker of types cannot know which column holds what
-else:
-    Record = dict[str, JsonValue]
+Record = dict[str, Any]  # nobody knows which column holds what; JSON refuses what it cannot write
 
 
 class RiskRow(Part):

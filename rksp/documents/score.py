@@ -188,6 +188,8 @@ class RiskAssessment(Part):
         curve: P(failed) by learning rate, in rising order.
         contributions: Facts that move this run's edge from the average, largest first.
         outside: Facts outside the range of the labelled runs, in decades.
+        widened_by: What widens the interval of P(failed), since the labelled runs know little of
+            it: each a standard deviation of the edge, in decades.
         counterfactual: A sentence with a better rate and what it saves; None if the recipe's is
             as good.
         classifier_data: Digest of the data that the classifier was fitted on; None where no
@@ -225,6 +227,7 @@ class RiskAssessment(Part):
     classifier_data: str | None
     answered_by: Literal["random initializations", "fine-tuning"] | None = None
     forgets_from: float | None = None
+    widened_by: dict[str, float] = Field(default_factory=dict)
     measuring_adds: list[str] = Field(default_factory=list)
     learned: LearnedReport | None = None
     levers: list[LeverReport] = Field(default_factory=list)

@@ -101,8 +101,8 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
 
 def _assumed(recipe: Recipe, typed: frozenset[str]) -> Mapping[str, str]:
     """Return what the fields that were not typed assume; cells share most of it."""
-    values = dict(recipe)
-    rest = tuple((name, value) for name, value in values.items() if name not in typed)
+    follow = recipe.model_fields_set - typed  # such as steps that a share of the run gives
+    rest = tuple((name, getattr(recipe, name)) for name in sorted(follow))
     return _assumptions(typed, rest, recipe.optimizer, recipe.schedule)
 
 

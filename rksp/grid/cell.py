@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rksp.assessment.store import initialization
 from rksp.models.identity import file_identity
@@ -95,7 +96,7 @@ class Cell:
             init: What `init_key` returned, if it was asked before.
             recipe: The recipe as JSON, if it was written before.
         """
-        content = {
+        content: dict[str, Any] = {
             "init": init or self.init_key(options),
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,

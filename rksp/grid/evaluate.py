@@ -145,7 +145,8 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     found = [f"{finding.code} {finding.level}" for finding in evaluation.findings]
     if risk is None:
         return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
-    return risk.model_dump(mode="json", include=_KEPT) | {"findings": found}
+    kept = {name: getattr(risk, name) for name in _KEPT}
+    return kept | {"verdict": str(risk.verdict), "findings": found}
 
 
 def _failed(error: Exception) -> Event:

@@ -25,7 +25,8 @@ from rksp.models.zoo.members import ZOO_FAMILIES
 from rksp.outcome import OutcomePolicy
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
-PAIR_PLANS = ("models", "levers", "shaping", "optimizers", "depth")  # of pairs of ladders
+# Plans of pairs that are fitted; the ladders of `shaping` start near their edge.
+PAIR_PLANS = ("models", "levers", "optimizers", "depth")
 _MADE_UP = ("recall", "synthetic")  # tasks that are algorithms, not data
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS
+from rksp.classifiers.kinds import WIDENED_BY
 from rksp.documents.finding import Finding
 from rksp.documents.score import (
     ADAPTERS_BESIDE,
@@ -33,6 +34,7 @@ TITLES = {
     "not assessed": "NOT ASSESSED",
 }
 
+_NOTICED = 0.1  # decades; a smaller widening moves no interval that one reads
 _MOVED = 1.05  # a smaller factor moves no printed digit that matters
 _FELT = 0.02  # nats; a smaller price of a lever is not mentioned
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
@@ -307,6 +309,16 @@ def noise(report: ScoreReport) -> str:
     )
 
 
+def _widened(risk: RiskAssessment | None) -> list[str]:
+    """Return a line that names what widens the interval, if anything does."""
+    wide = [
+        f"{WIDENED_BY.get(name) or MEANINGS[name]} ({by:.2f} decades)"
+        for name, by in (risk.widened_by if risk else {}).items()
+        if by >= _NOTICED
+    ]
+    return [f"the interval of P(failed) is wider for {', '.join(wide)}"] if wide else []
+
+
 def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
     """Return what could not be measured, and what limits the other numbers."""
     found = [*report.target.notes]
@@ -325,6 +337,8 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
             "them only with spectra of the same rank and number of states"
         )
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
+    if seed.response is not None and seed.response.reason is not None:
+        found.append(f"not measured: the response ({seed.response.reason})")
     reasons = Counter(check.reason for check in report.not_run)
     found += [
         f"{number} check{'s' * (number > 1)} did not run: {reason}"
@@ -339,6 +353,7 @@ def notes(report: ScoreReport, seed: SeedReport) -> list[str]:
         ]
         if listed:
             found.append(f"outside the range of the labelled runs: {', '.join(listed)}")
+    found += _widened(seed.risk)
     for name, values in report.spread.items():
         found.append(
             f"over {len(report.seeds)} seeds {name} is {values['mean']:.3g} ± {values['std']:.2g}, "

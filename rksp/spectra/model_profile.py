@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rksp.ground.errors import InputError
 from rksp.measure.forward_stats import ForwardStats
@@ -18,6 +19,8 @@ if TYPE_CHECKING:  # a stored profile is read without torch
     from rksp.measure.snapshots import Collected, LayerTransition
     from rksp.models.streaming.meter import Progress
 
+Fitted = Literal["all", "some", "none"]
+_SOME = 4  # blocks
 _COLUMNS = (
     ("M≈1", "near_unit_mass"),
     ("M>1", "expansive_mass"),
@@ -89,6 +92,15 @@ def _judged_as(model: nn.Module) -> str:
     )
 
 
+def _chosen(fitted: Fitted, count: int) -> Collection[int]:
+    """Return the positions of the blocks whose spectra are fitted, evenly from first to last."""
+    if fitted == "none" or not count:
+        return ()
+    if fitted == "all" or count <= _SOME:
+        return range(count)
+    return {round(i * (count - 1) / (_SOME - 1)) for i in range(_SOME)}
+
+
 def _shown(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
@@ -100,6 +112,7 @@ def profile(
     variant: str = "rksp-1",
     rank: int | None = None,
     kreiss: bool = False,
+    fitted: Fitted = "all",
     num_states: int | None = None,
     blocks: str | None = None,
     workers: int = 1,
@@ -115,6 +128,7 @@ def profile(
         variant: A name in `rksp.spectra.dmd.VARIANTS`; the published definitions have names there.
         rank: Keep this many principal directions; default decided from the data.
         kreiss: Whether to compute the Kreiss constant of each block too (slow).
+        fitted: Whose spectra are fitted: those of all blocks, of at most four, or of none.
         num_states: Use this many token states; default all.
         blocks: Module path of the list of blocks; default the one that is found.
         workers: Threads for the eigenproblems; the result does not depend on their number.
@@ -141,7 +155,8 @@ def profile(
     ) as spectra:
 
         def consume(transition: LayerTransition) -> None:
-            spectra.consume(transition)
+            if fitted == "all" or transition.layer in _chosen(fitted, transition.of):
+                spectra.consume(transition)
             if progress is not None:
                 progress(transition.layer + 1, transition.of, "forward and spectra")
 
@@ -153,13 +168,19 @@ def profile(
             blocks=blocks,
             needs_chain=needs_chain,
         )
-        missing = SpectralProfile.not_measured(variant, "no residual stream of constant width")
+        reason = "none were asked for" if seen.chains else "no residual stream of constant width"
+        count = sum(length for _, length in seen.chains)
+        chosen = _chosen(fitted, count)
+        missing = SpectralProfile.not_measured(variant, reason)
+        notes = (*seen.notes, *([] if seen.chains else [_judged_as(model)]))
+        if 0 < len(chosen) < count:
+            notes = (*notes, f"The spectra are those of {len(chosen)} of {count} blocks.")
         return Profile(
-            spectra=spectra.finish() if seen.chains else missing,
+            spectra=spectra.finish() if chosen else missing,
             forward=seen.forward,
             chains=seen.chains,
             width=seen.width,
             states=seen.states,
             forward_passes=seen.forward_passes,
-            notes=seen.notes if seen.chains else (*seen.notes, _judged_as(model)),
+            notes=notes,
         )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from rksp.models.anatomy.chains import block_paths
-from rksp.moment import Moment
+from rksp.watch.moment import Moment
 
 _NORMS = "gradient norms"
 

@@ -81,6 +81,18 @@ def test_nothing_is_named_where_rksp_cannot_tell() -> None:
     assert result.risk_verdict == "cannot tell" and result.levers == []
 
 
+def test_a_part_that_the_model_of_the_edge_knows_is_sized_by_it(monkeypatch) -> None:
+    known = lever_table(parallel=0.9)
+    for module in ("levers", "applied"):
+        monkeypatch.setattr(f"rksp.assessment.{module}.load_lever_table", lambda: known)
+    plain = scored()
+    (named,) = plain.levers
+    applied = scored(apply=["parallel"])
+    assert applied.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
+    assert named.factor != pytest.approx(10**0.9, rel=0.02)
+    assert scored("gpt_neox").levers == []  # its blocks are parallel
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_named_size_is_what_applying_the_lever_shows(name) -> None:
     plain = scored()

@@ -30,7 +30,9 @@ def test_the_verdict_goes_from_ok_over_caution_to_risk():
     assert low.start_here < low.do_not_exceed < low.likely_edge
 
 
-SHORT = dataclasses.replace(REAL, width=768, depth=12, steps=100, warmup_steps=0, batch_tokens=8e3)
+SHORT = dataclasses.replace(
+    REAL, width=768, depth=12, steps=100, warmup_steps=0, batch_tokens=8e3, family="llama"
+)
 
 
 def test_in_a_short_run_the_start_lies_above_the_safe_line_and_is_ok():
@@ -40,6 +42,13 @@ def test_in_a_short_run_the_start_lies_above_the_safe_line_and_is_ok():
     bar = {"threshold": 0.6}  # which no end of an interval reaches here
     assert _assess(printed, SHORT, **bar).verdict is Verdict.OK
     assert _assess(1.2 * answer.start_here, SHORT, **bar).verdict is Verdict.CAUTION
+
+
+def test_the_answer_names_what_widens_its_interval():
+    known = _assess(1e-3, dataclasses.replace(SHORT, family="llama"))
+    unknown = _assess(1e-3, dataclasses.replace(SHORT, family="never-seen", optimizer="muon"))
+    assert max(known.widened_by.values(), default=0) < 0.1
+    assert min(unknown.widened_by[name] for name in ("family", "optimizer")) > 0.1
 
 
 def test_advice_never_names_the_rate_it_corrects():

@@ -17,6 +17,7 @@ from experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
 from experiments.profiles import ProfileRow
 from experiments.rows import Cost, TrialRow, shipped_rows, to_rows, write_rows
 from experiments.trials import Stored, Trial, read_trials, run_trials, store
+from rksp.classifiers.levers.catalogue import find_lever
 from rksp.cli.reproduce import SHIPPED, shipped_file
 from rksp.lab.levers import LeverEffect
 from rksp.recipe import Recipe
@@ -193,6 +194,12 @@ def test_a_setting_of_kss_helps_if_it_saves_more_than_clipping_at_no_loss(saved,
     said = frontier.answer(groups)
     assert said.startswith(f"{count} of 1 settings of KSS")
     assert ("energy_1" in said) == bool(count)
+
+
+def test_what_is_said_of_kss_is_what_the_shipped_ladders_show() -> None:
+    said = find_lever("kss").sentence
+    assert "of 40 settings none saved more runs than clipping" in said
+    assert shipped_file("kss-frontier").read_text().startswith("0 of 40 settings of KSS")
 
 
 @pytest.mark.parametrize(

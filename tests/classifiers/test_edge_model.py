@@ -435,10 +435,10 @@ def test_a_family_has_its_own_offset_and_one_ladder_does_not_shout():
     offset = lambda model: (
         model.predict(inputs(family="olmo2")).log_edge - model.predict(inputs()).log_edge
     )
-    assert offset(many) == pytest.approx(1.0, abs=0.2)
+    assert offset(many) == pytest.approx(0.9, abs=0.2)
     assert 0.1 < offset(one) < offset(many)
     spread = lambda model: model.kinds.families["olmo2"].deviation.edge
-    assert spread(one) > 2 * spread(many)
+    assert spread(one) > 1.5 * spread(many)
 
 
 def test_half_of_what_toy_runs_show_of_a_family_counts_in_long_runs_and_half_widens_the_spread():

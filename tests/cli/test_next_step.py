@@ -38,7 +38,7 @@ def trained(words: list[str], cwd: Path | None = None) -> tuple[object, object]:
 
     def instead(run, measure, model, trials):
         seen["run"] = run
-        seen["source"] = confirm._source(run, model, is_shrunk=trials.shrink)
+        seen["source"] = confirm.trained_source(run, model, is_shrunk=trials.shrink)
         raise InputError("seen")
 
     with mock.patch.object(confirm, "_confirmed", instead):
@@ -131,3 +131,12 @@ def test_an_error_is_explained_next(tmp_path):
     assert (report["verdict"], report["risk_verdict"]) == ("risk", "ok")
     assert words == ["rksp", "explain", "RKSP304"]
     assert run_rksp(*words[1:]).returncode == 0
+
+
+def test_a_command_with_several_arguments_is_told_as_it_was_typed(tmp_path):
+    table = tmp_path / "past.csv"
+    table.write_text("learning_rate,max_steps,final_loss\n1e-4,1000,4.1\n1e-3,1000,3.9\n")
+    names = [str(table), str(table)]
+    done = run_rksp("runs", *names, "--target", "gpt2", "--format", "json")
+    told = json.loads(done.stdout)["provenance"]["command"]
+    assert shlex.split(told)[:4] == ["rksp", "runs", *names]

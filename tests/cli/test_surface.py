@@ -30,7 +30,8 @@ RECIPE = (
     "--warmup-steps --weight-decay --z-loss "
 )
 MEASURE = (
-    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --stream --threads "
+    "--blocks --evidence --kreiss --max-memory --probe --rank --snapshots --spectra --stream "
+    "--threads "
     "--variant "
 )
 MODEL = "--allow-hub --max-params --trust-remote-code "

@@ -107,7 +107,8 @@ def test_a_run_that_moves_nothing_ends_where_not_training_ends(checkpoint, peft)
     assert baseline.untrained_loss == wild.untrained_loss
     assert baseline.held_out_loss == pytest.approx(baseline.untrained_loss, abs=1e-6)
     assert wild.held_out_loss is None or wild.held_out_loss != wild.untrained_loss
-    assert report.conclusions[-1].startswith("On examples held out, against not training")
+    assert report.conclusions[-2].startswith("On examples held out, against not training")
+    assert "data of rksp" in report.conclusions[-1]
     assert report.arms[0].learned == 0
 
 

@@ -155,6 +155,25 @@ def test_our_folder_does_not_shadow_the_library_in_the_root(tmp_path):
     assert done.stdout.split() == ["2", "1"], done.stderr[-2000:]
 
 
+def test_a_library_that_is_imported_already_stays_the_same(tmp_path):
+    path = lines(tmp_path / "rows.jsonl", [{"text": "x"}])
+    code = (
+        "import datasets, sys\n"
+        "from pathlib import Path\n"
+        "from rksp.datasets.own_rows import read_own_rows\n"
+        f"read_own_rows(Path({str(path)!r}))\n"
+        "assert sys.modules['datasets'] is datasets\n"
+        "import datasets.features; print(datasets.__version__)\n"
+    )
+    after = code.replace("import datasets, sys", "import sys").replace(
+        "assert sys.modules['datasets'] is datasets", "import datasets"
+    )
+    for text in (code, after):
+        command = [sys.executable, "-P", "-c", text]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.stdout.strip() == version("datasets"), done.stderr[-2000:]
+
+
 def test_text_is_cut_into_sequences_whose_labels_are_the_next_tokens(checkpoint, tmp_path):
     data = read_own_rows(lines(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS]))
     probe = own_probe(resolve(checkpoint), data, num_sequences=4, sequence_length=16)
@@ -198,6 +217,15 @@ def test_a_fresh_head_has_the_classes_of_the_data(checkpoint, tmp_path):
     plain = read_own_rows(lines(tmp_path / "plain.jsonl", [{"text": "x"}, {"text": "y"}]))
     with pytest.raises(InputError, match="has no labels"):
         fit_head(source, plain)
+
+
+def test_a_classifier_with_a_decoder_reads_the_end_of_each_text(tmp_path):
+    rows = [{"text": "x" * (9 + i), "label": i % 2} for i in range(8)]
+    data = read_own_rows(lines(tmp_path / "rows.jsonl", rows))
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    source = resolve("t5", overrides=sizes | {"vocab_size": 300}, task="text-classification")
+    tokens = own_probe(source, data, num_sequences=8, sequence_length=12).inputs["input_ids"]
+    assert tokens.shape == (8, 12) and ((tokens == source.config.eos_token_id).sum(1) == 1).all()
 
 
 def test_a_trained_head_keeps_its_classes(checkpoint, tmp_path):
@@ -252,7 +280,9 @@ def test_a_classifier_is_confirmed_on_labelled_data(checkpoint, tmp_path, capsys
         "json",
     ]
     assert left_with(command) == 0
-    (trial,) = json.loads(capsys.readouterr().out)["trials"]
+    report = json.loads(capsys.readouterr().out)
+    (trial,) = report["trials"]
+    assert not any("data of rksp" in said for said in report["conclusions"])
     assert trial["held_out_loss"] < trial["untrained_loss"]
     assert trial["trivial_loss"] == pytest.approx(0.693, abs=0.01)
 

@@ -19,13 +19,13 @@ from rksp.assessment.pipeline import judge
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.remembered import Remembered
 from rksp.documents.base import indented
-from rksp.features import Tier
 from rksp.grid.base import Base, make_cell
 from rksp.ground.text import safe_json, safe_strings
 from rksp.models.resolve import resolve
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.assumptions import assumptions, origins_of_flags
+from rksp.spectra.features import Tier
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
 VALUES = st.recursive(

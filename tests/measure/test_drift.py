@@ -10,6 +10,7 @@ from support.tiny_models import TOKENS, tiny
 
 from rksp.assessment.evidence import first_step
 from rksp.assessment.gathering import gather, response_of
+from rksp.assessment.pipeline import judge
 from rksp.batch import Batch
 from rksp.measure.drift import measure_drift
 from rksp.measure.response import measure_response
@@ -90,6 +91,9 @@ def test_of_a_streamed_model_no_adapters_are_built(tmp_path):
     found = response_of(evidence, LORA, lambda *told: None)
     assert found.grad_norm is None and "model in memory" in found.reason
     assert response_of(evidence, RECIPE, lambda *told: None).grad_norm > 0
+    for recipe, is_told in ((LORA, False), (RECIPE, True)):
+        evaluation = judge(evidence, recipe)
+        assert bool(evaluation.risk.measuring_adds) == (is_told and not evaluation.risk.reasons)
 
 
 def test_random_weights_have_no_drift():

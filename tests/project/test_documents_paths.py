@@ -17,8 +17,8 @@ _TOP = rf"(?:{'|'.join(_HOMES)}|benchmarks|tests|\.ci|\.github)"
 _PATH = re.compile(rf"(?<![\w/.:-]){_TOP}/[\w./-]*\w(?![\w*{{])")
 _MODULE = re.compile(r"(?<![\w./])rksp(?:\.\w+)+")
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
-# A file that users name themselves, or an output of a job; and what a document says how to add.
-_OTHERS = ("rksp.toml", "rksp.html", "rksp.xml", "rksp.outputs.sarif")
+# Files and columns that users name themselves, and outputs of a job.
+_OTHERS = ("rksp.toml", "rksp.width", "rksp.html", "rksp.xml", "rksp.outputs.sarif")
 _PLACEHOLDER = re.compile(r"NAME|TOPIC")
 
 

@@ -13,7 +13,7 @@ from support import browser
 from support.commands import left_with
 from support.pages import Page, embedded
 
-from rksp.assessment.risk import beyond, edge_inputs
+from rksp.assessment.risk import beyond, edge_inputs, rounded
 from rksp.checks.coverage import uncovered
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.verdict import verdict_at
@@ -98,7 +98,7 @@ def _python(run: dict) -> dict:
         "reasons": reasons,
         "verdict": "cannot tell"
         if reasons
-        else verdict_at(0.5, failed, high, rate, start, ceiling).value,
+        else verdict_at(0.5, failed, high, rate, rounded(start), rounded(ceiling)).value,
     }
 
 

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from rksp.batch import Batch
 from rksp.datasets.tasks import make_task
 from rksp.models.zoo import ZooConfig, ZooTransformer, build_member
-from rksp.moment import Moment
 from rksp.recipe import Recipe
 from rksp.watch.faults.replica_corruption import ReplicaCorruption
 from rksp.watch.interventions.repeat_step import RepeatStep
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.silent_corruption import SilentCorruption

@@ -31,7 +31,7 @@ found = json.loads(rksp("confirm", "gpt2", "--shrink", "--steps", "2", "--seeds"
 
 _MONITOR = '''
 """A toy."""
-from rksp.moment import Phase
+from rksp.watch.moment import Phase
 from rksp.watch.monitors.base import Monitor
 
 class Toy(Monitor):

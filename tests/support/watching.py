@@ -8,7 +8,7 @@ import numpy as np
 from support.tiny_models import loss_of
 from torch import Tensor, nn
 
-from rksp.moment import Moment
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm
 from rksp.watch.monitors.base import Monitor, Reading
 from rksp.watch.monitors.rules import Rules, replay

@@ -16,7 +16,6 @@ from rksp.batch import Batch, task_loss
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.resolve import resolve_tiny
-from rksp.moment import Moment
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
@@ -26,6 +25,7 @@ from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
 from rksp.watch.faults.matmul_corruption import MatmulCorruption
 from rksp.watch.faults.registry import FAULTS, make_fault
 from rksp.watch.faults.replica_corruption import ReplicaCorruption
+from rksp.watch.moment import Moment
 
 RECIPE = Recipe(learning_rate=1e-2, schedule="constant", max_steps=6, max_grad_norm=None)
 

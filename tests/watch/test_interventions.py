@@ -16,7 +16,6 @@ from rksp.batch import task_loss
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.anatomy.attention_calls import watching_attention
-from rksp.moment import Moment
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.interventions.base import Intervention
@@ -27,6 +26,7 @@ from rksp.watch.interventions.rate_backoff import RateBackoff
 from rksp.watch.interventions.registry import INTERVENTIONS, make_intervention
 from rksp.watch.interventions.spectral_smoothing import SpectralSmoothing
 from rksp.watch.interventions.z_loss import ZLoss
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm, Severity
 
 RECIPE = Recipe(learning_rate=1e-2, schedule="constant", max_steps=50, max_grad_norm=None)

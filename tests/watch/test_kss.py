@@ -14,7 +14,6 @@ from rksp.batch import task_loss
 from rksp.datasets.tasks import associative_recall
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.zoo import ZooConfig, ZooTransformer
-from rksp.moment import Moment
 from rksp.optimizers import make_optimizer
 from rksp.recipe import Recipe
 from rksp.watch.interventions.koopman import (
@@ -26,6 +25,7 @@ from rksp.watch.interventions.koopman import (
     shaping_loss,
 )
 from rksp.watch.interventions.kss import KSS
+from rksp.watch.moment import Moment
 
 
 def _symmetric(x, y, epsilon=1e-5):

@@ -15,8 +15,8 @@ from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import AttentionCall, visible_logits
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.moment import Moment
 from rksp.watch.faults.low_precision_attention import LowPrecisionAttention
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.attention_entropy import AttentionEntropy
 from rksp.watch.monitors.attention_logits import AttentionLogits
 from rksp.watch.monitors.base import Reading

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.moment import Moment
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.router_conditioning import RouterConditioning
 from rksp.watch.monitors.router_entropy import RouterEntropy
 from rksp.watch.monitors.router_load import RouterLoad

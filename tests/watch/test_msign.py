@@ -9,8 +9,8 @@ from support.small_zoo import small_member
 from torch import nn
 
 from rksp.ground.errors import InputError, NotCovered
-from rksp.moment import Moment
 from rksp.watch.interventions.msign import MSign
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm, Severity
 
 

@@ -11,12 +11,12 @@ import torch
 from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
 from rksp.models.zoo import build_member
-from rksp.moment import Moment
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.faults.registry import make_fault
 from rksp.watch.interventions.base import Action
 from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.moment import Moment
 from rksp.watch.training import run
 from rksp.watch.training.runner import RunRecord
 

@@ -16,13 +16,13 @@ from rksp.batch import Batch
 from rksp.datasets.tasks import make_task
 from rksp.ground.errors import InputError
 from rksp.models.zoo import build_member
-from rksp.moment import Moment
 from rksp.outcome import Curves, Outcome, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.rate_backoff import RateBackoff
 from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.registry import make_monitors
 from rksp.watch.monitors.rules import Rules
 from rksp.watch.monitors.watch import Watch

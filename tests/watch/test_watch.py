@@ -21,8 +21,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.models.zoo import ZooConfig, ZooTransformer
-from rksp.moment import Moment, Phase
 from rksp.watch.interventions.registry import INTERVENTIONS
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 from rksp.watch.monitors.latest import Latest
 from rksp.watch.monitors.registry import MONITORS, make_monitors, markdown_table

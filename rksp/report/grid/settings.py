@@ -22,7 +22,7 @@ class Settings:
     """
 
     def __init__(self, report: GridReport) -> None:
-        known = dict.fromkeys(name for cell in report.cells for name in cell)
+        known: set[str] = set().union(*report.cells)
         told = [n for n in known if _is_setting(n) and (n in report.axes or n[:4] != "set.")]
         varied = [name for name in told if _varies(name, report.cells)]
         fields = {name: canonical(name)[1] for name in varied}

@@ -11,8 +11,8 @@ from torch import nn
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.text import words
 from rksp.models.zoo.feed_forward import MixtureOfExperts
-from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
+from rksp.watch.moment import Moment
 
 # Weights of the balance loss and of the routers' z-loss, in the configurations of transformers.
 COEFFICIENTS = words(

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.batch import Batch
-from rksp.moment import Moment
 from rksp.recipe import Recipe
+from rksp.watch.moment import Moment
 
 
 class Fault(ABC):

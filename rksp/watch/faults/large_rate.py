@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rksp.ground.errors import InputError
-from rksp.moment import Moment
 from rksp.recipe import Recipe
 from rksp.watch.faults.base import Fault
+from rksp.watch.moment import Moment
 
 
 class LargeRate(Fault):

@@ -18,8 +18,8 @@ from rksp.models.anatomy.attention_calls import (
     visible_logits,
 )
 from rksp.models.anatomy.weight_view import at_least_float
-from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
+from rksp.watch.moment import Moment
 
 Kind = Literal["truncate", "round", "bf16"]
 

@@ -12,11 +12,11 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.model import definite
-from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
 from rksp.watch.faults.bit_flip import INTEGERS
 from rksp.watch.faults.places import with_first_tensor
 from rksp.watch.groups import local
+from rksp.watch.moment import Moment
 
 Product = Literal["output", "input_gradient", "weight_gradient"]
 _PRODUCTS = ("output", "input_gradient", "weight_gradient")

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, NotCovered
-from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
 from rksp.watch.faults.places import striking_places, with_first_tensor
 from rksp.watch.groups import local
+from rksp.watch.moment import Moment
 
 Where = Literal["activations", "gradients"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from rksp.moment import Moment
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm
 
 

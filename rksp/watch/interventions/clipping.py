@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rksp.ground.errors import InputError
-from rksp.moment import Moment
 from rksp.watch.groups import sums_of_squares
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
+from rksp.watch.moment import Moment
 
 
 def _gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.anatomy.chains import block_paths, first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.koopman import (
     eigenvalue_moduli,
@@ -25,6 +24,7 @@ from rksp.watch.interventions.koopman import (
     shaping_loss,
 )
 from rksp.watch.interventions.ledger import record_means
+from rksp.watch.moment import Moment
 
 Form = Literal["energy", "published", "random"]
 _FEWEST = 8  # token states that a penalty needs

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Action, Intervention
+from rksp.watch.moment import Moment
 
 
 def record(

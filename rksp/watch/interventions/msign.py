@@ -14,9 +14,9 @@ from rksp.ground.errors import InputError, NotCovered
 from rksp.kernels.newton_schulz import polar_factor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm
 
 Scope = Literal["attention", "mlp", "all"]

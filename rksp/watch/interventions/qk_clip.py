@@ -15,9 +15,9 @@ from rksp.ground.model import definite
 from rksp.models.anatomy.attention_calls import AttentionCall, AttentionTap, visible_logits
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
+from rksp.watch.moment import Moment
 
 _QUERIES = 512  # query positions multiplied at a time
 

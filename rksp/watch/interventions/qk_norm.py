@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from rksp.ground.errors import InputError, NotCovered
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
+from rksp.watch.moment import Moment
 
 
 class QKNorm(Intervention):

@@ -10,9 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm, Severity
 from rksp.watch.run_state import RunState
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.moment import Moment, Repeat
 from rksp.watch.groups import local
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record
+from rksp.watch.moment import Moment, Repeat
 
 MIN_SAMPLES = 8
 

@@ -16,9 +16,9 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.routers import Router
 from rksp.models.anatomy.weight_view import at_least_float
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.ledger import record_means
+from rksp.watch.moment import Moment
 
 
 class ZLoss(Intervention):

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.models.anatomy.attention_layouts import is_linear
 from rksp.models.anatomy.chains import block_paths, float_tensors
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 FP16_MAX = torch.finfo(torch.float16).max

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rksp.models.anatomy.attention_calls import attention_entropies
-from rksp.moment import Phase
+from rksp.watch.moment import Phase
 from rksp.watch.monitors.attention_watch import LogitMonitor
 from rksp.watch.monitors.base import Reading
 

@@ -17,7 +17,7 @@ from rksp.models.anatomy.attention_calls import (
     watching_attention,
 )
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.moment import Moment
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading
 
 _QUERIES = 64  # query positions looked at per attention call, evenly chosen

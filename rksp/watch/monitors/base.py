@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ import math
 
 from torch import nn
 
-from rksp.moment import Moment, Phase
 from rksp.watch.groups import gradient_norms, parameter_groups, sums_of_squares
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 

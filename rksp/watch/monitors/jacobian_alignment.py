@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
 from rksp.models.anatomy.chains import block_paths, first_tensor
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 from rksp.watch.monitors.singular_triplet import leading_triplet
 

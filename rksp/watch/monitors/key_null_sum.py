@@ -8,7 +8,7 @@ from torch import Tensor
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.attention_calls import AttentionCall
 from rksp.models.anatomy.weight_view import at_least_float
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.attention_watch import AttentionWatcher
 from rksp.watch.monitors.base import Reading
 

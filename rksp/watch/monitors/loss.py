@@ -7,7 +7,7 @@ import math
 from pydantic import PositiveInt
 from torch import nn
 
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 SMOOTHING = 0.98

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from rksp.moment import Phase
+from rksp.watch.moment import Phase
 from rksp.watch.monitors.attention_watch import LogitMonitor
 from rksp.watch.monitors.base import Reading
 

@@ -12,9 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.chains import block_paths, float_tensors
-from rksp.moment import Moment, Phase
 from rksp.spectra.dmd import LayerSpectrum, fit
 from rksp.spectra.status import Status
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 STATES = 512

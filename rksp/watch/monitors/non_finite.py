@@ -11,8 +11,8 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
 from rksp.models.anatomy.chains import block_paths, first_tensor
-from rksp.moment import Moment, Phase
 from rksp.watch.groups import gradient_norms
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import NotCovered
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 POSITIONS = 512  # of the first micro-batch, evenly spread

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rksp.models.anatomy.attention_layouts import AttentionLayer
 from rksp.models.anatomy.parts import find_anatomy
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 _ALL_HEADS = 2048  # a model with more is watched at four heads a layer

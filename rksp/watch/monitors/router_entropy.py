@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rksp.kernels.router_statistics import router_statistics
 from rksp.models.anatomy.routers import Router
-from rksp.moment import Phase
+from rksp.watch.moment import Phase
 from rksp.watch.monitors.base import Reading
 from rksp.watch.monitors.router_states import RouterMonitor
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.routers import Router
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.routers import Router
-from rksp.moment import Moment
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Monitor, Reading
 
 

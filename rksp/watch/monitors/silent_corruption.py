@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from rksp.models.anatomy.chains import block_paths, first_tensor
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 OUTLIER = 2.5  # robust standard deviations from the other ranks (TrainSDC)

@@ -13,7 +13,7 @@ from rksp.kernels.row_cosine import BINS, RowCosine, row_cosine
 from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 _TOKENS = 4096  # of the first micro-batch, evenly chosen

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rksp.kernels.power_iteration import top_singular
 from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 # Passes over the weights at a warm start. On a small model that trained at 1e-3, 8 every 100 steps

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import NotCovered
 from rksp.ground.model import definite
-from rksp.moment import Moment, Phase
 from rksp.watch.groups import local, parameter_groups
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.base import Monitor, Reading
 
 SAMPLES = 1024  # entries per tensor: a root mean square of normal entries is then known to 2 %

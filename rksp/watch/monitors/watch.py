@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.model import definite
-from rksp.moment import Moment, Phase
+from rksp.watch.moment import Moment, Phase
 from rksp.watch.monitors.alarm import Alarm
 from rksp.watch.monitors.base import Monitor, Reading
 from rksp.watch.monitors.rules import Judge, Rules

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
-from rksp.moment import Moment
 from rksp.watch.faults.base import Fault
 from rksp.watch.interventions.base import Intervention
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm, Severity
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.checkpoints import Checkpoints

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import NotCovered
-from rksp.moment import Moment
+from rksp.watch.moment import Moment
 from rksp.watch.training.loop import Companion
 
 

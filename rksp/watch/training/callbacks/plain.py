@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.moment import Moment
 from rksp.watch.interventions.base import Action, Intervention
 from rksp.watch.interventions.registry import make_intervention
+from rksp.watch.moment import Moment
 from rksp.watch.monitors.alarm import Alarm, Severity
 from rksp.watch.monitors.base import Monitor
 from rksp.watch.monitors.registry import make_monitors
