@@ -17,7 +17,7 @@ from rksp.documents.own_runs import LearnedReport
 from rksp.own_runs.likelihoods import Likelihoods
 from rksp.own_runs.observed import Observed, path_of
 from rksp.own_runs.offsets import Tree
-from rksp.own_runs.spreads import LEVELS, Spreads
+from rksp.own_runs.spreads import BEST_CARRIED, EDGE_CARRIED, LEVELS, Spreads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +79,11 @@ class InformedModel:
         bare = self.prior.predict(inputs) if measured else said
         path = path_of(self.family, inputs)
         learned = []
-        for seen, rates, center in zip(
-            self._likelihoods, (said.edge, said.best), (bare.log_edge, bare.log_best), strict=True
+        for seen, rates, center, carried in (
+            (self._likelihoods[0], said.edge, bare.log_edge, EDGE_CARRIED),
+            (self._likelihoods[1], said.best, bare.log_best, BEST_CARRIED),
         ):
-            spreads = Spreads.of(rates, inputs.optimizer)
+            spreads = Spreads.of(rates, inputs.optimizer, carried)
             likelihoods = seen.for_target(inputs, path, spreads, rates.location - center)
             learned.append(Tree(likelihoods, path, spreads).posterior())
         edge, best = learned

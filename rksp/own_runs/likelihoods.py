@@ -46,7 +46,7 @@ class Likelihoods:
         cls, seen: Sequence[Observed], rates: Sequence[RateMixture], of: _Likelihood
     ) -> Likelihoods:
         """Return the likelihoods of ladders around what the prior says of each."""
-        spreads = {id(r): Spreads.of(r, "adamw") for r in rates}
+        spreads = {id(r): Spreads.of(r, "adamw", 1.0) for r in rates}
         centers = [r.location for r in rates]
         values = [of(one, center) for one, center in zip(seen, centers, strict=True)]
         return cls(
@@ -55,7 +55,7 @@ class Likelihoods:
             centers=np.array(centers),
             values=np.array(values).reshape(len(seen), len(GRID)),
             usual=np.array([spreads[id(r)].usual for r in rates]),
-            within=np.array([spreads[id(r)].within for r in rates]),
+            within=np.array([spreads[id(r)].noise for r in rates]),
             of=of,
         )
 
@@ -91,5 +91,5 @@ class Likelihoods:
         widths = np.array([math.log10(one.inputs.width / inputs.width) for one in self.seen])
         steps = np.array([math.log10(one.inputs.steps / inputs.steps) for one in self.seen])
         between = np.maximum(self.usual**2 - spreads.usual**2, 0.0)
-        within = np.maximum(self.within**2 - spreads.within**2, 0.0)
+        within = np.maximum(self.within**2 - spreads.noise**2, 0.0)
         return between + within + (_BY_WIDTH * widths) ** 2 + (_BY_STEPS * steps) ** 2

@@ -15,6 +15,9 @@ LEVELS = ("team", "family", "optimizer", "model", "ladder")
 # optimizers differ by 0.3 to 0.5 decades, those of families by up to 1.2.
 _KIN = (0.5, 0.4, 0.1)
 _OTHERS = (0.3, 0.3, 0.4)
+# Share of what differs between sources that carries from one model of a team to another; the rest
+# is the model's own. Of 1 and 0.5, chosen on sources and families left out.
+EDGE_CARRIED, BEST_CARRIED = 0.5, 1.0
 _MODEL = 0.7  # share of the variance within a source that one model keeps over its recipes
 
 
@@ -27,32 +30,49 @@ class Spreads:
         between: These spreads.
         outer: Shares of their variance: team, family, optimizer.
         within: What the model, its recipe and the seed make together.
+        own: Variance between sources that is the model's own.
     """
 
     weights: tuple[float, ...]
     between: tuple[float, ...]
-    outer: tuple[float, float, float]
+    outer: tuple[float, ...]
     within: float
+    own: float = 0.0
 
     @classmethod
-    def of(cls, rates: RateMixture, optimizer: str) -> Spreads:
-        """Return how a distribution of the shipped model divides for an optimizer."""
+    def of(cls, rates: RateMixture, optimizer: str, carried: float) -> Spreads:
+        """Return how a distribution of the shipped model divides for an optimizer.
+
+        Args:
+            rates: The distribution.
+            optimizer: Of the runs.
+            carried: `EDGE_CARRIED` or `BEST_CARRIED`.
+        """
+        shares = _KIN if optimizer_spec(optimizer).is_adam_kin else _OTHERS
+        pairs = zip(rates.weights, rates.parts, strict=True)
+        usual = math.sqrt(sum(weight * part.between**2 for weight, part in pairs))
         return cls(
             weights=rates.weights,
             between=tuple(part.between for part in rates.parts),
-            outer=_KIN if optimizer_spec(optimizer).is_adam_kin else _OTHERS,
-            within=max(rates.within, 2 * SEED),
+            outer=tuple(carried * share for share in shares),
+            within=max(math.hypot(rates.within, math.sqrt(1 - carried) * usual), 2 * SEED),
+            own=(1 - carried) * usual**2,
         )
 
     @property
     def model(self) -> float:
         """What one model keeps over its recipes."""
-        return math.sqrt(_MODEL * (self.within**2 - SEED**2))
+        return math.sqrt(self.own + _MODEL * (self.within**2 - self.own - SEED**2))
 
     @property
     def ladder(self) -> float:
         """What one model and recipe keep over seeds."""
-        return math.sqrt((1 - _MODEL) * (self.within**2 - SEED**2))
+        return math.sqrt((1 - _MODEL) * (self.within**2 - self.own - SEED**2))
+
+    @property
+    def noise(self) -> float:
+        """The spread within a source."""
+        return math.sqrt(self.within**2 - self.own)
 
     @property
     def usual(self) -> float:

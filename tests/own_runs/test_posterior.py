@@ -184,7 +184,7 @@ def _same(one, other) -> int:
 
 def test_a_surprising_ladder_favours_the_wide_spreads():
     parts = tuple(RateDistribution(location=0.0, within=0.2, between=b) for b in (0.05, 0.6))
-    spreads = Spreads.of(RateMixture(weights=(0.5, 0.5), parts=parts), "adamw")
+    spreads = Spreads.of(RateMixture(weights=(0.5, 0.5), parts=parts), "adamw", 1.0)
     place = path_of("gpt2", inputs(width=256))
     target = path_of("gpt2", inputs(width=1024))
     at = lambda x: [(place, np.exp(-0.5 * ((GRID - x) / SEED) ** 2))]
