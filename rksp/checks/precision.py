@@ -144,7 +144,9 @@ def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     if not evidence.settings.family.post_norm and evidence.reads_tokens and size:
         if size >= _FP16_LARGE:
             level, value = Level.WARNING, size
-            message = f"Known fp16 runs of {count(_FP16_LARGE)} parameters or more all diverged."
+            message = (
+                f"Most known fp16 runs of {count(_FP16_LARGE)} parameters or more diverged on the way."
+            )
         elif ratio is not None and ratio > _FP16_FAST:
             level, value = Level.WARNING, ratio
             message = (
@@ -346,7 +348,6 @@ CHECKS = (
         stable="--precision bf16",
         look=_fp16_training,
         field="precision",
-        is_cause=True,
     ),
     Check(
         code="RKSP308",

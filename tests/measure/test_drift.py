@@ -55,9 +55,9 @@ def measured(recipe: Recipe):
     pytest.importorskip("peft")
     source = module_source(tiny("gpt2"), is_pretrained=True)
     evidence = gather(source, MeasureOptions(states=128))
-    weights = copy.deepcopy(evidence.model.state_dict())
+    weights = copy.deepcopy(evidence.built.model.state_dict())
     found = response_of(evidence, recipe, lambda *told: None)
-    after = evidence.model.state_dict()
+    after = evidence.built.model.state_dict()
     assert weights.keys() == after.keys()  # no adapters are left on the model
     assert all(torch.equal(value, after[name]) for name, value in weights.items())
     return evidence, found
@@ -65,9 +65,9 @@ def measured(recipe: Recipe):
 
 def test_the_response_is_that_of_the_adapters():
     evidence, found = measured(LORA)
-    rows = max(1, evidence.probe.batch.count // 8)
-    halves = evidence.probe.batch.rows(0, rows), evidence.probe.batch.rows(rows, 2 * rows)
-    by_hand = as_trained(copy.deepcopy(evidence.model), LORA, "causal-lm", seed=0)
+    rows = max(1, evidence.built.probe.batch.count // 8)
+    halves = evidence.built.probe.batch.rows(0, rows), evidence.built.probe.batch.rows(rows, 2 * rows)
+    by_hand = as_trained(copy.deepcopy(evidence.built.model), LORA, "causal-lm", seed=0)
     expected = measure_response(by_hand, *halves, LORA)
     assert found.grad_norm == expected.grad_norm and found.drift > 0
     _, whole = measured(RECIPE)

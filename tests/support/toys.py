@@ -56,6 +56,17 @@ READER = Reader(
     steps=(Row("learning_rate", "toy_rate"), Row("max_steps", "toy_steps", default=77)),
 )
 '''
+_PAST_READER = '''
+"""A toy."""
+from rksp.own_runs.run import RawRun, RunReader
+
+def _read(path):
+    for line in path.read_text().splitlines():
+        rate, loss = line.split()
+        yield RawRun(name=rate, file=path, said={"learning_rate": rate}, finals={"loss": loss})
+
+READER = RunReader(name="toy", matches=lambda path: path.suffix == ".toy", read=_read)
+'''
 _OPTIMIZER = """
 OPTIMIZERS = (*OPTIMIZERS, OptimizerSpec(name="toy", family="plain", aliases=(("toyopt", ""),),
     make=makers.sgd))
@@ -152,6 +163,18 @@ TOYS = {
         + "found = json.loads(rksp('score', 'gpt2', '--recipe', 'run.yaml', '--evidence', 'config',"
         + " '--format', 'json'))['recipe']\nprint(found['learning_rate'], found['max_steps'])",
         "0.0003 77",
+    ),
+    "a reader of past runs": Toy(
+        {
+            "rksp/own_runs/readers/toy.py": _PAST_READER,
+            "rksp/own_runs/registry.py": "\nfrom rksp.own_runs.readers import toy\n"
+            "READERS = (*READERS, toy.READER)\n",
+        },
+        _RUN
+        + "open('past.toy', 'w').write('1e-4 4.0\\n3e-4 3.5\\n1e-3 6.0\\n')\n"
+        + "found = json.loads(rksp('runs', 'past.toy', '--target', 'gpt2', '--format', 'json'))\n"
+        + "print([run['label'] for run in found['ladders'][0]['runs']])",
+        "['failed', 'trained', 'failed']",
     ),
     "an optimizer": Toy(
         {"rksp/optimizers/table.py": _OPTIMIZER},
