@@ -141,7 +141,8 @@ def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     level, value = Level.NOTE, None
     message = "The run trains from scratch in fp16. The largest fp16 number is 65504."
     ratio, size = evidence.rate_over_published, evidence.active_parameters
-    if not evidence.settings.family.post_norm and evidence.reads_tokens and size:
+    family, reads = evidence.settings.family, evidence.reads_tokens
+    if reads and family.kind not in ("speech", "vision") and not family.post_norm and size:
         if size >= _FP16_LARGE:
             level, value = Level.WARNING, size
             message = (
@@ -322,7 +323,7 @@ CHECKS = (
     Check(
         code="RKSP307",
         name="fp16-training",
-        level=Level.NOTE,
+        level=Level.WARNING,
         title="Training from scratch in fp16",
         measures=(
             "The recipe's precision. It is a warning for language models that do not normalize "
@@ -348,6 +349,7 @@ CHECKS = (
         stable="--precision bf16",
         look=_fp16_training,
         field="precision",
+        is_cause=True,
     ),
     Check(
         code="RKSP308",

@@ -109,8 +109,8 @@ def test_a_checkpoint_is_trained_itself_and_its_path_is_quoted(checkpoint, tmp_p
 
 
 def test_a_large_model_type_is_shrunk_without_the_settings_that_shrinking_refuses(tmp_path):
-    endless = ["--set", "resid_pdrop=0.0", "--lr", "1e-3", "--batch-size", "1000000000"]
-    words, report = following("gpt2", *endless, "--evidence", "config", cwd=tmp_path)
+    unseen = ["--set", "resid_pdrop=0.0", "--lr", "1e-3", "--precision", "fp8"]
+    words, report = following("gpt2", *unseen, "--evidence", "config", cwd=tmp_path)
     assert report["risk_verdict"] == "cannot tell"
     assert words[:2] == ["rksp", "confirm"] and "--shrink" in words
     assert not {"--set", "--seeds"} & set(words)  # refused beside it, and nobody typed it

@@ -63,7 +63,7 @@ from rksp.own_runs.run import RawRun, RunReader
 def _read(path):
     for line in path.read_text().splitlines():
         rate, loss = line.split()
-        yield RawRun(name=rate, file=path, said={"learning_rate": rate}, finals={"loss": loss})
+        yield RawRun(name=rate, file=path, said={"learning_rate": float(rate)}, finals={"loss": float(loss)})
 
 READER = RunReader(name="toy", matches=lambda path: path.suffix == ".toy", read=_read)
 '''
@@ -173,7 +173,7 @@ TOYS = {
         _RUN
         + "open('past.toy', 'w').write('1e-4 4.0\\n3e-4 3.5\\n1e-3 6.0\\n')\n"
         + "found = json.loads(rksp('runs', 'past.toy', '--target', 'gpt2', '--format', 'json'))\n"
-        + "print([run['label'] for run in found['ladders'][0]['runs']])",
+        + "print([run['label'] for run in found['history']['ladders'][0]['runs']])",
         "['failed', 'trained', 'failed']",
     ),
     "an optimizer": Toy(
