@@ -145,9 +145,8 @@ def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
     if reads and family.kind not in ("speech", "vision") and not family.post_norm and size:
         if size >= _FP16_LARGE:
             level, value = Level.WARNING, size
-            message = (
-                f"Most known fp16 runs of {count(_FP16_LARGE)} parameters or more diverged on the way."
-            )
+            large = count(_FP16_LARGE)
+            message = f"Most known fp16 runs of {large} parameters or more diverged on the way."
         elif ratio is not None and ratio > _FP16_FAST:
             level, value = Level.WARNING, ratio
             message = (

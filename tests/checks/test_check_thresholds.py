@@ -246,9 +246,9 @@ CASES = {
         healthy(config={"model_type": "phi", "torch_dtype": "float16"}, **TUNED_IN_FP16),
     ),
     "fp16-training": (
-        healthy(recipe={"precision": "fp16", "learning_rate": 6e-5}),
-        Level.NOTE,
-        healthy(recipe={"precision": "bf16", "learning_rate": 6e-5}),
+        healthy(recipe={"precision": "fp16", "learning_rate": 6e-5}, facts={"parameters": 10**11}),
+        Level.WARNING,
+        healthy(recipe={"precision": "bf16", "learning_rate": 6e-5}, facts={"parameters": 10**11}),
     ),
     "fp8-training": (
         healthy(recipe={"precision": "fp8", "learning_rate": 1e-5}, is_pretrained=True),
@@ -681,7 +681,6 @@ CASES = {
 NUMBERLESS = {
     "non-finite-activation",
     "fp16-family",
-    "fp16-training",
     "fp8-training",
     "non-finite-gradient",
     "missing-normalization",

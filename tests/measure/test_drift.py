@@ -65,8 +65,9 @@ def measured(recipe: Recipe):
 
 def test_the_response_is_that_of_the_adapters():
     evidence, found = measured(LORA)
-    rows = max(1, evidence.built.probe.batch.count // 8)
-    halves = evidence.built.probe.batch.rows(0, rows), evidence.built.probe.batch.rows(rows, 2 * rows)
+    batch = evidence.built.probe.batch
+    rows = max(1, batch.count // 8)
+    halves = batch.rows(0, rows), batch.rows(rows, 2 * rows)
     by_hand = as_trained(copy.deepcopy(evidence.built.model), LORA, "causal-lm", seed=0)
     expected = measure_response(by_hand, *halves, LORA)
     assert found.grad_norm == expected.grad_norm and found.drift > 0

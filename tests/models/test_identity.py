@@ -108,8 +108,8 @@ def test_a_resumed_confirmation_sees_other_weights(folder):
     def settings() -> dict:
         runs = _Runs(
             source=resolve(str(folder)), recipe=Recipe(learning_rate=1e-3), arms=parse_arms([]),
-            seeds=[0], faults=[], monitors=[], text=None, data=None, device="cpu", record=None, store=None,
-            progress=lambda *told: None,
+            seeds=[0], faults=[], monitors=[], text=None, data=None, device="cpu",
+            record=None, store=None, progress=lambda *told: None,
         )  # fmt: skip
         return runs.settings()
 

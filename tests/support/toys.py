@@ -174,7 +174,7 @@ TOYS = {
         + "open('past.toy', 'w').write('1e-4 4.0\\n3e-4 3.5\\n1e-3 6.0\\n')\n"
         + "found = json.loads(rksp('runs', 'past.toy', '--target', 'gpt2', '--format', 'json'))\n"
         + "print([run['label'] for run in found['history']['ladders'][0]['runs']])",
-        "['failed', 'trained', 'failed']",
+        "['undertrained', 'healthy', 'failed']",
     ),
     "an optimizer": Toy(
         {"rksp/optimizers/table.py": _OPTIMIZER},
