@@ -31,7 +31,7 @@ def test_the_corpus_is_large_and_every_row_cites_its_source():
 
 def test_public_successes_are_left_alone():
     seen = audit()
-    # Four: fp16 at 100 billion parameters warns of GPT-3 and of GLM-130B, which collapsed on its way.
+    # Four: fp16 at 100 billion parameters warns of GPT-3, and of GLM-130B, which collapsed.
     assert len(seen.warned) <= 4, seen.warned
     assert seen.in_error == ()
 

@@ -63,7 +63,8 @@ from rksp.own_runs.run import RawRun, RunReader
 def _read(path):
     for line in path.read_text().splitlines():
         rate, loss = line.split()
-        yield RawRun(name=rate, file=path, said={"learning_rate": float(rate)}, finals={"loss": float(loss)})
+        yield RawRun(name=rate, file=path, said={"learning_rate": float(rate)},
+            finals={"loss": float(loss)})
 
 READER = RunReader(name="toy", matches=lambda path: path.suffix == ".toy", read=_read)
 '''
