@@ -53,6 +53,7 @@ class EdgeInputs:
         is_parallel: Attention and feed-forward read the same state and are added together.
         normalizes_branches: A norm follows every branch, before the sum.
         init_std: Standard deviation of the initial weights; None where it is not known.
+        predicts_next: The objective is the next token, as that of every public ladder.
         is_made_up: The task is an algorithmic one of the lab, no text and no images.
         steps, warmup_steps: Optimizer steps in all, and those of the warm-up.
         batch_tokens: Tokens an optimizer step.
@@ -77,6 +78,7 @@ class EdgeInputs:
     is_parallel: bool = False
     normalizes_branches: bool = False
     init_std: float | None = None
+    predicts_next: bool = True
     is_made_up: bool = False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rksp.classifiers.edge_inputs import ADAM_FAMILY, CONFIG_COLUMNS, EdgeInputs
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, CONFIG_COLUMNS, EdgeInputs, horizon_share
 
 # Standard deviation a decade beyond the range of the data, in decades: how far a line may bend.
 _BEYOND = 0.5
@@ -16,6 +16,7 @@ _KINDS = ("parallel", "branch_norm")
 WIDENED_BY = {
     "family": "the model's family",
     "kind": "the kind of its blocks, known from short runs alone",
+    "objective": "the objective, which is not the next token",
     "optimizer": "the optimizer, known from few sources",
 }
 
@@ -84,6 +85,8 @@ class Kinds:
                 best=abs(mean.best + sum(k.best for k in kind)),
             )
             found["kind"] = _times((1 - share) / share, whole)
+        if not inputs.predicts_next and "task" in self.unlike:
+            found["objective"] = _times(horizon_share(inputs.steps), self.unlike["task"])
         if inputs.optimizer not in ADAM_FAMILY and "optimizer" in self.unlike:
             found["optimizer"] = self.unlike["optimizer"]
         for name, decades in outside.items():

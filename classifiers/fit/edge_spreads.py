@@ -48,7 +48,8 @@ class HeldOut:
 def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
     """Measure the spreads on what was left out.
 
-    Short runs have the spread of the lab's tasks, long ones that of the public sources. An unknown
+    Short runs have the spread of the lab's tasks, long ones that of the public sources; another
+    objective than theirs, which is the next token, adds that of the tasks there. An unknown
     family adds the spread between families of the lab, whose tasks are known. An optimizer that is
     no kin of Adam adds the part of its spread between sources that goes beyond that of the others.
     Lapses are counted with these spreads.
@@ -62,6 +63,7 @@ def with_spreads(model: EdgeModel, held_out: Sequence[HeldOut]) -> EdgeModel:
     if edge["task"]:
         short = replace(short, edge=posterior(edge["task"]), best=posterior(best["task"]))
         middle = len(_NODES) // 2
+        unlike["task"] = Amount(edge=short.edge.between[middle], best=short.best.between[middle])
         unlike["family"] = Amount(
             edge=posterior(edge["family"]).between[middle],
             best=posterior(best["family"]).between[middle],

@@ -64,6 +64,8 @@ def kind_of(declared: Declared) -> dict[str, Any]:
         "is_parallel": declared.is_parallel,
         "normalizes_branches": declared.family.branch_norm,
         "init_std": declared.init_std,
+        "predicts_next": declared.family.kind in (None, "decoder")
+        and declared.task in ("", "causal-lm"),
     }
 
 

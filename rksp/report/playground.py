@@ -147,6 +147,7 @@ def _document(start: Playground, model: EdgeModel, rate: float) -> dict[str, Any
         "is_parallel": start.inputs.is_parallel,
         "normalizes_branches": start.inputs.normalizes_branches,
         "init_std": start.inputs.init_std,
+        "predicts_next": start.inputs.predicts_next,
     }
     flags = flags_of(Recipe)
     return {

@@ -465,6 +465,16 @@ def test_what_the_data_do_not_know_widens_the_interval_and_says_so():
     assert sum(usual.unlike.values()) < 0.1
 
 
+def test_another_objective_than_the_next_token_widens_long_runs():
+    shipped = load_edge_model()
+    at = lambda steps, causal: shipped.predict(
+        inputs(768, steps=steps, family="bert", norm="post", predicts_next=causal)
+    )
+    assert at(100_000, causal=False).edge.spread > at(100_000, causal=True).edge.spread + 0.1
+    assert at(100_000, causal=False).do_not_exceed() < at(100_000, causal=True).do_not_exceed()
+    assert at(200, causal=False).edge.spread == at(200, causal=True).edge.spread
+
+
 def test_the_best_rate_follows_the_batch_up_to_a_critical_one():
     shipped = load_edge_model()
     best = [

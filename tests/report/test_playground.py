@@ -22,7 +22,7 @@ from rksp.recipe import Recipe, Schedule
 from rksp.report.words import percent
 
 SETTINGS = 1000
-KIND = ("family", "is_parallel", "normalizes_branches", "init_std")
+KIND = ("family", "is_parallel", "normalizes_branches", "init_std", "predicts_next")
 GIVEN = ("--lr", "6e-4", "--warmup-steps", "2000", "--max-steps", "100000", "--batch-size", "480")
 
 
@@ -72,6 +72,7 @@ def _settings(draw: random.Random) -> dict:
         "family": draw.choice(["", "gpt2", "olmo2", "vit"]),
         "is_parallel": draw.random() < 0.3,
         "normalizes_branches": draw.random() < 0.3,
+        "predicts_next": draw.random() < 0.7,
         "init_std": draw.choice([None, 0.02, log(-4, 0)]),
     }
 

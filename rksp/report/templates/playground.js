@@ -141,7 +141,7 @@ function show() {
     drawCurve(said);
     showReasons(said.contributions);
   }
-  at("command").textContent = command();
+  showCommand(command());
   speak(said, isSure);
   keepAddress();
 }
@@ -267,6 +267,17 @@ function command() {
 }
 
 const plain = (value) => (typeof value === "number" && value < 1e-2 && value > 0 ? short(value, 6) : String(value));
+// An option and its value stay on one line.
+function showCommand(text) {
+  const pieces = text.split(/ (?=--)/).map((piece) => {
+    const whole = document.createElement("span");
+    whole.className = "piece";
+    whole.textContent = piece;
+    return whole;
+  });
+  at("command").replaceChildren(...pieces.flatMap((piece, i) => (i ? [" ", piece] : [piece])));
+}
+
 const heads = (width) => [64, 32, 16, 8].map((size) => width / size).find(Number.isInteger) || 1;
 
 function set(name, value) {
