@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -133,6 +134,8 @@ def test_a_broken_file_is_an_artifact_and_a_mixed_folder_is_refused(tmp_path):
 
 def test_our_folder_does_not_shadow_the_library_in_the_root(tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": "x"}, {"text": "y"}])
+    # Not the root itself: there `rksp` would be the sources, which are not installed as they lie.
+    shutil.copytree(ROOT / "datasets", tmp_path / "root" / "datasets", ignore=lambda *_: ["runs"])
     code = (
         "import datasets as ours, sys\n"
         "assert 'corpora.py' in __import__('os').listdir(ours.__path__[0])\n"
@@ -146,7 +149,7 @@ def test_our_folder_does_not_shadow_the_library_in_the_root(tmp_path):
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=ROOT,
+        cwd=tmp_path / "root",
         env=bare,
         capture_output=True,
         text=True,
