@@ -84,4 +84,5 @@ def on_a_terminal() -> Iterator[Callable[[], str]]:
         mock.patch.dict(os.environ, TERM="xterm", COLUMNS="100"),
         mock.patch.object(sys, "stdout", stdout),
     ):
-        yield lambda: (stdout.flush(), text())[1]
+        # An end that stays open lets the listener wait.
+        yield lambda: (stdout.close(), text())[1]
