@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rksp.classifiers.edge_inputs import ADAM_FAMILY, CONFIG_COLUMNS, EdgeInputs, horizon_share
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs, horizon_share
 
 # Standard deviation a decade beyond the range of the data, in decades: how far a line may bend.
 _BEYOND = 0.5
 _KINDS = ("parallel", "branch_norm")
+_IN_DECADES = ("width", "depth", "warmup", "batch_tokens", "large_batch")
 
 
 # What widens a spread and is no column, in words.
@@ -90,16 +91,9 @@ class Kinds:
         if inputs.optimizer not in ADAM_FAMILY and "optimizer" in self.unlike:
             found["optimizer"] = self.unlike["optimizer"]
         for name, decades in outside.items():
-            if name in _MEASURED_IN_DECADES:
+            if name in _IN_DECADES:
                 found[name] = Amount(edge=_BEYOND * decades, best=_BEYOND * decades)
         return {name: amount for name, amount in found.items() if max(amount.edge, amount.best) > 0}
-
-
-_MEASURED_IN_DECADES = frozenset(
-    c.name
-    for c in CONFIG_COLUMNS
-    if c.name in ("width", "depth", "warmup", "batch_tokens", "large_batch")
-)
 
 
 def _times(share: float, amount: Amount) -> Amount:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rksp.confirm.arms import Arm
 from rksp.documents.confirm import TrialReport
-from rksp.ground.model import definite
 from rksp.models.source import ModelSource
 from rksp.outcome import Outcome
 from rksp.own_runs.labels import Ended
@@ -19,7 +18,7 @@ from rksp.recipe import Recipe
 def record_trial(
     path: Path, source: ModelSource, recipe: Recipe, arm: Arm, trial: TrialReport
 ) -> None:
-    """Append a run to a file of runs, unless something else than its rate was changed.
+    """Append a run to a file of runs; one with interventions is none of its recipe, and left out.
 
     Args:
         path: The file; created if absent.
@@ -33,10 +32,9 @@ def record_trial(
     """
     if arm.interventions:
         return
-    rate = definite(recipe.learning_rate) * arm.rate
-    rated = recipe.model_copy(update={"learning_rate": rate})
+    trained = arm.recipe(recipe)
     final = math.nan if trial.final_loss is None else trial.final_loss
     state: Ended = "diverged" if trial.outcome == Outcome.DIVERGED else "finished"
-    shape = shape_of(source.config, source.task, rated)
+    shape = shape_of(source.config, source.task, trained)
     name = f"{source.target} {arm.label} seed {trial.seed}"
-    append_row(path, row_of(name, rated, shape, final_loss=final, state=state, seed=trial.seed))
+    append_row(path, row_of(name, trained, shape, final_loss=final, state=state, seed=trial.seed))

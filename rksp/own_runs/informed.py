@@ -90,8 +90,8 @@ class InformedModel:
         covers = path[:3] in self._shown
         informed = replace(
             said,
-            edge=_moved(edge.rates, said.log_edge),
-            best=_moved(best.rates, said.log_best),
+            edge=edge.rates.moved(said.log_edge, 0.0),
+            best=best.rates.moved(said.log_best, 0.0),
             outside={} if covers else said.outside,
         )
         level = max(edge.known, best.known)
@@ -117,12 +117,6 @@ class InformedModel:
             best_range_before=_range(said.best),
             best_range_after=_range(found.best),
         )
-
-
-def _moved(rates: RateMixture, location: float) -> RateMixture:
-    """Return a distribution of offsets as one of rates around a location."""
-    parts = [replace(part, location=part.location + location) for part in rates.parts]
-    return replace(rates, parts=tuple(parts))
 
 
 def _range(rates: RateMixture) -> float:

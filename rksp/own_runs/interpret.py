@@ -261,12 +261,7 @@ _ARGUMENTS = ("per_device", "num_train_epochs", "adam_beta", "lr_scheduler_kwarg
 @lru_cache(maxsize=4096)
 def _is_argument(name: str) -> bool:
     plain = name.rsplit(".", 1)[-1].removeprefix("params_")
-    return plain.startswith(_ARGUMENTS) or plain in (
-        "bf16",
-        "fp16",
-        "warmup_ratio",
-        "logging_strategy",
-    )
+    return plain.startswith(_ARGUMENTS) or plain in _MORE_ARGUMENTS
 
 
 def _rate_of(raw: RawRun, fields: Mapping[str, object]) -> float | None:

@@ -28,7 +28,6 @@ _FINISHED = (
 _DIVERGED = ("diverged", "nan", "inf", "exploded", "non-finite", "overflow")
 _NEAR_END = 0.95  # of the planned steps; trackers log every so many
 _DENSE = 20  # logged points from which a curve shows spikes and an end
-_PASSED = (Outcome.HEALTHY, Outcome.SPIKED, Outcome.UNDERTRAINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
