@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.models.streaming.stream import Stream
     from rksp.spectra.model_profile import Profile
 
-_LEARNED = 0.5  # nats below a uniform guess; random weights lie at it or above
+LEARNED = 0.5  # nats below a uniform guess; random weights lie at it or above
 NOTHING_RAN = "the evidence is the configuration; nothing was run"
 
 
@@ -104,7 +104,7 @@ class Evidence:
         if self.profile is None or self.source.kind != "module":
             return False
         loss, guess = self.profile.forward.loss, self.profile.forward.uniform_loss
-        return loss is not None and guess is not None and loss < guess - _LEARNED
+        return loss is not None and guess is not None and loss < guess - LEARNED
 
     @property
     def reads_tokens(self) -> bool:

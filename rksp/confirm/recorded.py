@@ -35,6 +35,6 @@ def record_trial(
     trained = arm.recipe(recipe)
     final = math.nan if trial.final_loss is None else trial.final_loss
     state: Ended = "diverged" if trial.outcome == Outcome.DIVERGED else "finished"
-    shape = shape_of(source.config, source.task, trained)
+    shape = shape_of(source.config, source.task, trained, is_trained=source.holds_trained)
     name = f"{source.target} {arm.label} seed {trial.seed}"
     append_row(path, row_of(name, trained, shape, final_loss=final, state=state, seed=trial.seed))

@@ -194,7 +194,7 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
     planned = _planned(runs)
     recipe = _recipe(runs[0], question.recipe, planned)
     shape = runs[0].shape
-    declared, is_trained = (None, False) if shape is not None else models.of(runs[0])
+    declared, is_trained = (None, shape.is_trained) if shape is not None else models.of(runs[0])
     inputs, unused = _inputs(shape, declared, recipe, is_trained=is_trained)
     vocabulary = shape.vocabulary if shape is not None else _vocabulary(declared)
     guess = math.log(vocabulary) if vocabulary else None

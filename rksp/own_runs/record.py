@@ -25,7 +25,7 @@ def row_of(
     *,
     final_loss: float,
     state: Literal["finished", "unfinished", "diverged"],
-    seed: int,
+    seed: int | None,
     **more: object,
 ) -> Row:
     """Return the record of one run.
@@ -36,7 +36,7 @@ def row_of(
         shape: Of its model; without one a reader must know the model.
         final_loss: Mean over its last tenth, in nats; not finite where it has none.
         state: How it ended.
-        seed: Of its initialization and data.
+        seed: Of its initialization and data; None where nobody knows it.
         **more: Further columns.
     """
     fields = recipe.model_dump(mode="json", exclude={"rows"})
@@ -44,7 +44,7 @@ def row_of(
         "name": name,
         "state": state,
         "final_loss": final_loss if math.isfinite(final_loss) else "nan",
-        "seed": seed,
+        **({} if seed is None else {"seed": seed}),
         **{field: value for field, value in fields.items() if value not in (None, [])},
         **({} if shape is None else shape.columns()),
         **more,

@@ -14,7 +14,7 @@ from rksp.recipe import Recipe
 
 PREFIX = "rksp."  # of the columns of a record that hold the shape
 _SIZES = ("width", "depth", "vocabulary")
-_KINDS = ("is_parallel", "normalizes_branches")
+_KINDS = ("is_parallel", "normalizes_branches", "is_trained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Shape:
 
     Attributes:
         family: The model type; empty for an own module.
+        is_trained: The run started from trained weights; no fact of `EdgeInputs`.
     """
 
     width: int
@@ -33,11 +34,12 @@ class Shape:
     is_parallel: bool = False
     normalizes_branches: bool = False
     init_std: float | None = None
+    is_trained: bool = False
 
     @classmethod
-    def of(cls, inputs: EdgeInputs) -> Shape:
+    def of(cls, inputs: EdgeInputs, *, is_trained: bool = False) -> Shape:
         """Return the shape of a model that is judged."""
-        return cls(**{field.name: getattr(inputs, field.name) for field in fields(cls)})
+        return cls(is_trained=is_trained, **_facts(inputs))
 
     @classmethod
     def read(cls, said: Mapping[str, object]) -> Shape | None:
@@ -73,15 +75,21 @@ class Shape:
 
     def inputs(self, recipe: Recipe) -> EdgeInputs:
         """Return the inputs of the model of the edge."""
-        return edge_inputs(
-            recipe, **{field.name: getattr(self, field.name) for field in fields(self)}
-        )
+        return edge_inputs(recipe, **_facts(self))
 
 
-def shape_of(config: object, task: str | None, recipe: Recipe) -> Shape | None:
+def _facts(known: Shape | EdgeInputs) -> dict[str, Any]:
+    """Return what a shape and the inputs of the model of the edge have in common, by name."""
+    names = (field.name for field in fields(Shape) if field.name != "is_trained")
+    return {name: getattr(known, name) for name in names}
+
+
+def shape_of(
+    config: object, task: str | None, recipe: Recipe, *, is_trained: bool = False
+) -> Shape | None:
     """Return the shape that a configuration declares; None where it does not."""
     declared = Declared(config, task)
     try:
-        return Shape.of(declared_inputs(declared, recipe))
+        return Shape.of(declared_inputs(declared, recipe), is_trained=is_trained)
     except NotCovered:
         return None

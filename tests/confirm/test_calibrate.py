@@ -153,12 +153,14 @@ def test_confirm_appends_its_runs_to_a_record(tmp_path):
     recipe = ["--lr", "1e-3", "--batch-size", "2", "--sequence-length", "16"]
     given = ["confirm", "gpt2", "--shrink", *recipe, "--steps", "4", "--seeds", "1", "--exit-zero"]
     given += ["--evidence", "config", "--monitor", "loss"]
-    for arm in ("baseline", "rate=0.1", "clip=0.5"):
+    for arm in ("baseline", "rate=0.1", "clip=0.5", "warmup=2"):
         given += ["--arm", arm]
     done = run_rksp(*given, "--record", str(record), "--keep", str(kept))
     assert done.returncode == 0, done.stderr
-    assert [row["learning_rate"] for row in read_record(record)] == pytest.approx([1e-3, 1e-4])
+    rows = read_record(record)  # an arm's run has the recipe of its arm
+    assert [row["learning_rate"] for row in rows] == pytest.approx([1e-3, 1e-4, 1e-3])
+    assert [row["warmup_steps"] for row in rows] == [0, 0, 2]
     run_rksp(*given, "--record", str(record), "--keep", str(kept))  # nothing was trained again
-    assert len(read_record(record)) == 2
+    assert len(read_record(record)) == 3
     refused = run_rksp(*given, "--record", str(record), "--fault", "bitflip:step=1")
     assert refused.returncode == 2 and "leave out --record" in refused.stderr

@@ -52,6 +52,19 @@ def test_runs_of_a_loop_become_a_ladder(tmp_path):
     assert inputs.beta2 == 0.95 and inputs.batch_tokens == 32
 
 
+def test_a_run_from_trained_weights_teaches_nothing_of_random_ones(tmp_path):
+    for record, first in (("trained.jsonl", 2.0), ("random.jsonl", math.log(64))):
+        for rate in (1e-4, 1e-3):
+            optimizer = torch.optim.AdamW((model := small_gpt2()).parameters(), lr=rate)
+            watch = LoopWatch(model, optimizer, monitors=["loss"], record=tmp_path / record)
+            for step in range(10):
+                watch.begin_step()
+                watch.after_backward(first - 0.1 * step)
+            watch.close()
+        history = read_history([tmp_path / record], Question(source=None, recipe=Recipe()))
+        assert ("random weights" in history.ladders[0].unused) == (first == 2.0)
+
+
 def test_a_run_that_ends_before_its_plan_is_unfinished(tmp_path):
     trained(tmp_path / "runs.jsonl", 1e-3, max_steps=50)
     (row,) = read_record(tmp_path / "runs.jsonl")

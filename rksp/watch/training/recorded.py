@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
+from rksp.assessment.evidence import LEARNED
 from rksp.ground.files import check_writable
 from rksp.optimizers.table import optimizer_of_class
 from rksp.outcome import Curves, OutcomePolicy
@@ -67,16 +69,19 @@ class Recorded:
         curves = Curves(loss=loss, grad_norm=np.zeros(1, np.float32), planned_steps=planned)
         has_diverged = policy.has_diverged(curves)
         recipe = self._recipe(planned)
+        shape = shape_of(getattr(self._model, "config", None), None, recipe)
+        if shape is not None and loss[0] < math.log(shape.vocabulary) - LEARNED:
+            shape = replace(shape, is_trained=True)
         ended: Ended = "finished" if steps == planned else "unfinished"
         append_row(
             self._path,
             row_of(
                 type(self._model).__name__,
                 recipe,
-                shape_of(getattr(self._model, "config", None), None, recipe),
+                shape,
                 final_loss=policy.final_loss(curves) if not has_diverged else math.nan,
                 state="diverged" if has_diverged else ended,
-                seed=0,
+                seed=None,
             ),
         )
 
