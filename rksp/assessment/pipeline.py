@@ -233,8 +233,6 @@ def _assess(
         doubts=doubts,
         with_curve=with_curve,
     )
-    if not with_curve:
-        return found
     predict = lambda other, changed: model.predict(
         replace(inputs_of(evidence, other), **changed), features.values
     )

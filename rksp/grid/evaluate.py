@@ -146,6 +146,8 @@ def summarize(evaluation: Evaluation) -> dict[str, object]:
     if risk is None:
         return {"verdict": "not assessed", "reasons": [evaluation.risk_missing], "findings": found}
     kept = {name: getattr(risk, name) for name in _KEPT}
+    lever = next(((one.name, one.factor) for one in risk.levers), (None, None))
+    kept |= dict(zip(("lever", "lever_factor"), lever, strict=True))
     return kept | {"verdict": str(risk.verdict), "findings": found}
 
 

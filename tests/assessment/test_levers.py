@@ -8,9 +8,13 @@ import json
 import pytest
 from rich.console import Console
 from support.commands import left_with
+from support.grid_runs import run_here
 from support.levers import lever_size, lever_table
 
 import rksp
+from rksp.grid.cell import Options
+from rksp.grid.plan import make_plan
+from rksp.grid.store import GridStore
 from rksp.ground.errors import InputError
 from rksp.report import words
 from rksp.report.formats import rendering
@@ -79,6 +83,18 @@ def test_no_lever_is_named_where_the_data_cover_none(target, change) -> None:
 def test_nothing_is_named_where_rksp_cannot_tell() -> None:
     result = scored("gpt2", optimizer="adafactor", objective="other")
     assert result.risk_verdict == "cannot tell" and result.levers == []
+
+
+def test_a_cell_of_a_grid_has_the_first_lever_of_the_score(tmp_path) -> None:
+    plan = make_plan({"lr": [1e-3, 6e-3]}, target="gpt2", recipe={**RECIPE, "learning_rate": None})
+    with GridStore(tmp_path / "grid.db") as store:
+        store.fill(plan.cells, Options(evidence="config"))
+        run_here(store)
+        found = [row.result for row in store.rows()]
+    first = scored().levers[0]
+    assert [(cell["lever"], cell["lever_factor"]) for cell in found] == [
+        (first.name, first.factor)
+    ] * 2
 
 
 def test_a_part_that_the_model_of_the_edge_knows_is_sized_by_it(monkeypatch) -> None:

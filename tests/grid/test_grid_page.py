@@ -47,6 +47,22 @@ def test_every_page_says_what_was_assumed(tmp_path):
         assert "a warm-up of 100 in an assumed run of 1000 steps" in text
 
 
+def test_every_page_names_the_first_lever_of_a_cell(tmp_path):
+    warmed = {"lever": "warmup", "lever_factor": 1.312}
+    answer = lambda recipe: warmed if recipe["learning_rate"] == 1e-2 else {}
+    document = report(filled(tmp_path, {"lr": [1e-3, 1e-2]}, answer))
+    assert [cell["lever"] for cell in document.cells].count("warmup") == 1
+    for page in (terminal.render, html.render, summary.markdown):
+        assert page(document).count("warmup 1.3×") == 1
+    (line,) = (text for text in summary.csv(document).splitlines() if "warmup,1.312" in text)
+    assert ",0.01," in line
+
+
+def test_a_grid_without_levers_has_no_column_of_them(tmp_path):
+    document = report(filled(tmp_path, {"lr": [1e-3]}, lambda recipe: {}))
+    assert "raises the edge" not in terminal.render(document)
+
+
 def test_what_was_given_is_not_assumed(tmp_path):
     plan = read_plan("gpt2", ["lr=1e-3", "steps=50"], recipe={"warmup_steps": 9})
     assert plan.assumed.keys() & {"learning_rate", "max_steps", "warmup_steps"} == set()

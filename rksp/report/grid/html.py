@@ -9,7 +9,7 @@ from typing import cast
 
 from rksp.documents.grid import GridReport
 from rksp.recipe_files.said.assumptions import line_of
-from rksp.report.grid.settings import Settings, assumed_run, by_level
+from rksp.report.grid.settings import Settings, assumed_run, by_level, first_lever
 from rksp.report.score.html import page
 
 MOST_ROWS = 500  # of the ranked table on a page; the document inside holds all
@@ -45,6 +45,7 @@ def render(report: GridReport) -> str:
         ranked=list(enumerate(report.cells[:MOST_ROWS])),
         broken=setting.broken(report.cells),
         complaints=by_level,
+        first_lever=first_lever,
     )
 
 

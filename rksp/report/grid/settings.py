@@ -11,7 +11,10 @@ from rksp.recipe_files.columns import canonical
 
 _MOST_AXES = 8  # more are named in the table alone
 _NOT_SETTINGS = ("position", "model", "reasons", "findings", "failure", "message", "verdict")
-_ANSWERS = ("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess")
+_ANSWERS = (
+    *("start_here", "start_excess", "start_failed", "do_not_exceed", "expected_excess"),
+    *("lever", "lever_factor"),
+)
 
 
 class Settings:
@@ -53,6 +56,12 @@ def by_level(cell: Record) -> str:
     for finding in cell["findings"]:
         found.setdefault(finding["level"], []).append(finding["code"])
     return "; ".join(f"{level} {', '.join(codes)}" for level, codes in found.items() if codes)
+
+
+def first_lever(cell: Record) -> str:
+    """Return the lever that raises the cell's edge the most, with its size: `warmup 1.3×`."""
+    name, factor = cell.get("lever"), cell.get("lever_factor")
+    return f"{name} {short(factor, 2)}×" if name and factor else ""
 
 
 def assumed_run(report: GridReport, cell: Record) -> str:

@@ -6,12 +6,12 @@ from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.grid.export import to_csv
 from rksp.grid.table import ANSWERS
 from rksp.recipe_files.said.assumptions import line_of
-from rksp.report.grid.settings import Settings, assumed_run
+from rksp.report.grid.settings import Settings, assumed_run, first_lever
 from rksp.report.machines.junit import Case, Outcome, suite
 from rksp.report.score.markdown import code, plain, table
 
 _MOST_ROWS = 200  # GitHub drops a summary of more than 1 MiB whole
-
+_RANKED = ("Setting", "P(failed)", "Interval", "Verdict", "Raises the edge")
 _REST = {
     "risk": "risk",
     "caution": "caution",
@@ -42,10 +42,13 @@ def markdown(report: GridReport) -> str:
     ]
     parts += ["### Best safe setting", table(("Model", "Setting", "P(failed)"), best)]
     ranked = [
-        (code(setting(cell)), _percent(cell), _interval(cell), plain(str(cell["verdict"])))
+        (
+            *(code(setting(cell)), _percent(cell), _interval(cell), plain(str(cell["verdict"]))),
+            first_lever(cell) or "–",
+        )
         for cell in report.cells[:_MOST_ROWS]
     ]
-    parts += ["### Ranked", table(("Setting", "P(failed)", "Interval", "Verdict"), ranked)]
+    parts += ["### Ranked", table(_RANKED, ranked)]
     if len(ranked) < total:
         parts.append(f"The first {len(ranked)} of {total}.")
     return "\n\n".join(parts) + "\n"

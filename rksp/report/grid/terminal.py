@@ -9,7 +9,7 @@ from rksp.grid.table import ANSWERS
 from rksp.ground.text import short
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.assumptions import line_of
-from rksp.report.grid.settings import Settings, assumed_run, by_level
+from rksp.report.grid.settings import Settings, assumed_run, by_level, first_lever
 
 _SHADES = "·░▒▓█"
 _MOST_POINTS = 10  # of a trade-off
@@ -82,7 +82,10 @@ def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
     has_seeds = len({record["seed"] for record in found}) > 1 and "seed" not in axes
     columns = ["rank", "excess", "P(failed)", "interval", "verdict", *axes]
     columns += ["seed"] if has_seeds else []
-    columns += ["start here", "do not exceed", "findings"]
+    has_levers = any(map(first_lever, found))
+    columns += ["start here", "do not exceed"]
+    columns += ["raises the edge"] if has_levers else []
+    columns += ["findings"]
     rows = [columns]
     for number, record in enumerate(found, start=1):
         cells = [str(number), _nats(record), _percent(record["probability_failed"])]
@@ -90,6 +93,7 @@ def _table(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
         cells += [str(record["verdict"]), *(_word(record.get(axis)) for axis in axes)]
         cells += [str(record["seed"])] if has_seeds else []
         cells += [_word(record["start_here"]), _word(record["do_not_exceed"])]
+        cells += [first_lever(record)] if has_levers else []
         cells += [str(record["reasons"] or by_level(record))]
         rows.append(cells)
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns) - 1)]
