@@ -173,8 +173,8 @@ def _model(draft: Draft) -> None:
         draft.start_trained()
     found = draft.text("model._name", "arch", "model.arch")
     if found is not None and found.value in ("roberta", "roberta_base"):
-        longest = draft.number("model.max_positions")
-        positions = int(longest.value) + 2 if longest is not None else None
+        longest = draft.count("model.max_positions")
+        positions = None if longest is None else longest + 2
         draft.describe("roberta", {"max_position_embeddings": positions})
         return
     name = f"{found.value!r}" if found is not None else "its model"

@@ -44,10 +44,7 @@ def _schedule(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    shape = {}
-    for key, default in _SHAPE.items():
-        found = draft.number(key)
-        shape[key] = int(found.value) if found is not None else default
+    shape = {key: draft.count(key, default=usual) for key, usual in _SHAPE.items()}
     start = draft.text("init_from")
     if start is not None and start.value not in ("scratch", "resume"):
         draft.start_trained()
