@@ -27,6 +27,7 @@ from rksp.lab.plan import LadderSpec
 _TAIL = 0.9  # of Student's distribution, so that the interval holds four in five families
 _DIGITS = 4
 _SAME = 0.06  # decades: what two bisected ladders resolve, the least spread of families
+_STILL = 0.01  # decades; an edge that moves by less has not moved to any side
 _TASKS: tuple[tuple[str, Kind], ...] = (
     ("digits", "vision"),
     ("masked", "encoder"),
@@ -195,7 +196,8 @@ def _judged(pair: Pair, pairs: Sequence[Pair]) -> tuple[bool, float, bool] | Non
         return None
     predicted, shift = median(others.values()), pair.effect.reach
     low, high = interval(others)
-    return shift * predicted > 0, abs(shift - predicted), low <= shift <= high
+    is_held = abs(shift) >= _STILL and shift * predicted > 0
+    return is_held, abs(shift - predicted), low <= shift <= high
 
 
 def _rounded(value: float | None) -> float | None:
