@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rksp.ground.errors import Incomplete
+from rksp.ground.errors import Incomplete, NotCovered
 from rksp.ground.files import ResultFolder
 from rksp.ground.processes import SAFE_PATH, end_with
 from rksp.lab.fine_tuning.plan import FineTuningPlan
@@ -102,8 +102,10 @@ def work_through(
     """Call `action(item, folder)` for every item in processes of one thread each.
 
     Raises:
-        Incomplete: A worker died; everything stored so far stays.
+        Incomplete: A worker died, or an item is not covered, which stops no other; everything
+            stored stays.
     """
+    refused: list[str] = []
     done = total - len(items)
     progress(done, total)
     os.environ.update(SAFE_PATH)
@@ -118,7 +120,11 @@ def work_through(
     is_done = False
     try:
         for future in as_completed([pool.submit(action, item, folder) for item in items]):
-            future.result()
+            try:
+                future.result()
+            except NotCovered as error:
+                refused.append(str(error))
+                continue
             done += 1
             progress(done, total)
         is_done = True
@@ -130,6 +136,11 @@ def work_through(
     finally:
         # A pool that is not waited for may complain when the interpreter ends.
         pool.shutdown(wait=is_done, cancel_futures=True)
+    if refused:
+        raise Incomplete(
+            f"{len(refused)} of {total} ladders cannot be trained, and {done} are stored; the "
+            f"first reason: {refused[0]}"
+        )
 
 
 def _start_worker(coordinator: int) -> None:

@@ -24,6 +24,7 @@ from rksp.ground.errors import ArtifactError, Incomplete
 from rksp.lab import run as lab_run
 from rksp.lab.deployed_probe import _measure
 from rksp.lab.ladder import LadderRun, run_ladder, run_once
+from rksp.lab.pairs import LadderPairs
 from rksp.lab.run import run_plan
 from rksp.lab.store import read_ladder, write_ladder
 from rksp.outcome import Curves, Outcome
@@ -235,6 +236,27 @@ def test_a_dead_worker_is_incomplete_and_names_the_way_on(
         run_plan(tiny_plan(), tmp_path, workers=1)
     assert "0 of 4" in str(caught.value)
     assert caught.value.exit_code == 3
+
+
+def test_a_ladder_that_its_model_does_not_allow_stops_no_other(tmp_path: Path) -> None:
+    shape = tiny_spec().model_dump(mode="json", exclude={"seed", "interventions"})
+    plan = LadderPairs.model_validate(
+        {
+            "name": "pairs",
+            "base": {**shape, "family": "zoo_qk_norm"},
+            "models": {"normalized": {}},
+            "levers": {
+                "qk_clip": {"interventions": ["qk_clip"]},
+                "clip": {"recipe.max_grad_norm": 9},
+            },
+        }
+    )
+    with pytest.raises(Incomplete, match=r"1 of 3 ladders.*has QK-norm"):
+        run_plan(plan, tmp_path, workers=1)
+    assert {path.stem for path in tmp_path.glob("*.json")} == {
+        plan.plain("normalized", 1).id,
+        plan.changed("normalized", "clip", 1).id,
+    }
 
 
 def test_leftovers_of_a_crash_are_cleaned(tmp_path: Path) -> None:

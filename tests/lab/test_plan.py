@@ -11,7 +11,11 @@ from support.ladders import TINY, tiny_plan, tiny_spec, write_plan
 from rksp.ground.errors import InputError
 from rksp.lab.card import shipped_plans
 from rksp.lab.grid import LadderGrid, read_ladder_plan
+from rksp.lab.lever_fit import shipped_plans as shipped_pairs
 from rksp.lab.plan import LadderSpec
+from rksp.models.zoo import build_member
+from rksp.optimizers.table import make_optimizer
+from rksp.watch.interventions.registry import make_intervention
 
 
 def test_expansion_depends_on_the_plan_alone() -> None:
@@ -79,6 +83,21 @@ def test_the_shipped_plans_can_be_read() -> None:
     assert {spec.seed for spec in recall[:6]} == {42}  # a plan cut short has all norms
     assert len({spec.family for spec in recall[:6]}) == 6
     assert {spec.task for spec in recall} == {"recall"}
+
+
+def test_every_intervention_of_the_shipped_plans_finds_its_parts_in_its_model() -> None:
+    seen = set()
+    for plan in shipped_pairs():
+        for spec in (pair.changed for pair in plan.pairs() if pair.changed.interventions):
+            lines = tuple(line.partition(":")[0] for line in spec.interventions)
+            if (spec.family, lines) in seen:
+                continue
+            seen.add((spec.family, lines))
+            model = build_member(spec.family, spec.shape, seed=1)
+            optimizer = make_optimizer(model, spec.recipe.model_copy(update={"learning_rate": 1.0}))
+            for line in spec.interventions:
+                make_intervention(line).bind(model, optimizer)
+    assert len(seen) > 50
 
 
 GRID = {
