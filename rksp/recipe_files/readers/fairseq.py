@@ -8,7 +8,14 @@ from typing import Any
 
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import devices, put_batch
-from rksp.recipe_files.table.convert import betas, clip, optimizer, put_schedule, switches
+from rksp.recipe_files.table.convert import (
+    betas,
+    clip,
+    optimizer,
+    put_decay_until,
+    put_schedule,
+    switches,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import NOTHING, Marks, Reader, Row
 
@@ -32,11 +39,9 @@ def _fall(draft: Draft) -> None:
     end = draft.number(
         "lr_scheduler.total_num_update", "total_num_update", "lr_scheduler.max_update"
     )
-    total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
+    total = int(draft.value("max_steps"))
     if end is not None and int(end.value) != total and draft.value("schedule") != "inverse_sqrt":
-        draft.put(
-            "decay_steps", max(1, int(end.value) - warm), end, text=f"{end.value} less the warm-up"
-        )
+        put_decay_until(draft, int(end.value), end)
     power = draft.number("lr_scheduler.power", "power")
     if power is not None:
         draft.put("decay_power", power.value, power)

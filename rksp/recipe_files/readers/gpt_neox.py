@@ -13,6 +13,7 @@ from rksp.recipe_files.table.convert import (
     lowest_rate,
     means,
     optimizer,
+    put_decay_until,
     put_precision,
     schedule,
     share_of_run,
@@ -59,8 +60,7 @@ def _decay(draft: Draft) -> None:
         end = int(share.value * int(draft.value("max_steps")))
         found = dataclasses.replace(share, value=end)
     if found is not None and found.value != draft.value("max_steps"):
-        span = max(1, int(found.value) - int(draft.value("warmup_steps")))
-        draft.put("decay_steps", span, found, text=f"{found.value} less the warm-up")
+        put_decay_until(draft, int(found.value), found)
     for key in ("use_mup", "mup_embedding_mult", "mup_output_temp"):
         if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
             draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch, devices
-from rksp.recipe_files.table.convert import clip, put_precision, schedule
+from rksp.recipe_files.table.convert import clip, precision, schedule
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 from rksp.recipe_files.table.shape import read_shape
@@ -21,13 +20,6 @@ def _fall(draft: Draft) -> None:
         )
     if cycle is not None and cycle.value != 1:
         draft.note("optim.cycle_length: the cosine restarts, which rksp leaves out.")
-
-
-def _precision(draft: Draft) -> None:
-    """Set the precision; FSDP keeps float32 weights (lingua/distributed.py)."""
-    found = draft.text("distributed.model_dtype")
-    if found is not None:
-        put_precision(draft, Found(key=found.key, value=found.value, line=found.line))
 
 
 def _model(draft: Draft) -> None:
@@ -86,8 +78,8 @@ READER = Reader(
         Row("warmup_steps", "optim.warmup", default=2000),
         _fall,
         Row("min_lr_ratio", "optim.lr_min_ratio", default=0.1),
-        _precision,
-        Row("precision", "", default="bf16"),
+        # FSDP keeps float32 weights (lingua/distributed.py).
+        Row("precision", "distributed.model_dtype", precision, "bf16"),
         _model,
     ),
 )

@@ -11,7 +11,14 @@ from itertools import pairwise
 
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch
-from rksp.recipe_files.table.convert import clip, lowest_rate, optimizer, schedule, switches
+from rksp.recipe_files.table.convert import (
+    clip,
+    lowest_rate,
+    optimizer,
+    put_decay_until,
+    schedule,
+    switches,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 from rksp.recipe_files.table.shape import as_gpt2, read_shape
@@ -118,7 +125,7 @@ def _warmup(draft: Draft) -> None:
 def _fall(draft: Draft) -> None:
     """Set the end of decay from `lr_decay_*`; WSD has its own keys (training/arguments.py)."""
     counted = _counted(draft, "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
-    total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
+    total = int(draft.value("max_steps"))
     if draft.value("schedule") == "wsd":
         last = draft.number("lr_wsd_decay_iters")
         samples = draft.number("lr_wsd_decay_samples")
@@ -133,7 +140,7 @@ def _fall(draft: Draft) -> None:
         draft.put("decay_shape", shapes.get(name, "exponential"), style)
     elif counted is not None and counted[0] != total:
         end, found, _ = counted
-        draft.put("decay_steps", max(1, end - warm), found, text=f"{end} less the warm-up")
+        put_decay_until(draft, end, found)
 
 
 def _model(draft: Draft) -> None:

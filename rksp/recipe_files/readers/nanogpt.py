@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.table.convert import clip, precision
+from rksp.recipe_files.table.convert import clip, precision, put_decay_until
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Marks, Reader, Row
 
@@ -39,8 +39,7 @@ def _schedule(draft: Draft) -> None:
     end = draft.number("lr_decay_iters")
     count = int(end.value) if end is not None else 600_000
     if count != draft.value("max_steps"):
-        span = max(1, count - int(draft.value("warmup_steps")))
-        draft.put("decay_steps", span, end, text=f"{count} less the warm-up")
+        put_decay_until(draft, count, end)
 
 
 def _model(draft: Draft) -> None:

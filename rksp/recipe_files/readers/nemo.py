@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rksp.recipe import LOW_RANK
-from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table.batch import batch, devices
 from rksp.recipe_files.table.convert import (
     betas,
@@ -12,7 +11,7 @@ from rksp.recipe_files.table.convert import (
     number,
     optimizer,
     positive,
-    put_precision,
+    precision,
     put_warmup,
     schedule,
 )
@@ -69,13 +68,6 @@ def _decay(draft: Draft) -> float:
     """Return the default weight decay, which is that of torch's or Apex's optimizer."""
     name = draft.text(f"{_OPTIM}.name")
     return 0.01 if name is not None and name.value == "adamw" else 0.0
-
-
-def _precision(draft: Draft) -> None:
-    """Set the precision; Lightning's 16 and bf16 are mixed, Megatron's O2 keeps float32 copies."""
-    found = draft.text("trainer.precision")
-    if found is not None:
-        put_precision(draft, Found(key=found.key, value=found.value, line=found.line))
 
 
 def _adapters(draft: Draft) -> None:
@@ -168,8 +160,8 @@ READER = Reader(
         _warmup,
         _fall,
         Row("min_lr_ratio", f"{_OPTIM}.sched.min_lr", lowest_rate, 0.0),
-        _precision,
-        Row("precision", "", default="fp32"),
+        # Lightning's 16 and bf16 are mixed; Megatron's O2 keeps float32 copies.
+        Row("precision", "trainer.precision", precision, "fp32"),
         _model,
     ),
 )

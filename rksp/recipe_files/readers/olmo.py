@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from rksp.recipe_files.table.convert import betas, clip, optimizer, precision, schedule
+from rksp.recipe_files.table.convert import (
+    betas,
+    clip,
+    optimizer,
+    precision,
+    put_decay_until,
+    schedule,
+)
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.duration import put_steps
 from rksp.recipe_files.table.reader import Marks, Reader, Row
@@ -47,8 +54,7 @@ def _fall(draft: Draft) -> None:
     tokens = int(draft.value("batch_size")) * int(draft.value("sequence_length"))
     end = round(found.value / tokens) if _unit(draft) == "tok" else int(found.value)
     if abs(end - int(draft.value("max_steps"))) > 1:
-        span = max(1, end - int(draft.value("warmup_steps")))
-        draft.put("decay_steps", span, found, text=f"{end} less the warm-up")
+        put_decay_until(draft, end, found)
 
 
 def _start(draft: Draft) -> None:
