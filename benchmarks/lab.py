@@ -1,4 +1,4 @@
-"""Measure what the lab costs: against a bare loop, over processes, and batched on a GPU."""
+"""Measure what the lab costs: against a bare loop, and over processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from torch.nn import functional as F
 
 from rksp.batch import Batch
 from rksp.datasets.tasks import make_task
-from rksp.lab.batched import train_replicas
-from rksp.models.zoo import ZooConfig, build_member
+from rksp.models.zoo import build_member
 from rksp.recipe import Recipe
 from rksp.watch.training import train
 
 Row = dict[str, object]
 MAX_OVERHEAD = 1.15  # the lab's step over the bare loop's step
 MIN_SCALING = 0.85  # throughput of n processes over n times that of one
-MIN_SPEEDUP = 15.0  # batched replicas over one at a time, on an accelerator
 _BATCH, _LENGTH = 8, 64
 _SHAPE = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
 
@@ -33,7 +31,6 @@ def run(
     steps: int = 40,
     rounds: int = 5,
     processes: Sequence[int] = (1, 2, 4),
-    replicas: Sequence[int] = (1, 4, 16, 64),
 ) -> list[Row]:
     """Measure the lab on this machine.
 
@@ -41,7 +38,6 @@ def run(
         steps: Training steps per timing.
         rounds: Alternating timings of the lab and the bare loop; the rows hold their medians.
         processes: Worker counts to try; counts above the core count are left out.
-        replicas: Batch sizes to try on an accelerator; without one a single row gives the reason.
 
     Returns:
         One row per measurement.
@@ -50,7 +46,6 @@ def run(
     return [
         overhead(steps=steps, rounds=rounds),
         *scaling(counts, steps=5 * steps),  # one second is too short to show the scaling
-        *batching(replicas, steps=steps),
     ]
 
 
@@ -100,45 +95,6 @@ def scaling(counts: Sequence[int], *, steps: int) -> list[Row]:
         }
         for n in counts
     ]
-
-
-def batching(replicas: Sequence[int], *, steps: int) -> list[Row]:
-    """Measure the runs per hour of R batched replicas on the GPU, over those of single runs."""
-    name = "batched replicas / one at a time"
-    if not torch.cuda.is_available():
-        return [{"name": name, "value": None, "reason": "no CUDA device on this machine"}]
-    recipe, batches = _workload(steps)
-    device = torch.device("cuda")
-    placed = [Batch(inputs=b.inputs.to(device), labels=b.labels.to(device)) for b in batches]
-    config = ZooConfig(**_SHAPE, max_position_embeddings=_LENGTH)
-
-    def alone() -> None:
-        train(_model().to(device), placed, recipe)
-        torch.cuda.synchronize()
-
-    def together(count: int) -> None:
-        train_replicas(config, [recipe] * count, seeds=range(count), batches=batches, device=device)
-        torch.cuda.synchronize()
-
-    alone()  # the first call pays for the libraries
-    single = 3600 / _seconds(alone)
-    rows = []
-    for count in replicas:
-        together(count)
-        hourly = 3600 * count / _seconds(lambda count=count: together(count))
-        rows.append(
-            {
-                "name": name,
-                "replicas": count,
-                "runs_per_hour": hourly,
-                "runs_per_hour_alone": single,
-                "value": hourly / single,
-                "target": f">= {MIN_SPEEDUP} at some size",
-                "holds": hourly / single >= MIN_SPEEDUP,
-                "device": torch.cuda.get_device_name(),
-            }
-        )
-    return rows
 
 
 def _workload(steps: int) -> tuple[Recipe, list[Batch]]:

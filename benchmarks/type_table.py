@@ -87,7 +87,7 @@ class Prober:
         """Return the settings and attributes after changes; None if transformers refuses."""
         try:
             config = self.make(changes)
-        except Exception:
+        except Exception:  # a type's own code, which may raise anything on settings it dislikes
             return None
         return plain(config.to_dict()) | {n: plain(_attribute(config, n)) for n in self.attributes}
 
@@ -95,7 +95,7 @@ class Prober:
 def _attribute(config: object, name: str) -> object:
     try:
         return getattr(config, name, None)
-    except Exception:
+    except Exception:  # a property of the type, computed of settings that may not suit it
         return None
 
 

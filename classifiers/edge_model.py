@@ -7,22 +7,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from rksp.classifiers.artifacts import Artifact, number
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_inputs import horizon_share as horizon_share
 from rksp.classifiers.kinds import Amount, FamilyOffset, Kinds
 from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, RateDistribution, RateMixture
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import read_text
+from rksp.ground.errors import ArtifactError
 
-ARTIFACT_SCHEMA = "rksp-edge-4"
-_LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a hundredth of it
+ARTIFACT = Artifact(
+    noun="model of the edge", schema="rksp-edge-4", file="edge.json", command="rksp lab fit"
+)
 _SENSELESS = 20.0  # decades; the edges of the data lie between 1e-4 and 1e2
 
 
@@ -252,7 +252,7 @@ class EdgeModel:
 
     def to_json(self) -> str:
         """Write the artifact; the same model, the same bytes."""
-        document = {"schema": ARTIFACT_SCHEMA} | asdict(self)
+        document = {"schema": ARTIFACT.schema} | asdict(self)
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
@@ -262,41 +262,34 @@ class EdgeModel:
         Raises:
             ArtifactError: The text is not an artifact of this schema, or a number is damaged.
         """
-        try:
-            stored = json.loads(text)
-            if stored["schema"] != ARTIFACT_SCHEMA:
-                raise ArtifactError(
-                    f"The model of the edge has schema {stored['schema']!r}, not "
-                    f"{ARTIFACT_SCHEMA!r}; fit it again with rksp lab fit."
-                )
-            expected = {
-                name: Expected(line=_line(parts["line"]), reach=_number(parts["reach"]))
-                for name, parts in stored["expected"].items()
-            }
-            knots = [_number(x) for x in stored["knots"]]
-            weights = [_number(x) for x in stored["weights"]]
-            if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
-                raise ValueError("the weights are no weights")
-            if not isinstance(stored["card"]["digest"], str):
-                raise TypeError("the digest of the card is not a text")
-            for errors in stored["card"].get("transfer", {}).values():
-                _number(errors["edge"]), _number(errors["best"])
-            return cls(
-                edge=_line(stored["edge"]),
-                best=_line(stored["best"]),
-                expected=expected,
-                short=_horizon(stored["short"], len(knots), len(weights)),
-                long=_horizon(stored["long"], len(knots), len(weights)),
-                knots=knots,
-                weights=weights,
-                lapse=_lapse(stored["lapse"]),
-                kinds=_kinds(stored["kinds"]),
-                ranges=_decades(stored["ranges"]),
-                measured_ranges=_ranges(stored["measured_ranges"]),
-                card=stored["card"],
-            )
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise ArtifactError(f"The model of the edge is damaged: {error!r:.200}.") from error
+        return ARTIFACT.parse(text, cls._built)
+
+    @classmethod
+    def _built(cls, stored: Mapping[str, Any]) -> EdgeModel:
+        expected = {
+            name: Expected(line=_line(parts["line"]), reach=number(parts["reach"]))
+            for name, parts in stored["expected"].items()
+        }
+        knots = [number(x) for x in stored["knots"]]
+        weights = [number(x) for x in stored["weights"]]
+        if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
+            raise ValueError("the weights are no weights")
+        for errors in stored["card"].get("transfer", {}).values():
+            number(errors["edge"]), number(errors["best"])
+        return cls(
+            edge=_line(stored["edge"]),
+            best=_line(stored["best"]),
+            expected=expected,
+            short=_horizon(stored["short"], len(knots), len(weights)),
+            long=_horizon(stored["long"], len(knots), len(weights)),
+            knots=knots,
+            weights=weights,
+            lapse=_lapse(stored["lapse"]),
+            kinds=_kinds(stored["kinds"]),
+            ranges=_decades(stored["ranges"]),
+            measured_ranges=_ranges(stored["measured_ranges"]),
+            card=stored["card"],
+        )
 
 
 @cache
@@ -306,17 +299,13 @@ def load_edge_model(path: Path | None = None) -> EdgeModel:
     Raises:
         ArtifactError: There is no such file, or it is not a model.
     """
-    path = path or Path(str(files("rksp.classifiers") / "fitted" / "edge.json"))
-    try:
-        return EdgeModel.from_json(read_text(path, _LARGEST_ARTIFACT))
-    except InputError as error:
-        raise ArtifactError(f"The model of the edge cannot be read: {error}") from None
+    return ARTIFACT.load(path, EdgeModel.from_json)
 
 
 def _line(stored: Mapping[str, Any]) -> Line:
-    weights = {name: _number(x) for name, x in stored["weights"].items()}
-    centers = {name: _number(stored["centers"][name]) for name in weights}
-    return Line(intercept=_number(stored["intercept"]), weights=weights, centers=centers)
+    weights = {name: number(x) for name, x in stored["weights"].items()}
+    centers = {name: number(stored["centers"][name]) for name in weights}
+    return Line(intercept=number(stored["intercept"]), weights=weights, centers=centers)
 
 
 def _horizon(stored: Mapping[str, Any], knots: int, weights: int) -> Horizon:
@@ -325,15 +314,13 @@ def _horizon(stored: Mapping[str, Any], knots: int, weights: int) -> Horizon:
     return Horizon(
         edge=_spread(stored["edge"], weights),
         best=_spread(stored["best"], weights),
-        below=[_number(x) for x in stored["below"]],
-        above=[_number(x) for x in stored["above"]],
+        below=[number(x) for x in stored["below"]],
+        above=[number(x) for x in stored["above"]],
     )
 
 
 def _spread(stored: Mapping[str, Any], weights: int) -> Spread:
-    spread = Spread(
-        within=_number(stored["within"]), between=[_number(x) for x in stored["between"]]
-    )
+    spread = Spread(within=number(stored["within"]), between=[number(x) for x in stored["between"]])
     if len(spread.between) != weights:
         raise ValueError("the spreads do not stand at the weights")
     if not min(spread.within, *spread.between) > 0:
@@ -354,14 +341,14 @@ def _kinds(stored: Mapping[str, Any]) -> Kinds:
 
 
 def _amount(stored: Mapping[str, Any]) -> Amount:
-    amount = Amount(edge=_number(stored["edge"]), best=_number(stored["best"]))
+    amount = Amount(edge=number(stored["edge"]), best=number(stored["best"]))
     if not max(abs(amount.edge), abs(amount.best)) < _SENSELESS:
         raise ValueError("an offset is beyond all sense")
     return amount
 
 
 def _lapse(stored: Mapping[str, Any]) -> Lapse:
-    lapse = Lapse(**{name: _number(stored[name]) for name in ("share", "low", "high")})
+    lapse = Lapse(**{name: number(stored[name]) for name in ("share", "low", "high")})
     if not 0 < lapse.low <= lapse.share <= lapse.high < DO_NOT_EXCEED:
         raise ValueError("the share of lapses is none, or beyond all sense")
     return lapse
@@ -375,11 +362,4 @@ def _decades(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def _ranges(stored: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    return {name: (_number(low), _number(high)) for name, (low, high) in stored.items()}
-
-
-def _number(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError("a number is not finite")
-    return number
+    return {name: (number(low), number(high)) for name, (low, high) in stored.items()}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field
 
-from rksp.cli.confirm import trained_source
 from rksp.cli.model_options import ModelOptions
 from rksp.cli.options import AsFormat, Devices, Given, Panel, RecipeFile, with_options
 from rksp.cli.output_options import ScoreOutput
@@ -17,10 +16,9 @@ from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threa
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import emit, made_with, outputs
-from rksp.ground.errors import InputError
+from rksp.cli.training import TrainingOptions, measurement_panel
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
-from rksp.ground.model import Finite
 from rksp.ground.sizes import count
 from rksp.ground.text import one_line, short
 from rksp.options import MeasureOptions
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 _TWIN = {"batch_size": 8, "sequence_length": 64}
 
 
-class LadderOptions(Finite):
+class LadderOptions(TrainingOptions):
     """Options of the runs to train."""
 
     record: Annotated[
@@ -49,20 +47,10 @@ class LadderOptions(Finite):
         int,
         Flag("--steps", "Steps of every run; the schedule is shortened to them.", unit="steps"),
     ] = Field(default=100, ge=2)
-    shrink: Annotated[
-        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
-    ] = False
-    text: Annotated[
-        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
-    ] = None
-    device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
 
 
-_MEASURE = Panel(
-    title="Measurement",
-    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
-    defaults={"evidence": "config"},
-    helps={"evidence": "How much the answer may spend.", "seed": "Of initialization and data."},
+_MEASURE = measurement_panel(
+    "How much the answer may spend.", "Of initialization and data.", evidence="config"
 )
 
 
@@ -106,17 +94,13 @@ def _train(
     options: LadderOptions,
 ) -> None:
     # Here and not above: --help must not wait for torch.
-    import torch
-
     from rksp.confirm.calibrate import calibrate as train
     from rksp.confirm.calibrate import make_ladder
     from rksp.datasets.own_rows import read_own_rows
 
-    if options.device != "cpu" and not torch.cuda.is_available():
-        raise InputError(f"--device {options.device!r} is not available; use cpu.")
     measure = with_threads(measure.model_copy(update={"evidence": "forward"}))
     quiet_transformers()
-    source = trained_source(run, model, is_shrunk=options.shrink)
+    source = options.source(run, model)
     recipe = run.recipe
     if options.shrink:
         small = {name: value for name, value in _TWIN.items() if name not in given.stated}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
@@ -23,20 +23,18 @@ from rksp.cli.process import quiet_transformers, stdout_for_us_alone, with_threa
 from rksp.cli.progress import live_progress
 from rksp.cli.recipe_source import RequestedRun, requested_run
 from rksp.cli.rendering import conclude, emit, made_with, outputs
-from rksp.ground.errors import InputError
+from rksp.cli.training import TrainingOptions, measurement_panel
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
-from rksp.ground.model import Finite
 from rksp.ground.text import one_line
 from rksp.options import MeasureOptions
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
     from rksp.documents.confirm import ConfirmReport
-    from rksp.models.source import ModelSource
 
 
-class TrialOptions(Finite):
+class TrialOptions(TrainingOptions):
     """Options of the runs to train and compare."""
 
     arms: Annotated[
@@ -76,13 +74,6 @@ class TrialOptions(Finite):
             unit="monitor",
         ),
     ] = []
-    shrink: Annotated[
-        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
-    ] = False
-    text: Annotated[
-        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
-    ] = None
-    device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
     keep: Annotated[
         Path | None,
         Flag(
@@ -112,11 +103,7 @@ class TrialOptions(Finite):
     exit_zero: ExitZero = False
 
 
-_PREDICTION = Panel(
-    title="Measurement",
-    leave_out=tuple({*MeasureOptions.model_fields} - {"evidence", "seed", "threads", "data"}),
-    helps={"evidence": "How much the prediction may spend.", "seed": "The first seed."},
-)
+_PREDICTION = measurement_panel("How much the prediction may spend.", "The first seed.")
 
 
 @with_options
@@ -155,17 +142,13 @@ def _confirmed(
     run: RequestedRun, measure: MeasureOptions, model: ModelOptions, trials: TrialOptions
 ) -> ConfirmReport:
     # Here and not above: --help must not wait for torch.
-    import torch
-
     from rksp.assessment.store import MeasurementStore
     from rksp.confirm.arms import parse_arms
     from rksp.confirm.confirm import confirm as run_confirmation
 
-    if trials.device != "cpu" and not torch.cuda.is_available():
-        raise InputError(f"--device {trials.device!r} is not available; use cpu.")
     measure = with_threads(measure)
     quiet_transformers()
-    source = trained_source(run, model, is_shrunk=trials.shrink)
+    source = trials.source(run, model)
     with live_progress(lambda what: ": step " not in what) as progress:
         return run_confirmation(
             source,
@@ -185,18 +168,6 @@ def _confirmed(
             store=MeasurementStore.of(True),
             progress=progress,
         )
-
-
-def trained_source(run: RequestedRun, model: ModelOptions, *, is_shrunk: bool) -> ModelSource:
-    """Return the model that is trained: the target, or its tiny twin."""
-    if not is_shrunk:
-        return run.started(model.resolve(run.target, run.overrides))
-    if model.overrides:
-        raise InputError("--shrink chooses the sizes itself; leave out --set or --shrink.")
-    from rksp.models.resolve import resolve_tiny
-
-    task = cast(Any, model.task)
-    return run.started(resolve_tiny(run.target, max_params=int(model.max_params), task=task))
 
 
 def _how_to_go_on(keep: Path | None) -> str:

@@ -41,9 +41,6 @@ def run(
     known: Annotated[
         Path | None, typer.Option(help="A packed collection; its ladders are not trained again.")
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu or cuda; on cuda, ladders of one shape train together.")
-    ] = "cpu",
 ) -> None:
     """Train the ladders of PLAN that the folder does not hold yet."""
     from rksp.lab.contents import packed_ids
@@ -52,13 +49,10 @@ def run(
 
     with reading(f"the plan {one_line(str(plan), 200)}"):
         design = read_ladder_plan(plan)
-    _check_device(device)
     stored = packed_ids(known) if known is not None else frozenset()
     try:
         with counted(f"plan {design.name}") as report:
-            tally = run_plan(
-                design, output, workers=workers, known=stored, device=device, progress=report
-            )
+            tally = run_plan(design, output, workers=workers, known=stored, progress=report)
     except KeyboardInterrupt:
         # The workers ignore the signal and would train their ladders to the end: minutes.
         for child in multiprocessing.active_children():
@@ -74,17 +68,6 @@ def run(
         f"{tally.planned} ladders planned, {tally.already_stored} already stored, "
         f"{tally.newly_run} trained now; all are in {output}."
     )
-
-
-def _check_device(device: str) -> None:
-    if device == "cpu":
-        return
-    import torch
-
-    if not device.startswith("cuda") or not torch.cuda.is_available():
-        raise InputError(
-            f"--device {device!r} is not available; use cpu, or cuda if the machine has a GPU."
-        )
 
 
 @app.command()

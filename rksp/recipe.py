@@ -288,6 +288,21 @@ class Recipe(Finite):
         }
         return least + (1 - least) * falls[shape]
 
+    def shortened(self, steps: int) -> Recipe:
+        """Return the recipe of at most `steps` steps, its schedule and batch ramp in proportion."""
+        steps = min(steps, self.max_steps)
+        share = steps / self.max_steps
+        fall = self.decay_steps
+        return self.model_copy(
+            update={
+                "max_steps": steps,
+                "warmup_steps": round(self.warmup_steps * share),
+                "decay_steps": None if fall is None else max(1, round(fall * share)),
+                "decay_milestones": tuple(round(step * share) for step in self.decay_milestones),
+                "batch_ramp": tuple((round(at * share), size) for at, size in self.batch_ramp),
+            }
+        )
+
     @property
     def starts_trained(self) -> bool:
         """True if only trained weights are trained in this way: adapters, preferences, rewards."""

@@ -7,21 +7,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from rksp.classifiers.artifacts import Artifact, number
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
 from rksp.classifiers.fine_tuning.intervals import matched_moments
 from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import read_text
 
-ARTIFACT_SCHEMA = "rksp-fine-tuning-1"
+ARTIFACT = Artifact(
+    noun="model of fine-tuning",
+    schema="rksp-fine-tuning-1",
+    file="fine_tuning.json",
+    command="rksp lab fit-fine-tuning",
+)
 SHARED = "shared"  # terms that move every rate of a run alike
 RESPONSES = ("best", "edge", "forgetting")
-_LARGEST_ARTIFACT = 2_000_000  # bytes; ours is a tenth of it
 _SENSELESS = 20.0  # decades
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
 _FEW = 5  # ladders, below which nothing is said of what is forgotten
@@ -212,7 +215,7 @@ class FineTuningModel:
     def to_json(self) -> str:
         """Write the artifact; the same model, the same bytes."""
         plain = {
-            "schema": ARTIFACT_SCHEMA,
+            "schema": ARTIFACT.schema,
             "card": self.card,
             "spreads": self.spreads,
             "stated": self.stated,
@@ -232,37 +235,29 @@ class FineTuningModel:
         Raises:
             ArtifactError: The text is not an artifact of this schema, or a number is damaged.
         """
-        try:
-            stored = json.loads(text)
-            if stored["schema"] != ARTIFACT_SCHEMA:
-                raise ArtifactError(
-                    f"The model of fine-tuning has schema {stored['schema']!r}, not "
-                    f"{ARTIFACT_SCHEMA!r}; fit it again."
-                )
-            mean = _numbers(stored["mean"])
-            covariance = [[_number(x) for x in row] for row in stored["covariance"]]
-            if [len(row) for row in covariance] != list(range(1, len(mean) + 1)):
-                raise ValueError("the covariance is no triangle of the coefficients")
-            if any(row[-1] < 0 for row in covariance):
-                raise ValueError("a variance is negative")
-            noise = _positive(stored["noise"], RESPONSES)
-            share, low, high = (_number(x) for x in stored["lapse"])
-            if not 0 < low < share < high < 0.5:
-                raise ValueError("the share of lapses is no share of few runs")
-            if not isinstance(stored["card"]["digest"], str):
-                raise TypeError("the digest of the card is not a text")
-            return cls(
-                spreads=_numbers(stored["spreads"]),
-                stated=_numbers(stored["stated"]),
-                mean=mean,
-                covariance=covariance,
-                noise=noise,
-                lapse=Lapse(share=share, low=low, high=high),
-                shows={name: _counts(found) for name, found in stored["shows"].items()},
-                card=stored["card"],
-            )
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise ArtifactError(f"The model of fine-tuning is damaged: {error!r:.200}.") from error
+        return ARTIFACT.parse(text, cls._built)
+
+    @classmethod
+    def _built(cls, stored: Mapping[str, Any]) -> FineTuningModel:
+        mean = _numbers(stored["mean"])
+        covariance = [[number(x) for x in row] for row in stored["covariance"]]
+        if [len(row) for row in covariance] != list(range(1, len(mean) + 1)):
+            raise ValueError("the covariance is no triangle of the coefficients")
+        if any(row[-1] < 0 for row in covariance):
+            raise ValueError("a variance is negative")
+        share, low, high = (number(x) for x in stored["lapse"])
+        if not 0 < low < share < high < 0.5:
+            raise ValueError("the share of lapses is no share of few runs")
+        return cls(
+            spreads=_numbers(stored["spreads"]),
+            stated=_numbers(stored["stated"]),
+            mean=mean,
+            covariance=covariance,
+            noise=_positive(stored["noise"], RESPONSES),
+            lapse=Lapse(share=share, low=low, high=high),
+            shows={name: _counts(found) for name, found in stored["shows"].items()},
+            card=stored["card"],
+        )
 
 
 @cache
@@ -272,15 +267,11 @@ def load_fine_tuning_model(path: Path | None = None) -> FineTuningModel:
     Raises:
         ArtifactError: There is no such file, or it is not a model.
     """
-    path = path or Path(str(files("rksp.classifiers") / "fitted" / "fine_tuning.json"))
-    try:
-        return FineTuningModel.from_json(read_text(path, _LARGEST_ARTIFACT))
-    except InputError as error:
-        raise ArtifactError(f"The model of fine-tuning cannot be read: {error}") from None
+    return ARTIFACT.load(path, FineTuningModel.from_json)
 
 
 def _numbers(stored: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): _number(value) for name, value in stored.items()}
+    return {str(name): number(value) for name, value in stored.items()}
 
 
 def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
@@ -288,14 +279,7 @@ def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _positive(stored: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    found = {name: _number(stored[name]) for name in names}
+    found = {name: number(stored[name]) for name in names}
     if not 0 < min(found.values()) <= max(found.values()) < _SENSELESS:
         raise ValueError("a spread is not positive, or too wide")
     return found
-
-
-def _number(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError("a number is not finite")
-    return number

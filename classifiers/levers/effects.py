@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from rksp.classifiers.artifacts import Artifact
 from rksp.classifiers.levers.catalogue import BY_NAME
 from rksp.classifiers.levers.lever import Kind
-from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import read_text
+from rksp.ground.errors import ArtifactError
 from rksp.ground.model import Finite
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"
+ARTIFACT = Artifact(
+    noun="table of levers", schema=SCHEMA, file="levers.json", command="rksp lab fit-levers"
+)
 FEWEST_FAMILIES = 3  # below it nothing can be said of a family left out
 _FEWEST_NAMED = 4  # families; with three, two would have to tell the third
 _HOLDS = 0.9  # of the pairs of families left out must have the sign
 _SIZE = math.log10(1.6)  # decades by which the median pair of such a family may miss the size
 DEAR = 0.05  # nats at equal rate; a lever that costs more is no way to save a run
-_LARGEST_FILE = 2_000_000  # bytes
 
 
 class LeverSize(Finite):
@@ -139,8 +140,4 @@ def load_lever_table(path: Path | None = None) -> LeverTable:
     Raises:
         ArtifactError: There is no such file, or it is not a table.
     """
-    path = path or Path(str(files("rksp.classifiers") / "fitted" / "levers.json"))
-    try:
-        return LeverTable.from_json(read_text(path, _LARGEST_FILE))
-    except InputError as error:
-        raise ArtifactError(f"The table of levers cannot be read: {error}") from None
+    return ARTIFACT.load(path, LeverTable.from_json)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rksp.assessment.risk import RATES, rounded, untold
+from rksp.assessment.risk import rounded, told, untold
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningModel
-from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
-from rksp.documents.verdict import Verdict, verdict_at
+from rksp.documents.score import Contribution, RiskAssessment
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.families import lineage_of
@@ -153,35 +152,15 @@ def assess_fine_tuning(
             outside=over,
             classifier_data=digest,
         )
-    start, ceiling = said.start_here, said.do_not_exceed(risk)
-    failed = low = high = None
-    verdict = Verdict.OK
-    if learning_rate is not None:
-        failed = said.failed(learning_rate)
-        low, high = said.interval(learning_rate)
-        shown = rounded(start), rounded(ceiling)  # as the checks and grids see them
-        verdict = verdict_at(threshold, failed, high, learning_rate, *shown)
-    return RiskAssessment(
-        verdict=verdict,
-        reasons=[],
-        evidence=str(tier),
-        horizon_steps=steps,
-        probability_failed=failed,
-        probability_failed_low=low,
-        probability_failed_high=high,
-        start_here=rounded(start),
-        start_excess=None,
-        start_failed=said.failed(start),
-        likely_edge=rounded(said.likely_edge),
-        do_not_exceed=rounded(ceiling),
-        expected_excess=None,
-        risk=risk,
+    return told(
+        said,
+        tier,
+        steps=steps,
+        learning_rate=learning_rate,
         threshold=threshold,
-        curve=[
-            CurvePoint(learning_rate=rate, probability=said.failed(rate), low=left, high=right)
-            for rate in RATES
-            for left, right in (said.interval(rate),)
-        ],
+        risk=risk,
+        start_excess=None,
+        expected_excess=None,
         contributions=_contributions(said) if learning_rate is not None else [],
         outside=over,
         counterfactual=_advice(said, learning_rate, threshold),

@@ -17,6 +17,7 @@ from rksp.classifiers.edge_inputs import (
     Norm,
 )
 from rksp.classifiers.edge_model import EdgePredictor
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.documents.score import Contribution, CurvePoint, RiskAssessment
 from rksp.documents.verdict import Verdict, verdict_at
 from rksp.ground.errors import NotCovered
@@ -114,7 +115,7 @@ def assess(
         The answer.
     """
     estimate = model.predict(inputs, features.values)
-    ceiling, start = estimate.do_not_exceed(risk), estimate.start_here
+    start = estimate.start_here
     reasons = [*doubts, *_strange(model, features), *beyond(estimate, inputs)]
     is_covered = estimate.learned is not None and estimate.learned.covers
     if reasons and not is_covered:
@@ -127,42 +128,81 @@ def assess(
             outside=dict(estimate.outside),
             classifier_data=str(model.card["digest"]),
         )
-    failed = low = high = excess = None
-    verdict = Verdict.OK
-    if learning_rate is not None:
-        failed = estimate.failed(learning_rate)
-        low, high = estimate.interval(learning_rate)
-        excess = estimate.expected_excess(learning_rate)
-        shown = rounded(start), rounded(ceiling)  # as the checks and grids see them
-        verdict = verdict_at(threshold, failed, high, learning_rate, *shown)
-    return RiskAssessment(
-        verdict=verdict,
-        reasons=[],
-        evidence=str(features.tier),
-        horizon_steps=inputs.steps,
-        probability_failed=failed,
-        probability_failed_low=low,
-        probability_failed_high=high,
-        start_here=rounded(start),
-        start_excess=estimate.expected_excess(start),
-        start_failed=estimate.failed(start),
-        likely_edge=rounded(estimate.likely_edge),
-        do_not_exceed=rounded(ceiling),
-        expected_excess=excess,
-        risk=risk,
+    asks = learning_rate is not None
+    return told(
+        estimate,
+        features.tier,
+        steps=inputs.steps,
+        learning_rate=learning_rate,
         threshold=threshold,
-        curve=[
-            CurvePoint(learning_rate=rate, probability=estimate.failed(rate), low=left, high=right)
-            for rate in (RATES if with_curve else ())
-            for left, right in (estimate.interval(rate),)
-        ],
-        contributions=_contributions(estimate) if with_curve and learning_rate is not None else [],
+        risk=risk,
+        rates=RATES if with_curve else (),
+        start_excess=estimate.expected_excess(start),
+        expected_excess=estimate.expected_excess(learning_rate) if asks else None,
+        contributions=_contributions(estimate) if with_curve and asks else [],
         outside=dict(estimate.outside),
         widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
         counterfactual=_advice(estimate, learning_rate, start, threshold),
         classifier_data=str(model.card["digest"]),
         answered_by="random initializations",
         learned=estimate.learned,
+    )
+
+
+def told(
+    estimate: EdgeEstimate | FineTuningEstimate,
+    tier: Tier,
+    *,
+    steps: int,
+    learning_rate: float | None,
+    threshold: float,
+    risk: float,
+    rates: Sequence[float] = RATES,
+    **more: Any,
+) -> RiskAssessment:
+    """Return the answer with the rates and the risks of an estimate.
+
+    Args:
+        estimate: What the model that was asked says.
+        tier: How much evidence was gathered.
+        steps: Steps of the run.
+        learning_rate: See `assess`.
+        threshold: See `assess`.
+        risk: See `assess`.
+        rates: Where the curve of the risk is wanted.
+        more: The fields that only one of the models knows.
+
+    Returns:
+        The answer.
+    """
+    start, ceiling = rounded(estimate.start_here), rounded(estimate.do_not_exceed(risk))
+    failed = low = high = None
+    verdict = Verdict.OK
+    if learning_rate is not None:
+        failed = estimate.failed(learning_rate)
+        low, high = estimate.interval(learning_rate)
+        # By the rounded rates, as the checks and grids see them.
+        verdict = verdict_at(threshold, failed, high, learning_rate, start, ceiling)
+    return RiskAssessment(
+        verdict=verdict,
+        reasons=[],
+        evidence=str(tier),
+        horizon_steps=steps,
+        probability_failed=failed,
+        probability_failed_low=low,
+        probability_failed_high=high,
+        start_here=start,
+        start_failed=estimate.failed(estimate.start_here),
+        likely_edge=rounded(estimate.likely_edge),
+        do_not_exceed=ceiling,
+        risk=risk,
+        threshold=threshold,
+        curve=[
+            CurvePoint(learning_rate=rate, probability=estimate.failed(rate), low=left, high=right)
+            for rate in rates
+            for left, right in (estimate.interval(rate),)
+        ],
+        **more,
     )
 
 

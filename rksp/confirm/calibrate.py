@@ -18,7 +18,6 @@ from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.confirm.arms import Arm
-from rksp.confirm.confirm import shortened
 from rksp.confirm.data import training_data
 from rksp.confirm.trial import in_precision, train_arm
 from rksp.datasets.own_rows import OwnRows
@@ -109,7 +108,7 @@ def make_ladder(
             f"{source.target} comes without a batch, so it cannot be trained; return (model, "
             "batch) from the factory."
         )
-    trained = shortened(recipe, steps).model_copy(update={"learning_rate": None})
+    trained = recipe.shortened(steps).model_copy(update={"learning_rate": None})
     inputs = _inputs(source, trained, seed)
     return Ladder(
         source=source,

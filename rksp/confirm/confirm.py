@@ -51,22 +51,6 @@ _UNQUANTIZED = "The adapters were trained on the unquantized base: rksp does not
 _RANDOM = "These runs started from random weights, but the run itself starts from trained ones."
 
 
-def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """Shorten a recipe to `steps` steps; scale its schedule and its batch ramp in proportion."""
-    steps = min(steps, recipe.max_steps)
-    share = steps / recipe.max_steps
-    fall = recipe.decay_steps
-    return recipe.model_copy(
-        update={
-            "max_steps": steps,
-            "warmup_steps": round(recipe.warmup_steps * share),
-            "decay_steps": None if fall is None else max(1, round(fall * share)),
-            "decay_milestones": tuple(round(step * share) for step in recipe.decay_milestones),
-            "batch_ramp": tuple((round(start * share), size) for start, size in recipe.batch_ramp),
-        }
-    )
-
-
 def confirm(
     source: ModelSource,
     recipe: Recipe,
@@ -92,7 +76,7 @@ def confirm(
         source: The model that would be trained.
         recipe: How it would be trained; it needs a learning rate.
         arms: The arms, the baseline first; default `default_arms`.
-        steps: The length of every run; see `shortened`.
+        steps: The length of every run; see `Recipe.shortened`.
         seeds: Seeds of initialization, data order, dropout and faults.
         faults: Lines for the registry of faults.
         monitors: Lines for the registry of monitors.
@@ -131,7 +115,7 @@ def confirm(
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
     if monitors:
         make_monitors(monitors)
-    trained = shortened(recipe, steps)
+    trained = recipe.shortened(steps)
     usual = arms or default_arms(recipe.learning_rate, None)
     rehearse(source, trained, usual, faults)
     runs = _Runs(

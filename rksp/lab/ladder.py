@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rksp.batch import Batch
@@ -21,14 +22,11 @@ from rksp.watch.monitors.watch import Watch
 from rksp.watch.training import run, train, without
 
 _HEARD = ("loss", "gradient-norm", "non-finite")  # the monitors whose alarms interventions hear
-Pair = tuple[LadderSpec, float]  # one run: a ladder and a rate
-Timed = tuple[Curves, float]  # the curves of a run, and the seconds (of the processor) it took
-TrainRuns = Callable[[Sequence[Pair]], list[Timed]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRun:
-    """A trained ladder: ascending rates, their curves, and the seconds of each run."""
+    """A trained ladder: ascending rates, their curves, and the processor seconds of each."""
 
     spec: LadderSpec
     rates: tuple[float, ...]
@@ -41,100 +39,57 @@ class LadderRun:
 
 
 def run_ladder(
-    spec: LadderSpec,
+    spec: Any,
+    train_run: Callable[[float], Curves] | None = None,
     *,
     policy: OutcomePolicy | None = None,
     resolution: float = 1.5,
     max_extensions: int = 2,
 ) -> LadderRun:
-    """Train every run of one ladder, one after the other; see `run_ladders`."""
-    (ladder,) = run_ladders(
-        [spec], policy=policy, resolution=resolution, max_extensions=max_extensions
-    )
-    return ladder
-
-
-def run_ladders(
-    specs: Sequence[Any],
-    train_runs: TrainRuns | None = None,
-    *,
-    policy: OutcomePolicy | None = None,
-    resolution: float = 1.5,
-    max_extensions: int = 2,
-) -> list[LadderRun]:
-    """Train ladders side by side; in every round each ladder asks for the rates it needs next.
+    """Train every run of one ladder, one after the other.
 
     Args:
-        specs: The ladders to train.
-        train_runs: Trains the runs of a round; default one after the other on this thread.
-        policy: Labels the runs while the ladders grow; it influences the stored curves only
+        spec: The ladder, of either design.
+        train_run: Trains one run at a rate; default `run_once`.
+        policy: Labels the runs while the ladder grows; it influences the stored curves only
             through the choice of refining rates.
         resolution: The edge is bisected (geometrically) until its rates are within this factor.
         max_extensions: Number of rates added above the highest while nothing fails.
 
     Returns:
-        The trained ladders.
+        The trained ladder.
     """
-    train_runs = train_runs or train_alone
+    train_run = train_run or partial(run_once, spec, batches=ladder_batches(spec))
     policy = policy or OutcomePolicy()
-    growing = [_Growing(spec) for spec in specs]
-    while wanted := [
-        (ladder, rate)
-        for ladder in growing
-        for rate in ladder.next_rates(policy, resolution, max_extensions)
-    ]:
-        results = train_runs([(ladder.spec, rate) for ladder, rate in wanted])
-        for (ladder, rate), timed in zip(wanted, results, strict=True):
-            ladder.done[rate] = timed
-    return [ladder.finished() for ladder in growing]
+    done: dict[float, tuple[Curves, float]] = {}
+    while rates := _next_rates(spec, done, policy, resolution, max_extensions):
+        for rate in rates:
+            start = time.process_time()  # the wall's clock would show what else the machine does
+            done[rate] = train_run(rate), time.process_time() - start
+    rates = sorted(done)
+    curves, seconds = zip(*(done[rate] for rate in rates), strict=True)
+    return LadderRun(spec=spec, rates=tuple(rates), curves=curves, seconds=seconds)
 
 
-@dataclass(slots=True)
-class _Growing:
-    """A ladder in progress: the finished runs, and the rates it needs next."""
-
-    spec: LadderSpec
-    done: dict[float, Timed] = field(default_factory=dict)
-
-    def next_rates(
-        self, policy: OutcomePolicy, resolution: float, max_extensions: int
-    ) -> list[float]:
-        """Return the rates to train next; none if the ladder is complete."""
-        if not self.done:
-            return self.spec.rates
-        rates = sorted(self.done)
-        edge = policy.judge(rates, [self.done[rate][0] for rate in rates]).edge
-        if edge is None:
-            return []
-        last, failed = edge
-        if failed is None:
-            if len(rates) >= self.spec.count + max_extensions:
-                return []
-            return [_rounded(rates[-1] * 10**self.spec.step)]
-        return [_rounded(math.sqrt(last * failed))] if failed / last > resolution else []
-
-    def finished(self) -> LadderRun:
-        """Return the trained ladder."""
-        rates = sorted(self.done)
-        return LadderRun(
-            spec=self.spec,
-            rates=tuple(rates),
-            curves=tuple(self.done[rate][0] for rate in rates),
-            seconds=tuple(self.done[rate][1] for rate in rates),
-        )
-
-
-def train_alone(pairs: Sequence[Pair]) -> list[Timed]:
-    """Train one run after the other; the batches of a ladder are made once."""
-    batches: dict[str, list[Batch]] = {}
-    results = []
-    for spec, rate in pairs:
-        if spec.id not in batches:
-            batches[spec.id] = ladder_batches(spec)
-        start = time.process_time()  # the wall's clock would show what else the machine does
-        curves = run_once(spec, rate, batches[spec.id])
-        results.append((curves, time.process_time() - start))
-    return results
+def _next_rates(
+    spec: Any,
+    done: Mapping[float, tuple[Curves, float]],
+    policy: OutcomePolicy,
+    resolution: float,
+    max_extensions: int,
+) -> list[float]:
+    """Return the rates to train next; none if the ladder is complete."""
+    if not done:
+        return spec.rates
+    rates = sorted(done)
+    edge = policy.judge(rates, [done[rate][0] for rate in rates]).edge
+    if edge is None:
+        return []
+    last, failed = edge
+    if failed is None:
+        is_complete = len(rates) >= spec.count + max_extensions
+        return [] if is_complete else [_rounded(rates[-1] * 10**spec.step)]
+    return [_rounded(math.sqrt(last * failed))] if failed / last > resolution else []
 
 
 def ladder_batches(spec: LadderSpec) -> list[Batch]:

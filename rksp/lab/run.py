@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rksp.ground.errors import Incomplete, NotCovered
 from rksp.ground.files import ResultFolder
@@ -43,7 +43,6 @@ def run_plan(
     *,
     workers: int | None = None,
     known: Collection[str] = (),
-    device: str = "cpu",
     progress: Progress = lambda done, total: None,
 ) -> Tally:
     """Train the ladders of a plan that are not in `folder` yet.
@@ -56,8 +55,6 @@ def run_plan(
         folder: Folder of the stored ladders.
         workers: Processes of one thread each; default one per core.
         known: Ids of ladders stored elsewhere, which are not trained again.
-        device: Device for ladders that can share a program (`rksp.lab.together`). On "cpu" that
-            gains nothing, and each ladder trains in its own worker.
         progress: Called after every ladder.
 
     Returns:
@@ -71,27 +68,8 @@ def run_plan(
     specs = plan.expand()
     stored = [spec.id in known or spec.id in results for spec in specs]
     missing = [spec for spec, found in zip(specs, stored, strict=True) if not found]
-    alone: Sequence[Any] = missing  # ladders of either design
-    if device != "cpu" and not isinstance(plan, FineTuningPlan):
-        alone = _run_together(alone, folder, device, total=len(specs), progress=progress)
-    work_through(_run, alone, folder, total=len(specs), workers=workers, progress=progress)
+    work_through(_run, missing, folder, total=len(specs), workers=workers, progress=progress)
     return Tally(planned=len(specs), already_stored=sum(stored), newly_run=len(missing))
-
-
-def _run_together(
-    specs: Sequence[LadderSpec], folder: Path, device: str, *, total: int, progress: Progress
-) -> list[LadderSpec]:
-    """Train the ladders that can share a program on `device`; return those that cannot."""
-    from rksp.lab.together import groups, run_group, shape_key  # needs torch, unlike the CPU parent
-
-    done = total - len(specs)
-    loners = [spec for spec in specs if shape_key(spec) is None]
-    for group in groups([spec for spec in specs if shape_key(spec) is not None]):
-        for ladder in run_group(group, device=device):
-            write_ladder(folder, ladder, _provenance())
-            done += 1
-        progress(done, total)
-    return loners
 
 
 def measure_plan(

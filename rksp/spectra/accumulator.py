@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError
@@ -98,12 +97,7 @@ class SpectralAccumulator:
     def __enter__(self) -> SpectralAccumulator:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for future in self._pending:
             future.cancel()
         self._pending = set()

@@ -38,7 +38,7 @@ def trained(words: list[str], cwd: Path | None = None) -> tuple[object, object]:
 
     def instead(run, measure, model, trials):
         seen["run"] = run
-        seen["source"] = confirm.trained_source(run, model, is_shrunk=trials.shrink)
+        seen["source"] = trials.source(run, model)
         raise InputError("seen")
 
     with mock.patch.object(confirm, "_confirmed", instead):

@@ -68,7 +68,7 @@ OPTIONS = {
     "lab levers": "--plan",
     "lab measure": "--known --output --pack --workers",
     "lab pack": "--output",
-    "lab run": "--device --known --output --workers",
+    "lab run": "--known --output --workers",
     "playground": RECIPE + "--allow-hub --output --recipe --set --task",
     "report": "--format --output",
     "reproduce": "--stored",

@@ -16,7 +16,7 @@ from rksp.batch import IGNORED, Batch
 from rksp.cli.progress import sparse
 from rksp.confirm.arms import Arm, default_arms, parse_arm, parse_arms
 from rksp.confirm.compare import compare, conclude, failed_trials, prediction_held, verdict
-from rksp.confirm.confirm import confirm, shortened
+from rksp.confirm.confirm import confirm
 from rksp.confirm.data import training_data, trivial_loss
 from rksp.confirm.onset import first_alarms, leads, onset
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
@@ -301,10 +301,10 @@ def test_the_trivial_loss_is_the_entropy_of_the_labels_that_count() -> None:
 
 def test_the_schedule_is_shrunk_whole() -> None:
     full = Recipe(learning_rate=1e-3, max_steps=1000, warmup_steps=100)
-    short = shortened(full, 200)
+    short = full.shortened(200)
     assert (short.max_steps, short.warmup_steps) == (200, 20)
     assert short.learning_rate_at(199) == pytest.approx(full.learning_rate_at(995), rel=1e-2)
-    assert shortened(full, 5000) == full
+    assert full.shortened(5000) == full
 
 
 def test_batches_depend_on_the_seed_alone_and_no_sequence_comes_twice() -> None:

@@ -158,6 +158,7 @@ def test_our_folder_does_not_shadow_the_library_in_the_root(tmp_path):
     assert done.stdout.split() == ["2", "1"], done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_a_library_that_is_imported_already_stays_the_same(tmp_path):
     path = lines(tmp_path / "rows.jsonl", [{"text": "x"}])
     code = (

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from support.grid_runs import run_here
 from support.places import SUPPORT
@@ -65,6 +66,7 @@ def test_one_profile_for_each_model_and_a_broken_target_beside_good_ones(worked)
 
 def test_cells_say_what_score_says(worked):
     rows, _ = worked
+    torch.set_num_threads(STATES.workers)  # more add in another order: other last digits
     for row in (rows[0], rows[7], rows[14], rows[23]):
         source = resolve(row.target, overrides=row.overrides)
         options = MeasureOptions(seed=row.seed, states=256)

@@ -28,7 +28,6 @@ from rksp.lab.levers import (
 from rksp.lab.pairs import LadderPairs
 from rksp.lab.plan import LadderSpec
 from rksp.lab.store import read_ladder, write_ladder
-from rksp.lab.together import shape_key
 from rksp.outcome import Curves, OutcomePolicy
 
 BASE = tiny_spec().model_dump(mode="json", exclude={"family", "seed", "interventions"})
@@ -112,11 +111,6 @@ def test_interventions_act_in_a_ladder_and_one_that_does_nothing_changes_nothing
     plain = _losses()
     assert np.array_equal(_losses(interventions=["clip=1e9"]), plain)
     assert not np.array_equal(_losses(interventions=["qk_norm"]), plain)
-
-
-def test_a_ladder_with_interventions_shares_no_program() -> None:
-    assert shape_key(tiny_spec()) is not None
-    assert shape_key(tiny_spec(interventions=["clip=0.1"])) is None
 
 
 def test_steps_that_were_undone_are_not_counted_as_missing(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def configurations():
                 continue
 
 
+@pytest.mark.slow
 def test_the_edge_model_and_the_checks_are_told_the_same_of_every_type():
     told = 0
     for name, config in configurations():

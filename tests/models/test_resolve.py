@@ -336,6 +336,7 @@ def test_published_configurations_resolve():
         assert source.num_parameters == pytest.approx(size, rel=0.02), name
 
 
+@pytest.mark.slow
 def test_importing_resolve_leaves_the_environment_alone():
     code = (
         "import os, sys; import rksp.models; assert 'transformers' not in sys.modules;"

@@ -54,11 +54,12 @@ def test_every_kind_of_the_table_has_a_toy():
     assert sorted(TABLE) == sorted(TOYS)
 
 
-TRAINED = ("a monitor", "an intervention", "a fault")  # each trains, in a process of its own
+# Each trains or measures, in a process of its own.
+SLOW = ("a monitor", "an intervention", "a fault", "an optimizer", "a lab family")
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.slow if k in TRAINED else ()) for k in TOYS]
+    "kind", [pytest.param(k, marks=pytest.mark.slow if k in SLOW else ()) for k in TOYS]
 )
 def test_a_toy_needs_no_more_files_than_the_table_names(copy, kind):
     named = [

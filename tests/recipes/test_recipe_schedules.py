@@ -133,13 +133,11 @@ def test_unknown_words_are_refused():
 
 
 def test_a_shortened_run_has_the_whole_schedule():
-    from rksp.confirm.confirm import shortened
-
     recipe = Recipe(
         learning_rate=1.0, schedule="wsd", warmup_steps=100, max_steps=1000, decay_steps=300,
         batch_ramp=((0, 8), (500, 32)),
     )  # fmt: skip
-    short = shortened(recipe, 100)
+    short = recipe.shortened(100)
     assert (short.warmup_steps, short.decay_steps) == (10, 30)
     assert short.batch_ramp == ((0, 8), (50, 32))
     assert short.learning_rate_at(85) == pytest.approx(recipe.learning_rate_at(850))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -15,7 +13,7 @@ from rksp.lab.fine_tuning.base_model import BaseModels, BaseReport, judging_batc
 from rksp.lab.fine_tuning.measured import measure_start
 from rksp.lab.fine_tuning.model import OldAbility, load_base, model_to_tune
 from rksp.lab.fine_tuning.spec import FineTuningSpec
-from rksp.lab.ladder import Pair, Timed, run_ladders
+from rksp.lab.ladder import run_ladder
 from rksp.outcome import Curves, Ladder, OutcomePolicy
 from rksp.watch.training import train
 
@@ -87,18 +85,14 @@ def run_fine_tuning(
     measured = measure_start(start, spec, old, judge.old[0])
     after: dict[float, HeldOut] = {}
 
-    def train_runs(pairs: Sequence[Pair]) -> list[Timed]:
-        found = []
-        for _, rate in pairs:
-            began = time.process_time()
-            model = copy.deepcopy(start)
-            recipe = spec.recipe.model_copy(update={"learning_rate": rate})
-            curves = train(model, batches, recipe)
-            after[rate] = judge(model)
-            found.append((curves, time.process_time() - began))
-        return found
+    def train_run(rate: float) -> Curves:
+        model = copy.deepcopy(start)
+        recipe = spec.recipe.model_copy(update={"learning_rate": rate})
+        curves = train(model, batches, recipe)
+        after[rate] = judge(model)
+        return curves
 
-    (ladder,) = run_ladders([spec], train_runs, resolution=math.inf, max_extensions=max_extensions)
+    ladder = run_ladder(spec, train_run, resolution=math.inf, max_extensions=max_extensions)
     return FineTunedLadder(
         spec=spec,
         base=report,
