@@ -7,7 +7,8 @@ then trains it by its default arms: as it is, at the rate to start with, and wit
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import StringIO
 from pathlib import Path
@@ -17,8 +18,7 @@ import typer
 
 from rksp.assessment.pipeline import evaluate
 from rksp.classifiers.levers.effects import DEAR
-from rksp.confirm.arms import BASELINE, parse_arms
-from rksp.confirm.compare import failed_trials
+from rksp.confirm.arms import parse_arms
 from rksp.confirm.confirm import confirm
 from rksp.documents.confirm import ConfirmReport
 from rksp.ground.files import atomic_write, read_text
@@ -26,13 +26,13 @@ from rksp.ground.model import definite
 from rksp.models.resolve import resolve_tiny
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
+from rksp.outcome import OutcomePolicy
 from rksp.recipe import Recipe
 
 TARGETS = ("gpt2", "llama", "olmo", "qwen2", "bert")
-RECIPE = Recipe(max_steps=200, warmup_steps=20, schedule="cosine", batch_size=8, sequence_length=32)
-HIGHEST = 4.0  # times the likely edge, where the ladder begins
-STEPS = 7  # of the ladder
-STEP = 10 ** (-1 / 6)
+RECIPE = Recipe(max_steps=120, warmup_steps=12, schedule="cosine", batch_size=8, sequence_length=32)
+HIGHEST = 1.0  # times the likely edge, where the ladder begins
+STEPS = 5  # of the ladder
 OPTIONS = MeasureOptions(evidence="config")
 TABLE = Path(__file__).with_suffix(".csv")
 
@@ -67,21 +67,45 @@ class Saved:
 
 
 def failing_rate(source: ModelSource, folder: Path) -> tuple[float, float] | None:
-    """Return the lowest rate of a ladder that fails, and the predicted edge; None if none does."""
+    """Return the lowest rate of a ladder that fails, and the predicted edge.
+
+    The ladder goes down by half decades; the edge is bisected once. None if nothing fails, or if
+    everything does.
+    """
     edge = definite(definite(evaluate(source, RECIPE, OPTIONS).risk).likely_edge)
     top = float(f"{HIGHEST * edge:.3g}")
-    factors = [float(f"{STEP**k:.3g}") for k in range(1, STEPS)]
-    report = _confirmed(source, top, [f"rate={factor:g}" for factor in factors], 1, folder)
-    failed = {arm for arm, _ in failed_trials(report.trials)}
-    arms = {BASELINE: 1.0} | {f"rate={factor:g}": factor for factor in factors}
-    rates = [factor * top for arm, factor in arms.items() if arm in failed]
-    return (min(rates), edge) if rates else None
+    factors = [float(f"{10 ** (-k / 2):.3g}") for k in range(STEPS)]
+    report = _confirmed(source, top, [f"rate={x:g}" for x in factors[1:]], 1, folder / "ladder")
+    finals = {
+        top * factor: _final(arm.final_loss)
+        for factor, arm in zip(factors, report.arms, strict=True)
+    }
+    if (ends := _ends(finals)) is None:
+        return None
+    middle = float(f"{math.sqrt(math.prod(ends)):.3g}")
+    (between,) = _confirmed(source, middle, [], 1, folder / "between").arms
+    _, failing = definite(_ends(finals | {middle: _final(between.final_loss)}))
+    return failing, edge
+
+
+def _ends(finals: Mapping[float, float]) -> tuple[float, float] | None:
+    """Return the highest rate that trains and the lowest above the best that fails."""
+    rates, bar = sorted(finals), min(finals.values()) + OutcomePolicy().margin
+    best = min(rates, key=finals.__getitem__)
+    failing = next((rate for rate in rates if rate > best and finals[rate] > bar), None)
+    if failing is None or not math.isfinite(bar):
+        return None
+    return max(rate for rate in rates if rate < failing), failing
+
+
+def _final(loss: float | None) -> float:
+    return math.inf if loss is None else loss
 
 
 def saved(target: str, folder: Path, seeds: int) -> Saved | None:
     """Train one setup; None if no rate of its ladder fails."""
     source = resolve_tiny(target)
-    found = failing_rate(source, folder / target / "ladder")
+    found = failing_rate(source, folder / target)
     if found is None:
         return None
     rate, edge = (float(f"{value:.3g}") for value in found)

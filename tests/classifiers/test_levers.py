@@ -78,9 +78,8 @@ def _pairs_of(lever):
 @pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
 def test_a_lever_sets_for_the_model_of_the_edge_what_its_pairs_differ_in(lever) -> None:
     for pair in _pairs_of(lever):
-        recipe = lever.applied(NO_MODEL, pair.plain.recipe)
-        given = lab_inputs(pair.plain.model_copy(update={"recipe": recipe}))
-        known = replace(given, **lever.changed(NO_MODEL, recipe))
+        given = lab_inputs(pair.plain.model_copy(update={"recipe": pair.changed.recipe}))
+        known = replace(given, **lever.changed(NO_MODEL, pair.plain.recipe))
         assert known == replace(lab_inputs(pair.changed), family=known.family), pair.model
 
 
