@@ -16,6 +16,7 @@ from rksp.classifiers.artifacts import Artifact, number
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_inputs import horizon_share as horizon_share
+from rksp.classifiers.fine_tuning.model import FineTuningPredictor, load_fine_tuning_model
 from rksp.classifiers.kinds import Amount, FamilyOffset, Kinds
 from rksp.classifiers.rates import DO_NOT_EXCEED, Lapse, RateDistribution, RateMixture
 from rksp.ground.errors import ArtifactError
@@ -131,6 +132,10 @@ class EdgePredictor(Protocol):
     def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
         """Return by how many widths of its range each measured feature lies outside of it."""
 
+    @property
+    def tuning(self) -> FineTuningPredictor:
+        """What answers for trained weights beside it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeModel:
@@ -233,6 +238,11 @@ class EdgeModel:
             if name in measured and high > low
         }
         return {name: widths for name, widths in over.items() if widths > 0}
+
+    @property
+    def tuning(self) -> FineTuningPredictor:
+        """The shipped model of fine-tuning."""
+        return load_fine_tuning_model()
 
     def _shown(self, features: Mapping[str, float]) -> dict[str, Amount]:
         """Return what each column adds to both lines, where 0 is none of it."""

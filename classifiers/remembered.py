@@ -8,6 +8,7 @@ from typing import Any
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Expected
+from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 
 
 class Remembered:
@@ -31,6 +32,11 @@ class Remembered:
     def expected(self) -> Mapping[str, Expected]:
         """What the configuration lets every measured column be."""
         return self._prior.expected
+
+    @property
+    def tuning(self) -> FineTuningPredictor:
+        """What answers for trained weights."""
+        return self._prior.tuning
 
     def predict(
         self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None

@@ -73,13 +73,15 @@ def calibrate(
     run = requested_run(target, recipe, recipe_file, devices, as_format)
     with stdout_for_us_alone():
         try:
-            _train(run, recipe, measure, model, ladder)
+            is_first = _train(run, recipe, measure, model, ladder)
         except KeyboardInterrupt:
             print(
                 f"rksp: finished runs are in {ladder.record}; the same command goes on from there",
                 file=sys.stderr,
             )
             raise
+        if not is_first:
+            return 0
         report = _answer(run, measure, model, ladder.record)
     report = report.model_copy(update={"provenance": report.provenance | made_with(context)})
     emit(report, output.format, files)
@@ -92,10 +94,12 @@ def _train(
     measure: MeasureOptions,
     model: ModelOptions,
     options: LadderOptions,
-) -> None:
+) -> bool:
+    """Train the ladder; return whether this process, of those of a launcher, is to answer."""
     # Here and not above: --help must not wait for torch.
     from rksp.confirm.calibrate import calibrate as train
     from rksp.confirm.calibrate import make_ladder
+    from rksp.confirm.ranks import Ranks
     from rksp.datasets.own_rows import read_own_rows
 
     measure = with_threads(measure.model_copy(update={"evidence": "forward"}))
@@ -114,17 +118,23 @@ def _train(
         data=None if measure.data is None else read_own_rows(measure.data),
         device=options.device,
     )
+    ranks = Ranks.launched()
+    if ranks.rank:
+        train(made, options.record, ranks=ranks)
+        return False
     with live_progress(lambda what: ": step " not in what) as progress:
         progress("timing a few steps", 0, 1)
-        _announce(made)
-        train(made, options.record, progress)
+        _announce(made, ranks.count)
+        train(made, options.record, progress, ranks)
+    return True
 
 
-def _announce(ladder: Ladder) -> None:
+def _announce(ladder: Ladder, processes: int) -> None:
     """Say what the ladder is and what it costs, before it starts."""
     from rksp.confirm.calibrate import cost
 
     seconds, size = cost(ladder)
+    seconds /= processes
     rates = ladder.first_rates()
     minutes = "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
     recipe = ladder.recipe
@@ -132,7 +142,8 @@ def _announce(ladder: Ladder) -> None:
         f"rksp: {len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
         f"{recipe.sequence_length} tokens) of {one_line(ladder.source.target, 60)}, width "
         f"{ladder.shape.width}, depth {ladder.shape.depth}, at {short(rates[0], 2)} to "
-        f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more",
+        f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more"
+        f"{f' in each of {processes} processes' if processes > 1 else ''}",
         file=sys.stderr,
     )
 

@@ -35,12 +35,20 @@ def learned_from(
     """
     if not paths:
         return classifier, None
+    from rksp.assessment.model_choice import choose_model
     from rksp.own_runs.learning import learn
 
     with reading(f"the runs {one_line(', '.join(map(str, paths)), 200)}", READING_SECONDS):
         model, read = learn(paths, source, recipe, classifier)
     reasons = sorted({ladder.unused for ladder in read.ladders})
     why = read.doubt or ("" if "" in reasons else "; ".join(reasons))
+    is_tuned = choose_model(recipe, is_pretrained=source.holds_trained).model == "fine-tuning"
+    used = {ladder.starts_trained for ladder in read.ladders if not ladder.unused}
+    if not why and is_tuned not in used:
+        kinds = ("random", "trained")
+        why = (
+            f"they start from {kinds[not is_tuned]} weights, the target from {kinds[is_tuned]} ones"
+        )
     if why:
         print(f"rksp: nothing is learned from the runs: {one_line(why)}", file=sys.stderr)
     return model, read

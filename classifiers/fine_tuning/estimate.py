@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rksp.classifiers.rates import (
     DO_NOT_EXCEED,
@@ -12,6 +13,9 @@ from rksp.classifiers.rates import (
     failed,
     failed_interval,
 )
+
+if TYPE_CHECKING:  # an answer needs no pydantic
+    from rksp.documents.own_runs import LearnedReport
 
 _TAIL = 0.1  # share of the sources beyond each end of the interval of P(failed)
 
@@ -27,6 +31,7 @@ class FineTuningEstimate:
             no data show it.
         contributions: What each term adds to log10 of the edge, in decades.
         unseen: (factor, level) of every name that the data do not hold.
+        learned: How far a team's own runs moved it; None where there are none.
     """
 
     best: RateDistribution
@@ -35,6 +40,21 @@ class FineTuningEstimate:
     lapse: Lapse
     contributions: Mapping[str, float]
     unseen: tuple[tuple[str, str], ...]
+    learned: LearnedReport | None = None
+
+    @property
+    def log_edge(self) -> float:
+        """The median of log10 of the edge."""
+        return self.edge.location
+
+    @property
+    def log_best(self) -> float:
+        """The median of log10 of the best rate."""
+        return self.best.location
+
+    def quantile(self, share: float) -> float:
+        """Return the rate below which this share of the edges lies."""
+        return self.edge.quantile(share)
 
     @property
     def start_here(self) -> float:

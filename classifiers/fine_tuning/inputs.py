@@ -64,7 +64,8 @@ class FineTuningInputs:
         final_share: Last rate over the peak rate.
         optimizer: adamw stands for Adam and its 8-bit and paged relatives.
         source: Whose runs these are; a name that was revealed, else "".
-        model: Which checkpoint; only the fit asks. Another one is part of the spread.
+        model: Which checkpoint, a name of the fit or one that was revealed; else "", and its own
+            offset is part of the spread.
     """
 
     method: str = "full"

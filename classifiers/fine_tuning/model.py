@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rksp.classifiers.artifacts import Artifact, number
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, Term, terms
-from rksp.classifiers.fine_tuning.intervals import matched_moments
+from rksp.classifiers.fine_tuning.intervals import doubted_moments
 from rksp.classifiers.rates import Lapse, RateDistribution
 from rksp.ground.errors import ArtifactError, InputError
 
@@ -28,7 +28,21 @@ RESPONSES = ("best", "edge", "forgetting")
 _SENSELESS = 20.0  # decades
 _LEAST_VARIANCE = 1e-6  # rounding may leave a variance below zero
 _FEW = 5  # ladders, below which nothing is said of what is forgotten
-_ONLY_FITTED = ("model",)  # a checkpoint's own offset; for a new one it is part of the spread
+_ONLY_FITTED = ("model",)  # a checkpoint's own offset; without a name it is part of the spread
+
+
+class FineTuningPredictor(Protocol):
+    """What answers for trained weights: the fitted model, or one that knows own runs too."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What it was fitted on."""
+
+    def predict(self, inputs: FineTuningInputs) -> FineTuningEstimate:
+        """Return the distributions of the best rate, of the edge, and of what is forgotten."""
+
+    def measured(self) -> list[dict[str, Any]]:
+        """Return what measuring adds, as the card has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +106,19 @@ class FineTuningModel:
         *,
         best: tuple[float, float] | None = None,
         edge: tuple[float, float] | None = None,
+        mistaken: float = 0.0,
     ) -> FineTuningModel:
         """Return the model that has also seen one ladder of a source.
 
-        A prediction with the same `inputs.source` then uses what was learned of it. The posterior
-        stays normal, with the moments of the exact one (assumed-density filtering).
+        A prediction with the same `inputs.source` then uses what was learned of it, and one with
+        the same `inputs.model` what was learned of the checkpoint. The posterior stays normal, with
+        the moments of the exact one (assumed-density filtering).
 
         Args:
             inputs: Of the ladder, with a source.
             best: log10 of the rates between which the best one lies; infinite where open.
             edge: log10 of the last rate that trained and of the first that failed.
+            mistaken: Chance that the ladder says nothing.
 
         Raises:
             InputError: The inputs name no source.
@@ -111,7 +128,7 @@ class FineTuningModel:
         model = self
         for response, bracket in (("best", best), ("edge", edge)):
             if bracket is not None:
-                model = model._conditioned(inputs, response, bracket)
+                model = model._conditioned(inputs, response, bracket, mistaken)
         return model
 
     def spread_of(self, block: str, term: Term) -> float:
@@ -172,30 +189,35 @@ class FineTuningModel:
         )
 
     def _conditioned(
-        self, inputs: FineTuningInputs, response: str, bracket: tuple[float, float]
+        self,
+        inputs: FineTuningInputs,
+        response: str,
+        bracket: tuple[float, float],
+        mistaken: float,
     ) -> FineTuningModel:
         """Return the posterior after one interval."""
         model = self._extended(inputs, response)
         names = list(model.mean)
         counted = {name: term.value for name, term, _ in model.counted(inputs, response)}
-        values = [counted.get(name, 0.0) for name in names]
-        full = [
-            [model.covariance[max(i, j)][min(i, j)] for j in range(len(names))]
+        values = [(i, counted[name]) for i, name in enumerate(names) if counted.get(name)]
+        known = model.covariance
+        pull = [
+            sum(known[max(i, j)][min(i, j)] * value for j, value in values)
             for i in range(len(names))
         ]
-        pull = [sum(row[j] * v for j, v in enumerate(values) if v) for row in full]
-        variance = sum(v * p for v, p in zip(values, pull, strict=True))
-        location = sum(v * m for v, m in zip(values, model.mean.values(), strict=True))
+        means = list(model.mean.values())
+        variance = sum(value * pull[i] for i, value in values)
+        location = sum(value * means[i] for i, value in values)
         total = variance + model._distribution(inputs, response).within ** 2
-        moved, shrunk = matched_moments(location, total, *bracket)
+        moved, shrunk = doubted_moments(location, total, *bracket, mistaken)
         gain = (moved - location) / total
         loss = (total - shrunk) / total**2
         return replace(
             model,
             mean={n: m + gain * p for (n, m), p in zip(model.mean.items(), pull, strict=True)},
             covariance=[
-                [full[i][j] - loss * pull[i] * pull[j] for j in range(i + 1)]
-                for i in range(len(names))
+                [value - loss * here * other for value, other in zip(row, pull, strict=False)]
+                for row, here in zip(known, pull, strict=True)
             ],
         )
 
@@ -204,7 +226,7 @@ class FineTuningModel:
         new = {
             name: (self.stated.get(name, 0.0), spread**2)
             for name, term, spread in self.counted(inputs, response)
-            if name not in self.mean and term.factor not in _ONLY_FITTED
+            if name not in self.mean and (term.factor not in _ONLY_FITTED or inputs.model)
         }
         rows = [list(row) for row in self.covariance]
         for _, variance in new.values():

@@ -11,6 +11,7 @@ from typing import Any
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Expected
+from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 from rksp.classifiers.levers.effects import LeverSize
 from rksp.ground.model import definite
 
@@ -71,6 +72,11 @@ class ShiftedEdgeModel:
     def expected(self) -> Mapping[str, Expected]:
         """What the configuration lets measured columns be."""
         return self.plain.expected
+
+    @property
+    def tuning(self) -> FineTuningPredictor:
+        """What answers for trained weights, which no lever moves."""
+        return self.plain.tuning
 
     def strangeness(self, measured: Mapping[str, float]) -> dict[str, float]:
         """Return what the plain model says."""

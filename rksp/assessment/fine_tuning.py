@@ -9,11 +9,12 @@ narrows where forgetting begins, and is printed as a measurement.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rksp.assessment.risk import rounded, told, untold
 from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
-from rksp.classifiers.fine_tuning.model import FineTuningModel
+from rksp.classifiers.fine_tuning.model import FineTuningPredictor
 from rksp.documents.score import Contribution, RiskAssessment
 from rksp.ground.text import short
 from rksp.models.declared import Declared
@@ -76,24 +77,48 @@ def fine_tuning_inputs(
         counted: Parameters of a model whose configuration does not tell its size.
         recipe: How the weights are trained further.
     """
-    said = Declared(config, task)
-    kind, shape = said.family.kind or _KINDS.get(task) or "other", said.shape()
+    return tuned_inputs(recipe, task, **tuned_facts(Declared(config, task), counted))
+
+
+def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
+    """Return what a configuration declares, as fields of `FineTuningInputs`.
+
+    Args:
+        declared: The configuration.
+        counted: Parameters of a model whose configuration does not tell its size.
+    """
+    shape = declared.shape()
+    return {
+        "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
+        "family": lineage_of(declared.name),
+        "parameters": counted if shape is None else shape.block_parameters,
+        "mixture": declared.experts is not None,
+    }
+
+
+def tuned_inputs(recipe: Recipe, task: str, *, kind: str, **facts: Any) -> FineTuningInputs:
+    """Return the inputs of the model of fine-tuning for a recipe and facts of a model.
+
+    Args:
+        recipe: How the weights are trained further.
+        task: What the model predicts.
+        kind: Of the model.
+        **facts: The other ones of `tuned_facts`.
+    """
     spec = optimizer_spec(recipe.optimizer)
     adapts = recipe.peft in LOW_RANK
     return FineTuningInputs(
         method="full" if recipe.peft == "none" else recipe.peft,
         objective=_objective(recipe, task, kind),
         kind=kind,
-        family=lineage_of(said.name),
-        parameters=counted if shape is None else shape.block_parameters,
         rank=recipe.lora_rank if adapts else None,
         alpha=recipe.lora_alpha if adapts else None,
-        mixture=said.experts is not None,
         batch=recipe.batch_size,
         steps=recipe.max_steps,
         warmup_share=min(1.0, recipe.warmup_steps / recipe.max_steps),
         final_share=recipe.share_after_warmup(recipe.max_steps),
         optimizer=spec.counts_as or spec.name,
+        **facts,
     )
 
 
@@ -108,7 +133,7 @@ def _objective(recipe: Recipe, task: str, kind: str) -> str:
 
 def assess_fine_tuning(
     inputs: FineTuningInputs,
-    model: FineTuningModel,
+    model: FineTuningPredictor,
     tier: Tier,
     *,
     steps: int,
@@ -138,10 +163,11 @@ def assess_fine_tuning(
     """
     said = model.predict(inputs)
     outside = decades_outside(inputs)
-    reasons = [*_beyond(said, inputs, outside), *doubts]
+    reasons = [*beyond_tuning(said, inputs), *doubts]
     over = {"parameters": outside} if outside else {}
     digest = str(model.card["digest"])
-    if reasons:
+    is_covered = said.learned is not None and said.learned.covers
+    if reasons and not is_covered:
         reasons[0] = f"trained weights: {reasons[0]}"
         return untold(
             reasons,
@@ -168,11 +194,12 @@ def assess_fine_tuning(
         answered_by="fine-tuning",
         measuring_adds=_added(model, inputs) if is_measured else [],
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
+        learned=said.learned,
     )
 
 
-def _beyond(said: FineTuningEstimate, inputs: FineTuningInputs, outside: float) -> list[str]:
-    """Return the reasons why the rows do not cover a run, as clauses.
+def beyond_tuning(said: FineTuningEstimate, inputs: FineTuningInputs) -> list[str]:
+    """Return the reasons why the rows of fine-tuning do not cover a run, as clauses.
 
     A family that no row holds only widens the answer; another name decides what is answered.
     """
@@ -189,7 +216,7 @@ def _beyond(said: FineTuningEstimate, inputs: FineTuningInputs, outside: float) 
     width = said.edge.quantile(0.95) / said.edge.quantile(0.05)
     if not found and width > 10**_WIDEST:
         found.append(f"nine in ten edges lie between rates that differ by a factor of {width:.0f}")
-    if outside > _FAR:
+    if (outside := decades_outside(inputs)) > _FAR:
         found.append(
             f"the number of parameters lies a factor of {10**outside:.3g} beyond the runs of "
             "fine-tuning"
@@ -209,7 +236,7 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
     return sorted(parts, key=lambda part: (-abs(part.decades), part.feature))
 
 
-def _added(model: FineTuningModel, inputs: FineTuningInputs) -> list[str]:
+def _added(model: FineTuningPredictor, inputs: FineTuningInputs) -> list[str]:
     """Say what a measurement adds to each rate, from the ladders that the model's card names.
 
     What lowers no error for certain enters no answer, and is said in one sentence.

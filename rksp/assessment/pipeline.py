@@ -213,7 +213,7 @@ def _assess(
         source = evidence.source
         return assess_fine_tuning(
             fine_tuning_inputs(source.config, source.task, source.num_parameters, recipe),
-            load_fine_tuning_model(),
+            load_fine_tuning_model() if classifier is None else classifier.tuning,
             features.tier,
             steps=steps,
             learning_rate=rate,

@@ -5,31 +5,37 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from rksp.assessment.gathering import gather
 from rksp.assessment.measured import measured_inputs
 from rksp.assessment.risk import declared_inputs
+from rksp.batch import mean_loss
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
+from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm.arms import Arm
-from rksp.confirm.data import training_data
-from rksp.confirm.trial import in_precision, train_arm
+from rksp.confirm.data import TrainingData, training_data
+from rksp.confirm.ranks import Ranks
+from rksp.confirm.start import starting_model
+from rksp.confirm.trial import train_arm
 from rksp.datasets.own_rows import OwnRows
 from rksp.ground.errors import InputError
 from rksp.ground.files import digest
-from rksp.ground.model import definite
 from rksp.models.declared import Declared
+from rksp.models.identity import identity
 from rksp.models.source import ModelSource
 from rksp.options import MeasureOptions
 from rksp.outcome import Curves, OutcomePolicy
 from rksp.own_runs.record import Row, append_row, read_record, row_of
-from rksp.own_runs.shape import Shape
+from rksp.own_runs.shape import Shape, shape_of
 from rksp.recipe import Recipe
 
 STEPS = 100
@@ -48,7 +54,7 @@ class Ladder:
         source: The model that is trained: the target itself, or its tiny twin.
         recipe: As trained, without a rate.
         shape: Of the model.
-        inputs: Of the model of the edge.
+        inputs: Of the model that answers: that of the edge, or that of fine-tuning.
         seed: Of initialization and data.
         text, data: What it trains on instead of the bundled text.
         device: Where it trains.
@@ -57,7 +63,7 @@ class Ladder:
     source: ModelSource
     recipe: Recipe
     shape: Shape
-    inputs: EdgeInputs
+    inputs: EdgeInputs | FineTuningInputs
     seed: int = 0
     text: Path | None = None
     data: OwnRows | None = None
@@ -69,6 +75,7 @@ class Ladder:
         told = [
             self.source.target,
             self.source.config_hash,
+            None if self.source.folder is None else identity(self.source.folder),
             self.recipe.model_dump(mode="json"),
             self.seed,
             str(self.text),
@@ -78,7 +85,10 @@ class Ladder:
 
     def first_rates(self) -> list[float]:
         """Return the rates to begin with, around the likely edge of the shipped model."""
-        center = load_edge_model().predict(self.inputs).log_edge
+        if isinstance(self.inputs, FineTuningInputs):
+            center = load_fine_tuning_model().predict(self.inputs).log_edge
+        else:
+            center = load_edge_model().predict(self.inputs).log_edge
         return [_rounded(10 ** (center + _FIRST + _STEP * n)) for n in range(_COUNT)]
 
 
@@ -95,13 +105,8 @@ def make_ladder(
     """Return the ladder of a model under a recipe, shortened to `steps` steps.
 
     Raises:
-        InputError: It cannot be trained from random weights.
+        InputError: It cannot be trained, or its trained weights are not at hand.
     """
-    if source.is_pretrained or source.starts_trained or recipe.starts_trained:
-        raise InputError(
-            "rksp calibrate trains ladders from random weights, which say nothing of trained ones; "
-            "give a model type or a config.json."
-        )
     source.check_size()
     if source.config is None and source.batch is None:
         raise InputError(
@@ -109,11 +114,11 @@ def make_ladder(
             "batch) from the factory."
         )
     trained = recipe.shortened(steps).model_copy(update={"learning_rate": None})
-    inputs = _inputs(source, trained, seed)
+    inputs, shape = _described(source, trained, seed)
     return Ladder(
         source=source,
         recipe=trained,
-        shape=Shape.of(inputs),
+        shape=shape,
         inputs=inputs,
         seed=seed,
         text=text,
@@ -122,19 +127,33 @@ def make_ladder(
     )
 
 
-def _inputs(source: ModelSource, recipe: Recipe, seed: int) -> EdgeInputs:
+def _described(
+    source: ModelSource, recipe: Recipe, seed: int
+) -> tuple[EdgeInputs | FineTuningInputs, Shape]:
+    """Return the inputs of the model that answers, and what a record says of the model."""
     declared = Declared(source.config, source.task)
+    if source.holds_trained or recipe.starts_trained:
+        shape = shape_of(source.config, source.task, recipe, is_trained=True)
+        tuned = None if shape is None else shape.tuned(recipe)
+        if not source.is_pretrained or shape is None or tuned is None:
+            raise InputError(
+                f"A ladder of fine-tuning starts from trained weights, and {source.target} has "
+                "none that rksp can describe; give the folder of a checkpoint."
+            )
+        return tuned, shape
     if declared.width and declared.depth:
-        return declared_inputs(declared, recipe)
-    evidence = gather(source, MeasureOptions(evidence="forward", seed=seed))
-    return measured_inputs(evidence, recipe)
+        inputs = declared_inputs(declared, recipe)
+    else:
+        evidence = gather(source, MeasureOptions(evidence="forward", seed=seed))
+        inputs = measured_inputs(evidence, recipe)
+    return inputs, Shape.of(inputs)
 
 
 def cost(ladder: Ladder) -> tuple[float, float]:
     """Return the seconds and the bytes that the ladder is expected to take, from a few steps."""
     short = ladder.recipe.model_copy(update={"max_steps": _TIMED, "warmup_steps": 0})
     rate = min(ladder.first_rates())
-    batches = _batches(ladder, short)
+    batches = _data(ladder, short).batches
     model = _model(ladder)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     train_arm(
@@ -160,6 +179,7 @@ def calibrate(
     ladder: Ladder,
     record: Path,
     progress: CalibrateProgress = lambda what, done, total: None,
+    ranks: Ranks | None = None,
 ) -> list[Row]:
     """Train the ladder and append every run to `record`; runs that it holds are not trained again.
 
@@ -170,6 +190,7 @@ def calibrate(
         ladder: From `make_ladder`.
         record: The file of runs; created if absent.
         progress: Called with the progress.
+        ranks: The processes that share the runs; default this one alone.
 
     Returns:
         The rows of this ladder, by rate.
@@ -177,24 +198,37 @@ def calibrate(
     Raises:
         InputError: The file cannot be used.
     """
-    rows = {float(str(r["learning_rate"])): r for r in read_record(record) if _is_of(r, ladder)}
+    ranks = ranks or Ranks()
+    # All ranks begin with what the first one finds: the file grows while a slow one reads.
+    known = {r["learning_rate"]: r for r in read_record(record) if _is_of(r, ladder)}
+    rows = _by_rate(ranks.told({str(rate): row for rate, row in known.items()})[:1])
     planned = ladder.first_rates()
-    batches = None
+    here = replace(ladder, device=ranks.place(ladder.device))
+    data = None
     while True:
-        rate = next((rate for rate in planned if rate not in rows), None)
-        if rate is None:
+        missing = [rate for rate in planned if rate not in rows]
+        if not missing:
             rate = _longer(rows)
             if rate is None:
                 return [rows[rate] for rate in sorted(rows)]
             planned.append(rate)
-        batches = batches or _batches(ladder, ladder.recipe)
-        total = max(len(planned), _COUNT) * ladder.recipe.max_steps
-        done = len(rows) * ladder.recipe.max_steps
-        name = f"run {len(rows) + 1} of {len(planned)}, rate {rate:g}"
-        progress(name, done, total)
-        told = partial(_told, progress, name, done, total)
-        rows[rate] = _trained(ladder, rate, batches, told)
-        append_row(record, rows[rate])
+            continue
+        mine: dict[str, Row] = {}
+        for number, rate in enumerate(missing[ranks.rank :: ranks.count]):
+            data = data or _data(here, ladder.recipe)
+            total = max(len(planned), _COUNT) * ladder.recipe.max_steps
+            place = min(len(rows) + number * ranks.count, len(planned) - 1)
+            name = f"run {place + 1} of {len(planned)}, rate {rate:g}"
+            done = place * ladder.recipe.max_steps
+            progress(name, done, total)
+            told = partial(_told, progress, name, done, total)
+            mine[str(rate)] = _trained(here, rate, data, told) | {"ladder": ladder.key}
+            append_row(record, mine[str(rate)])
+        rows |= _by_rate(ranks.told(mine))
+
+
+def _by_rate(found: Iterable[Mapping[str, Row]]) -> dict[float, Row]:
+    return {float(rate): row for part in found for rate, row in part.items()}
 
 
 def _told(
@@ -211,25 +245,28 @@ def _is_of(row: Row, ladder: Ladder) -> bool:
 def _trained(
     ladder: Ladder,
     rate: float,
-    batches: Sequence,
+    data: TrainingData,
     progress: Callable[[int, float], None],
 ) -> Row:
     policy = OutcomePolicy()
     recipe = ladder.recipe.model_copy(update={"learning_rate": rate})
+    model = _model(ladder)
     record = train_arm(
-        _model(ladder),
-        batches,
+        model,
+        data.batches,
         recipe,
         Arm(label="baseline"),
         seed=ladder.seed,
         progress=progress,
     )
     has_diverged = policy.has_diverged(record.curves)
+    # Trained weights soon fit what they see: what they did not see tells how they fare.
+    held = mean_loss(model, data.held_out) if data.held_out else None
     return row_of(
         f"{ladder.source.target} {rate:g}",
         recipe,
         ladder.shape,
-        final_loss=policy.final_loss(record.curves),
+        final_loss=policy.final_loss(record.curves) if held is None else held,
         state="diverged" if has_diverged else "finished",
         seed=ladder.seed,
         ladder=ladder.key,
@@ -253,21 +290,20 @@ def _longer(rows: dict[float, Row]) -> float | None:
     return None if ladder.outcomes[-1].is_failure else _rounded(rates[-1] * 10**_STEP)
 
 
-def _batches(ladder: Ladder, recipe: Recipe) -> list:
-    found = training_data(
+def _data(ladder: Ladder, recipe: Recipe) -> TrainingData:
+    return training_data(
         ladder.source,
         recipe,
         seed=ladder.seed,
         text=ladder.text,
         data=ladder.data,
         device=ladder.device,
+        holds_out=ladder.source.is_pretrained,
     )
-    return found.batches
 
 
-def _model(ladder: Ladder):
-    model = in_precision(definite(ladder.source.build(ladder.seed)), ladder.recipe)
-    return model.train().to(ladder.device)
+def _model(ladder: Ladder) -> nn.Module:
+    return starting_model(ladder.source, ladder.recipe, ladder.seed).to(ladder.device)
 
 
 def _rounded(rate: float) -> float:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rksp.assessment.fine_tuning import fine_tuning_inputs
 from rksp.assessment.model_choice import choose_model
 from rksp.assessment.risk import declared_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
+from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.model import definite
@@ -20,10 +22,12 @@ from rksp.models.refusals import refusals
 from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.own_runs.interpret import LeftOut, PastRun, Words
+from rksp.own_runs.labelled import LabelledRuns
 from rksp.own_runs.labels import Judged, Trained, judge
 from rksp.own_runs.observed import Observed
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.shape import Shape
+from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import in_steps
 
@@ -52,7 +56,8 @@ class PastLadder:
         runs, labels: In the order of the rate.
         recipe: What the runs share, without a rate.
         said: Fields of the recipe that the runs state; the others come from the question.
-        observed: What can be learned from it; None if nothing can, for the reason in `unused`.
+        observed: What can be learned from it, `Observed` of random and `Tuned` of trained weights;
+            None if nothing can, for the reason in `unused`.
         unused: A clause; empty if it is used.
     """
 
@@ -61,7 +66,7 @@ class PastLadder:
     labels: Sequence[Judged]
     recipe: Recipe
     said: frozenset[str]
-    observed: Observed | None
+    observed: Observed | Tuned | None
     unused: str = ""
 
     @property
@@ -88,10 +93,18 @@ class History:
 
     @property
     def seen(self) -> list[Observed]:
-        """What can be learned from."""
-        if self.doubt:
-            return []
-        return [ladder.observed for ladder in self.ladders if ladder.observed is not None]
+        """What can be learned from, of random weights."""
+        return [one for one in self._used if isinstance(one, Observed)]
+
+    @property
+    def tuned(self) -> list[Tuned]:
+        """What can be learned from, of trained weights."""
+        return [one for one in self._used if isinstance(one, Tuned)]
+
+    @property
+    def _used(self) -> list[Observed | Tuned]:
+        found = [] if self.doubt else [ladder.observed for ladder in self.ladders]
+        return [one for one in found if one is not None]
 
     @property
     def runs(self) -> int:
@@ -213,20 +226,25 @@ def _ladder(members: Sequence[PastRun], question: Question, models: _Models) -> 
     name = _name_of(runs[0], recipe, "" if declared is None else declared.name)
     found = None
     if inputs is not None:
-        found = Observed(
-            name=name,
-            family=shape.family if shape is not None else _family(declared),
-            inputs=inputs,
-            log_rates=np.log10([run.rate for run in runs]),
-            failed=np.array([label.failed for label in labels]),
-            losses=np.array(
-                [
-                    run.final if run.ended == "finished" and label.label != "diverged" else math.nan
-                    for run, label in zip(trained, labels, strict=True)
-                ]
-            ),
-            kept_apart=", ".join(f"{n}={v}" for n, v in runs[0].apart),
-        )
+        losses = [
+            run.final if run.ended == "finished" and label.label != "diverged" else math.nan
+            for run, label in zip(trained, labels, strict=True)
+        ]
+        seen = {
+            "name": name,
+            "log_rates": np.log10([run.rate for run in runs]),
+            "failed": np.array([label.failed for label in labels]),
+            "losses": np.array(losses),
+        }
+        if isinstance(inputs, FineTuningInputs):
+            found = Tuned(inputs=inputs, **seen)
+        else:
+            found = Observed(
+                inputs=inputs,
+                family=shape.family if shape is not None else _family(declared),
+                kept_apart=", ".join(f"{n}={v}" for n, v in runs[0].apart),
+                **seen,
+            )
         unused = _unused(found, trained, guess)
     return PastLadder(
         name=name,
@@ -266,13 +284,20 @@ def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
 
 def _inputs(
     shape: Shape | None, declared: Declared | None, recipe: Recipe, *, is_trained: bool
-) -> tuple[EdgeInputs | None, str]:
-    """Return the inputs of the edge model, or why there are none, as a clause."""
+) -> tuple[EdgeInputs | FineTuningInputs | None, str]:
+    """Return the inputs of the model that answers for a run, or why none does, as a clause."""
     if shape is None and declared is None:
         return None, "no model is known; give --target"
     choice = choose_model(recipe, is_pretrained=is_trained)
     if choice.model == "fine-tuning":
-        return None, "fine-tuning: only runs from random weights are learned from"
+        if shape is None:
+            known = definite(declared)
+            return fine_tuning_inputs(known.config, known.task, None, recipe), ""
+        tuned = shape.tuned(recipe)
+        return (
+            tuned,
+            "" if tuned is not None else "its record does not say what kind of model it is",
+        )
     if choice.model == "none":
         return None, choice.reasons[0]
     if shape is not None:
@@ -280,7 +305,7 @@ def _inputs(
     return declared_inputs(definite(declared), recipe), ""
 
 
-def _unused(found: Observed, runs: Sequence[Trained], guess: float | None) -> str:
+def _unused(found: LabelledRuns, runs: Sequence[Trained], guess: float | None) -> str:
     """Return why a ladder says nothing of the rate, as a clause; empty if it does."""
     losses = found.losses[np.isfinite(found.losses)]
     if not np.isfinite(found.failed).any():

@@ -12,12 +12,22 @@ import numpy as np
 from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel, Expected
-from rksp.classifiers.rates import RateMixture
+from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.documents.own_runs import LearnedReport
 from rksp.own_runs.likelihoods import Likelihoods
 from rksp.own_runs.observed import Observed, path_of
 from rksp.own_runs.offsets import Tree
-from rksp.own_runs.spreads import BEST_CARRIED, EDGE_CARRIED, LEVELS, Spreads
+from rksp.own_runs.spreads import (
+    BEST_CARRIED,
+    BEST_SLOPES,
+    EDGE_CARRIED,
+    EDGE_SLOPES,
+    LEVELS,
+    Spreads,
+)
+from rksp.own_runs.tuned import InformedTuning, Tuned, ninety_percent_range
+
+_USUAL_LOSS = 0.1  # nats below the best rate that the prior counts as, beside those of own ladders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +39,14 @@ class InformedModel:
     Attributes:
         prior: The shipped model.
         family: Of the models that are asked about, such as llama.
-        seen: The team's ladders and single runs.
+        seen: The team's ladders and single runs from random weights.
+        tuned: Those from trained weights.
     """
 
     prior: EdgeModel
     family: str
     seen: Sequence[Observed] = field(repr=False)
+    tuned: Sequence[Tuned] = field(default=(), repr=False)
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -51,6 +63,11 @@ class InformedModel:
         return self.prior.strangeness(measured)
 
     @cached_property
+    def tuning(self) -> InformedTuning:
+        """The model of fine-tuning that knows the team's runs from trained weights."""
+        return InformedTuning(prior=load_fine_tuning_model(), seen=self.tuned)
+
+    @cached_property
     def _likelihoods(self) -> tuple[Likelihoods, Likelihoods]:
         """What all runs say of the edge, and all ladders of the best rate."""
         said: dict[EdgeInputs, EdgeEstimate] = {}
@@ -61,8 +78,8 @@ class InformedModel:
         edges = [said[one.inputs].edge for one in self.seen]
         bests = [said[one.inputs].best for one in ladders]
         return (
-            Likelihoods.make(self.seen, edges, Observed.edge_likelihood),
-            Likelihoods.make(ladders, bests, Observed.best_likelihood),
+            Likelihoods.make(self.seen, edges, Observed.edge_likelihood, EDGE_SLOPES),
+            Likelihoods.make(ladders, bests, Observed.best_likelihood, BEST_SLOPES),
         )
 
     def predict(
@@ -93,9 +110,22 @@ class InformedModel:
             edge=edge.rates.moved(said.log_edge, 0.0),
             best=best.rates.moved(said.log_best, 0.0),
             outside={} if covers else said.outside,
+            below=said.below * self._steepness,
         )
         level = max(edge.known, best.known)
         return replace(informed, learned=self._learned(said, informed, level, covers=covers))
+
+    @cached_property
+    def _steepness(self) -> float:
+        """By how much more a rate below the best one costs this team than the prior says.
+
+        It moves the start: on sources left out it takes a third of what starting there loses.
+        """
+        lost = expected = _USUAL_LOSS
+        for one in self.seen:
+            seen, said = one.lost_below(self.prior.predict(one.inputs))
+            lost, expected = lost + seen, expected + said
+        return lost / expected
 
     @cached_property
     def _shown(self) -> frozenset[tuple[str, ...]]:
@@ -112,13 +142,8 @@ class InformedModel:
             covers=covers,
             edge_shift=found.log_edge - said.log_edge,
             best_shift=found.log_best - said.log_best,
-            edge_range_before=_range(said.edge),
-            edge_range_after=_range(found.edge),
-            best_range_before=_range(said.best),
-            best_range_after=_range(found.best),
+            edge_range_before=ninety_percent_range(said.edge),
+            edge_range_after=ninety_percent_range(found.edge),
+            best_range_before=ninety_percent_range(said.best),
+            best_range_after=ninety_percent_range(found.best),
         )
-
-
-def _range(rates: RateMixture) -> float:
-    """Return the factor between the ends of the 90 % range of a rate."""
-    return rates.quantile(0.95) / rates.quantile(0.05)

@@ -23,7 +23,9 @@ def learn(
     *,
     metric: str | None = None,
 ) -> tuple[InformedModel, HistoryReport]:
-    """Return the model of the edge that has also seen the runs under these paths.
+    """Return the model that has also seen the runs under these paths.
+
+    Runs from random weights inform the model of the edge, those from trained weights its `tuning`.
 
     Args:
         paths: Files and folders; see `rksp.own_runs.registry`.
@@ -42,6 +44,6 @@ def learn(
     history = read_history(paths, Question(source=source, recipe=recipe), metric=metric)
     family = Declared(source.config, source.task).name
     return (
-        InformedModel(prior=prior, family=family, seen=history.seen),
+        InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),
         history_report(history, prior),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,6 @@ from rksp.own_runs.observed import Observed
 from rksp.own_runs.offsets import GRID, STEP, Path, kernel
 from rksp.own_runs.spreads import Spreads
 
-# Decades that the errors of two models, or of two lengths, differ by for each decade between them.
-_BY_WIDTH, _BY_STEPS = 0.2, 0.1
 _ROUNDED = 2  # digits of the noise that is added: ladders with the same share a convolution
 _Likelihood = Callable[[Observed, float], np.ndarray]  # of a ladder, at a center
 
@@ -31,6 +28,7 @@ class Likelihoods:
         values: Likelihoods of an offset from there, `[ladders, grid]`.
         usual, within: Spreads of the prior for each, `[ladders]`.
         of: Computes a likelihood.
+        slopes: By how much errors differ for a decade of width, steps and batch.
     """
 
     seen: Sequence[Observed]
@@ -40,10 +38,15 @@ class Likelihoods:
     usual: np.ndarray
     within: np.ndarray
     of: _Likelihood
+    slopes: tuple[float, float, float]
 
     @classmethod
     def make(
-        cls, seen: Sequence[Observed], rates: Sequence[RateMixture], of: _Likelihood
+        cls,
+        seen: Sequence[Observed],
+        rates: Sequence[RateMixture],
+        of: _Likelihood,
+        slopes: tuple[float, float, float],
     ) -> Likelihoods:
         """Return the likelihoods of ladders around what the prior says of each."""
         spreads = {id(r): Spreads.of(r, "adamw", 1.0) for r in rates}
@@ -57,6 +60,7 @@ class Likelihoods:
             usual=np.array([spreads[id(r)].usual for r in rates]),
             within=np.array([spreads[id(r)].noise for r in rates]),
             of=of,
+            slopes=slopes,
         )
 
     def for_target(
@@ -88,8 +92,12 @@ class Likelihoods:
 
     def _extra(self, inputs: EdgeInputs, spreads: Spreads) -> np.ndarray:
         """Return the variance that is added to each ladder, `[ladders]`."""
-        widths = np.array([math.log10(one.inputs.width / inputs.width) for one in self.seen])
-        steps = np.array([math.log10(one.inputs.steps / inputs.steps) for one in self.seen])
+        known = np.array([_sizes(one.inputs) for one in self.seen]).reshape(-1, len(self.slopes))
         between = np.maximum(self.usual**2 - spreads.usual**2, 0.0)
         within = np.maximum(self.within**2 - spreads.noise**2, 0.0)
-        return between + within + (_BY_WIDTH * widths) ** 2 + (_BY_STEPS * steps) ** 2
+        return between + within + (((known - _sizes(inputs)) * self.slopes) ** 2).sum(axis=1)
+
+
+def _sizes(inputs: EdgeInputs) -> np.ndarray:
+    """Return the logarithms of width, steps and batch, in the order of the slopes."""
+    return np.log10([inputs.width, inputs.steps, inputs.batch_tokens])

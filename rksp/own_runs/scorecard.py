@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rksp.assessment.fine_tuning import beyond_tuning
+from rksp.assessment.risk import beyond as beyond_edge
+from rksp.checks.coverage import uncovered, untuned
 from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import EdgeModel, EdgePredictor
+from rksp.classifiers.fine_tuning.estimate import FineTuningEstimate
 from rksp.classifiers.fit.metrics import auroc, ece
 from rksp.documents.own_runs import (
     HistoryReport,
@@ -20,8 +24,12 @@ from rksp.documents.own_runs import (
 from rksp.ground.text import short
 from rksp.own_runs.history import History, PastLadder
 from rksp.own_runs.informed import InformedModel
+from rksp.own_runs.labelled import LabelledRuns
 from rksp.own_runs.observed import Observed
+from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
+
+Said = EdgeEstimate | FineTuningEstimate  # of a ladder, by what its weights were
 
 _SURPRISING = 3.0  # spreads beyond which a ladder contradicts what is known of others
 _MOST_COMPARED = 60  # ladders; each is compared with all others
@@ -47,17 +55,17 @@ def history_report(history: History, model: EdgeModel) -> HistoryReport:
 
 def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
     """Return how well the model would have predicted the runs; None if none can be judged."""
-    seen = [ladder.observed for ladder in history.ladders if ladder.observed is not None]
+    seen = [x.observed for x in history.ladders if x.observed is not None and not _untold(x, model)]
     said, failed = _runs_of(seen, model)
     if not len(said):
         return None
     edged = [one for one in seen if _has_edge(one)]
-    known = [model.predict(one.inputs) for one in edged]
+    known = [_said(one, model) for one in edged]
     errors = [_edge_error(one, say) for one, say in zip(edged, known, strict=True)]
     others = _said_by_others(history, model)
     helped = [_edge_error(one, others[id(one)]) for one in edged if id(one) in others]
     best = [
-        abs(model.predict(one.inputs).log_best - math.log10(rate))
+        abs(_said(one, model).log_best - math.log10(rate))
         for one in seen
         if one.is_ladder and (rate := _best_rate(one)) is not None
     ]
@@ -76,12 +84,12 @@ def scorecard(history: History, model: EdgeModel) -> ScorecardReport | None:
     )
 
 
-def _runs_of(seen: Sequence[Observed], model: EdgeModel) -> tuple[np.ndarray, np.ndarray]:
+def _runs_of(seen: Sequence[Observed | Tuned], model: EdgeModel) -> tuple[np.ndarray, np.ndarray]:
     """Return P(failed) and what happened of every run whose end is known."""
     said: list[float] = []
     failed: list[float] = []
     for one in seen:
-        estimate = model.predict(one.inputs)
+        estimate = _said(one, model)
         for rate, outcome in zip(one.log_rates, one.failed, strict=True):
             if math.isfinite(outcome):
                 said.append(estimate.failed(10**rate))
@@ -89,25 +97,45 @@ def _runs_of(seen: Sequence[Observed], model: EdgeModel) -> tuple[np.ndarray, np
     return np.array(said), np.array(failed)
 
 
-def _said_by_others(history: History, model: EdgeModel) -> dict[int, EdgeEstimate]:
+def _said_by_others(history: History, model: EdgeModel) -> dict[int, Said]:
     """Return, for each ladder that shows its edge, what all other ladders make the model say."""
-    seen = history.seen
-    edged = [one for one in seen if one.is_ladder and one.shows_edge]
-    if len(edged) < 2 or len(edged) > _MOST_COMPARED:
-        return {}
-    found = {}
-    for one in edged:
-        rest = [other for other in seen if other is not one]
-        informed = InformedModel(prior=model, family=one.family, seen=rest)
-        found[id(one)] = informed.predict(one.inputs)
+    found: dict[int, Said] = {}
+    for seen in (history.seen, history.tuned):
+        edged = [one for one in seen if one.is_ladder and one.shows_edge]
+        if len(edged) < 2 or len(edged) > _MOST_COMPARED:
+            continue
+        for one in edged:
+            rest = [other for other in seen if other is not one]
+            of = {"tuned": rest} if isinstance(one, Tuned) else {"family": one.family, "seen": rest}
+            informed = InformedModel(**{"prior": model, "family": "", "seen": ()} | of)
+            found[id(one)] = _said(one, informed)
     return found
 
 
-def _ladder_report(
-    ladder: PastLadder, model: EdgeModel, others: EdgeEstimate | None
-) -> PastLadderReport:
+def _said(one: Observed | Tuned, model: EdgePredictor) -> Said:
+    """Return what the model says of a ladder, by what its weights were."""
+    if isinstance(one, Tuned):
+        return model.tuning.predict(one.inputs)
+    return model.predict(one.inputs)
+
+
+def _untold(ladder: PastLadder, model: EdgeModel) -> str:
+    """Return why `rksp score` cannot tell of a ladder's recipe, a clause; empty if it can."""
+    seen, recipe = ladder.observed, ladder.recipe
+    if seen is None:
+        return ""
+    if isinstance(seen, Tuned):
+        beyond = beyond_tuning(model.tuning.predict(seen.inputs), seen.inputs)
+        reasons = [*untuned(recipe), *beyond]
+    else:
+        reasons = [*uncovered(recipe), *beyond_edge(model.predict(seen.inputs), seen.inputs)]
+    return reasons[0] if reasons else ""
+
+
+def _ladder_report(ladder: PastLadder, model: EdgeModel, others: Said | None) -> PastLadderReport:
     seen = ladder.observed
-    say = None if seen is None else model.predict(seen.inputs)
+    untold = _untold(ladder, model)
+    say = None if seen is None or untold else _said(seen, model)
     edge = (None, None) if seen is None else _edge_of(seen)
     error, is_inside = None, None
     if seen is not None and say is not None and _has_edge(seen):
@@ -140,6 +168,8 @@ def _ladder_report(
         is_inside=is_inside,
         unused=ladder.unused,
         surprise="" if seen is None or say is None else _surprise(seen, say, others),
+        starts_trained=isinstance(seen, Tuned),
+        untold=untold,
     )
 
 
@@ -147,7 +177,7 @@ def _ladder_report(
 _TOLD = ("optimizer", "schedule", "warmup_steps", "max_steps", "batch_size", "sequence_length")
 
 
-def _edge_of(seen: Observed) -> tuple[float | None, float | None]:
+def _edge_of(seen: LabelledRuns) -> tuple[float | None, float | None]:
     """Return the highest rate that trained below the first failure, and that failure's rate."""
     best = _best_rate(seen)
     failing = seen.log_rates[seen.failed == 1]
@@ -158,17 +188,17 @@ def _edge_of(seen: Observed) -> tuple[float | None, float | None]:
     return low, 10**high if math.isfinite(high) else None
 
 
-def _has_edge(seen: Observed) -> bool:
+def _has_edge(seen: LabelledRuns) -> bool:
     return seen.is_ladder and None not in _edge_of(seen)
 
 
-def _best_rate(seen: Observed) -> float | None:
+def _best_rate(seen: LabelledRuns) -> float | None:
     if not np.isfinite(seen.losses).any():
         return None
     return 10 ** float(seen.log_rates[int(np.nanargmin(seen.losses))])
 
 
-def _interval(seen: Observed) -> tuple[float, float]:
+def _interval(seen: LabelledRuns) -> tuple[float, float]:
     low, high = _edge_of(seen)
     return (
         -math.inf if low is None else math.log10(low),
@@ -176,18 +206,18 @@ def _interval(seen: Observed) -> tuple[float, float]:
     )
 
 
-def _edge_error(seen: Observed, say: EdgeEstimate) -> float:
+def _edge_error(seen: LabelledRuns, say: Said) -> float:
     low, high = _interval(seen)
     return abs(say.log_edge - (low + high) / 2)
 
 
-def _is_inside(seen: Observed, say: EdgeEstimate) -> bool:
+def _is_inside(seen: LabelledRuns, say: Said) -> bool:
     low, high = _interval(seen)
     bottom, top = (math.log10(say.quantile(share)) for share in (0.05, 0.95))
     return low <= top and high >= bottom
 
 
-def _surprise(seen: Observed, say: EdgeEstimate, others: EdgeEstimate | None) -> str:
+def _surprise(seen: LabelledRuns, say: Said, others: Said | None) -> str:
     """Say what contradicts what, as a clause; empty if nothing does."""
     rates, failed = seen.log_rates, seen.failed
     low, high = _interval(seen)

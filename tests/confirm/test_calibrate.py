@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from support.commands import run_rksp
+from torch.distributed import TCPStore
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
 from rksp.confirm import calibrate as module
 from rksp.confirm.calibrate import calibrate, make_ladder
+from rksp.confirm.ranks import Ranks
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.own_runs.history import Question, read_history
 from rksp.own_runs.record import append_row, read_record, row_of
+from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 
 RECIPE = Recipe(batch_size=2, sequence_length=16, max_steps=4)
@@ -27,7 +37,7 @@ def losses(monkeypatch, edge: float = 1e-2, best: float = 1e-3) -> list[float]:
     """Replace the training by a law, and return the rates that are trained."""
     trained: list[float] = []
 
-    def law(made, rate, batches, progress):
+    def law(made, rate, data, progress):
         trained.append(rate)
         loss = 3 + 0.2 * math.log10(rate / best) ** 2 + (rate > edge)
         recipe = made.recipe.model_copy(update={"learning_rate": rate})
@@ -82,9 +92,74 @@ def test_a_ladder_grows_to_where_its_edge_lies(edge, tmp_path, monkeypatch):
     assert min(rates) < min(first) if edge < 1e-3 else max(rates) > max(first)
 
 
-def test_trained_weights_are_refused():
-    with pytest.raises(InputError, match="random weights"):
+def test_a_ladder_of_fine_tuning_needs_the_trained_weights():
+    with pytest.raises(InputError, match="give the folder of a checkpoint"):
         make_ladder(resolve_tiny("gpt2"), RECIPE.model_copy(update={"peft": "lora"}))
+
+
+@pytest.mark.parametrize("peft", ["none", "lora"])
+def test_a_ladder_of_a_checkpoint_informs_the_model_of_fine_tuning(peft, tmp_path):
+    if peft == "lora":
+        pytest.importorskip("peft")
+    torch.manual_seed(0)
+    sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 256, "n_positions": 32}
+    config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "weights")
+    source = resolve(str(tmp_path / "weights"))
+    recipe = RECIPE.model_copy(update={"peft": peft, "max_grad_norm": None})
+    made = make_ladder(source, recipe, steps=2)
+    record = tmp_path / "runs.jsonl"
+    (rate, *_) = made.first_rates()
+    said = load_fine_tuning_model().predict(made.inputs)
+    assert 10**said.log_edge / 100 < rate < 10**said.log_edge
+    rows = calibrate(made, record)
+    assert {row["rksp.is_trained"] for row in rows} == {True}
+    found = read_history([record], Question(source=source, recipe=recipe))
+    (one,) = found.ladders
+    assert isinstance(one.observed, Tuned) or "do not change" in one.unused
+    assert one.observed is None or one.observed.inputs == made.inputs
+    assert not found.seen
+
+
+def test_processes_of_a_launcher_share_the_runs(tmp_path, monkeypatch):
+    """Two threads stand for two processes: they meet in the store alone."""
+    trained = losses(monkeypatch)
+    alone = calibrate(ladder(), tmp_path / "alone.jsonl")
+    count, record = len(trained), tmp_path / "runs.jsonl"
+    trained.clear()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def rank(number: int):
+        store = TCPStore("127.0.0.1", port, 2, is_master=number == 0)
+        return calibrate(ladder(), record, ranks=Ranks(rank=number, count=2, _store=store))
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(rank, range(2))
+    assert first == second and [row["learning_rate"] for row in first] == [
+        row["learning_rate"] for row in alone
+    ]
+    assert len(trained) == count == len(read_record(record)) == len(set(trained))
+
+
+@pytest.mark.slow
+def test_torchrun_trains_one_ladder_and_answers_once(tmp_path):
+    record = tmp_path / "runs.jsonl"
+    small = ["--shrink", "--steps", "2", "--batch-size", "2", "--sequence-length", "16"]
+    small += ["--format", "json"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, "-m", "rksp", "calibrate", "gpt2", *small, "--record", record],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["own_runs"]["ladders"]  # one document, of one process
+    rates = [row["learning_rate"] for row in read_record(record)]
+    assert len(rates) == len(set(rates)) >= 8
 
 
 def test_a_record_survives_a_line_that_was_cut(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from support.commands import run_rksp
@@ -168,15 +169,54 @@ def test_a_doubtful_history_changes_no_answer(tmp_path):
     assert "do not follow the rate" in after["own_runs"]["doubt"]
 
 
-def test_runs_of_fine_tuning_are_named_and_move_nothing(tmp_path):
-    """Their model does not learn from own runs, so a page must not pretend that it did."""
-    path = early_edge(tmp_path / "runs.csv")
+def tuning_table(path, peft: str):
+    """Runs of the target, of which those with adapters fail at a thirtieth of the usual rates."""
+    rows = [f"{rate / 30},{loss},{peft}" for rate, loss in zip(RATES, LOSSES, strict=True)]
+    path.write_text("\n".join(["learning_rate,loss,peft", *rows]) + "\n")
+    return path
+
+
+def tuned(*arguments: str) -> tuple[dict, str]:
     given = ["score", "gpt2", "--lr", "2e-4", "--peft", "lora", "--evidence", "config"]
-    done = run_rksp(*given, "--runs", str(path), "--format", "json")
-    assert "nothing is learned from the runs: fine-tuning" in done.stderr
-    report = json.loads(done.stdout)
-    assert risk(report)["learned"] is None
-    assert all("fine-tuning" in ladder["unused"] for ladder in report["own_runs"]["ladders"])
+    done = run_rksp(*given, "--format", "json", *arguments)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_runs_of_fine_tuning_move_its_model(tmp_path):
+    path = tuning_table(tmp_path / "runs.csv", "lora")
+    before, _ = tuned()
+    after, said = tuned("--runs", str(path))
+    assert "nothing is learned" not in said
+    moved = risk(after)["learned"]
+    assert moved["runs"] == 5 and moved["ladders"] == 1
+    shift = math.log10(risk(after)["likely_edge"] / risk(before)["likely_edge"])
+    assert shift == pytest.approx(moved["edge_shift"], abs=0.01) and shift < -0.1
+    assert all(ladder["starts_trained"] for ladder in after["own_runs"]["ladders"])
+    of_adapters = ["score", "gpt2", "--lr", "2e-4", "--peft", "lora", "--evidence", "config"]
+    page = run_rksp(*of_adapters, "--runs", str(path)).stdout
+    assert "runs of yours" in page
+
+
+def test_runs_from_random_weights_say_nothing_of_trained_ones(tmp_path):
+    path = tuning_table(tmp_path / "runs.csv", "none")
+    before, _ = tuned()
+    after, said = tuned("--runs", str(path))
+    assert "they start from random weights, the target from trained ones" in said
+    assert risk(after)["likely_edge"] == risk(before)["likely_edge"]
+    assert risk(after)["learned"] is None
+
+
+def test_no_rate_is_said_where_a_score_cannot_tell(tmp_path):
+    path = early_edge(tmp_path / "runs.csv")
+    told = json.loads(run_rksp("runs", str(path), "--target", "gpt2", "--format", "json").stdout)
+    more = ["--target", "gpt2", "--optimizer", "soap"]
+    untold = json.loads(run_rksp("runs", str(path), *more, "--format", "json").stdout)
+    assert told["history"]["ladders"][0]["likely_edge"] and told["scorecard"]
+    (ladder,) = untold["history"]["ladders"]
+    assert "soap" in ladder["untold"] and ladder["likely_edge"] is None
+    assert all(run["said"] is None for run in ladder["runs"]) and untold["scorecard"] is None
+    assert "rksp cannot tell" in run_rksp("runs", str(path), *more).stdout.replace("\n", " ")
 
 
 def test_the_summary_counts():

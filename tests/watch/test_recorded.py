@@ -11,6 +11,7 @@ import torch
 from rksp.ground.errors import InputError
 from rksp.own_runs.history import Question, read_history
 from rksp.own_runs.record import read_record
+from rksp.own_runs.tuned import Tuned
 from rksp.recipe import Recipe
 from rksp.watch.training.callbacks.plain import LoopWatch
 
@@ -62,7 +63,8 @@ def test_a_run_from_trained_weights_teaches_nothing_of_random_ones(tmp_path):
                 watch.after_backward(first - 0.1 * step)
             watch.close()
         history = read_history([tmp_path / record], Question(source=None, recipe=Recipe()))
-        assert ("random weights" in history.ladders[0].unused) == (first == 2.0)
+        assert bool(history.seen) == (first != 2.0)
+        assert isinstance(history.ladders[0].observed, Tuned) == (first == 2.0)
 
 
 def test_a_run_that_ends_before_its_plan_is_unfinished(tmp_path):

@@ -148,14 +148,10 @@ def _model(draft: Draft) -> None:
     names = _GPT2 if kind.value == "gpt2" else _LLAMA
     changes = {names[key]: value for key, value in settings.items() if key in names}
     longest = "n_positions" if kind.value == "gpt2" else "max_position_embeddings"
-    length = draft.number("model.seq_len", "model.max_seq_len")
-    if length is not None:
-        changes[longest] = int(length.value)
-    for key in ("initializer_range", "tie_word_embeddings"):
-        if key in settings:
-            changes[key] = settings[key]
-    if "scale_attn_by_inverse_layer_idx" in settings and kind.value == "gpt2":
-        changes["scale_attn_by_inverse_layer_idx"] = settings["scale_attn_by_inverse_layer_idx"]
+    changes[longest] = draft.count("model.seq_len", "model.max_seq_len")
+    own = ("scale_attn_by_inverse_layer_idx",) if kind.value == "gpt2" else ()
+    for key in ("initializer_range", "tie_word_embeddings", *own):
+        changes[key] = settings.get(key)
     draft.describe(kind.value, changes, "The vocabulary is the tokenizer's; the default is used.")
 
 

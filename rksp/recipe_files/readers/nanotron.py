@@ -104,8 +104,8 @@ def _model(draft: Draft) -> None:
     is_mup = _mup(draft)
     settings = draft.mapping("model.model_config")
     kind = next((_DENSE[key] for key in _DENSE if settings.get(key)), None)
-    std = draft.number("model.init_method.std", "model.init_method.initializer_range")
-    deviation = float(std.value) if std is not None else settings.get("initializer_range")
+    std = draft.amount("model.init_method.std", "model.init_method.initializer_range")
+    deviation = settings.get("initializer_range") if std is None else float(std)
     start = draft.text("model.init_method.path")
     if start is not None:
         draft.start_trained()

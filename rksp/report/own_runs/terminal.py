@@ -69,7 +69,8 @@ def table(history: HistoryReport) -> Table:
 def notes(history: HistoryReport) -> Iterator[str]:
     """Yield what each ladder shows, what contradicts what, and what was left out."""
     for number, ladder in enumerate(history.ladders, start=1):
-        found = [_edge(ladder)] if _is_ladder(ladder) and ladder.likely_edge is not None else []
+        found = [_edge(ladder)] if _is_ladder(ladder) and (_says(ladder) or ladder.untold) else []
+        found += ["from trained weights"] if ladder.starts_trained else []
         found += [f"not used, {ladder.unused}"] if ladder.unused else []
         found += [ladder.surprise] if ladder.surprise else []
         if found and (_is_ladder(ladder) or ladder.surprise):
@@ -123,8 +124,14 @@ def _edge(ladder: PastLadderReport) -> str:
     else:
         seen = f"edge between {short(low)} and {short(high)}"
     best = "" if ladder.best_rate is None else f", best rate {short(ladder.best_rate)}"
+    if ladder.untold:
+        return f"{seen}{best}; rksp cannot tell ({ladder.untold})"
     said = words.rate(ladder.likely_edge), words.rate(ladder.best_said)
     return f"{seen}{best}; rksp said {said[0]} and {said[1]}"
+
+
+def _says(ladder: PastLadderReport) -> bool:
+    return ladder.likely_edge is not None
 
 
 def _reasons(history: HistoryReport) -> dict[str, list[str]]:

@@ -1,0 +1,66 @@
+"""The processes of one torchrun, or `accelerate launch`, that share the runs of a ladder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+_WAIT = timedelta(days=2)  # for the longest run of another rank; a dead one ends the others
+
+
+@dataclass(slots=True)
+class Ranks:
+    """This process among all, which train for themselves and tell each other what they did.
+
+    They talk through the store of the launcher and make no process group: training would take one
+    for replicas of a single run.
+
+    Attributes:
+        rank: Of this process, from 0.
+        count: Of the processes.
+        device_number: Which GPU of its machine is this process's own.
+    """
+
+    rank: int = 0
+    count: int = 1
+    device_number: int | None = None
+    _store: Any = field(default=None, repr=False)
+    _round: int = 0
+
+    @classmethod
+    def launched(cls) -> Ranks:
+        """Return the processes that a launcher started; one alone without a launcher."""
+        if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+            return cls()
+        from torch.distributed import rendezvous
+
+        store, rank, count = next(rendezvous("env://"))
+        store.set_timeout(_WAIT)
+        number = int(os.environ.get("LOCAL_RANK", rank))
+        return cls(rank=rank, count=count, device_number=number, _store=store)
+
+    def place(self, device: str) -> str:
+        """Return the device of this process: of several GPUs its own."""
+        is_shared = self.device_number is not None and device == "cuda"
+        return f"cuda:{self.device_number}" if is_shared else device
+
+    def told(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Tell all ranks something, and return what every rank says, in the order of the ranks.
+
+        Every rank calls it equally often.
+        """
+        if self._store is None:
+            return [dict(said)]
+        self._round += 1
+        keys = [f"rksp/{self._round}/{rank}" for rank in range(self.count)]
+        self._store.set(keys[self.rank], json.dumps(said))
+        found = [json.loads(self._store.get(key)) for key in keys]
+        if self._store.add(f"rksp/{self._round}/heard", 1) == self.count:
+            self._store.set(f"rksp/{self._round}/done", "1")
+        if self.rank == 0:  # it may hold the store, which must outlive the others' questions
+            self._store.wait([f"rksp/{self._round}/done"])
+        return found
